@@ -1,0 +1,119 @@
+# What a person or a machine runs here; `make` alone lists it. Each target makes the environment it needs.
+
+SHELL = /bin/sh
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+VENV ?= .venv
+# The Python version $(VENV) must have, such as 3.13; empty takes any that fits.
+WANT ?=
+# More for pytest: make test PYTEST_ARGS="-k disclosure -x"
+PYTEST_ARGS ?=
+# Any value measures branch coverage and fails below the bar in pyproject.toml.
+COVERAGE ?=
+# More for the demo or the benchmarks: make demo ARGS="--model gpt-5.2"
+ARGS ?=
+# The question for the demo.
+Q ?=
+
+PY = $(VENV)/bin/python
+# Ask for little on standard output; errors still show.
+PIP = $(PY) -m pip --disable-pip-version-check -qq
+CODE = $(wildcard src tests examples benchmarks conftest.py)
+TESTS = $(PY) -m pytest $(if $(COVERAGE),--cov --cov-report term) $(PYTEST_ARGS)
+# One argument whatever it holds, quotes and dollars included.
+QUESTION = $(if $(value Q),'$(subst ','\'',$(value Q))')
+
+# Pyright runs as installed: its own Node, no look-up of newer versions.
+export PYRIGHT_PYTHON_GLOBAL_NODE = 0
+export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+# ------------------------------------------------------------------------------------------------------- to look
+
+.PHONY: demo
+demo: $(VENV)/.demo-stamp ## ask the documentation assistant: make demo Q="How do sections disclose tools?"
+	@$(PY) -m examples.docs_assistant $(ARGS) $(QUESTION)
+
+.PHONY: demo-local
+demo-local: $(VENV)/.local-stamp ## the same with a small model run in the process (weights: WINK_LOCAL_MODEL=path)
+	@$(PY) -m examples.docs_assistant --local $(ARGS) $(QUESTION)
+
+.PHONY: bench
+bench: $(VENV)/.check-stamp ## measure against the floors and write benchmarks/RESULTS.md
+	$(PY) -m benchmarks $(ARGS)
+
+# ------------------------------------------------------------------------------------------------------- to judge
+
+.PHONY: test
+test: $(VENV)/.test-stamp ## run the tests, the documents' code blocks included
+	@$(TESTS)
+
+.PHONY: test-oldest
+test-oldest: ## what touches pydantic and the openai SDK, against the oldest of each that we accept
+	@$(MAKE) --no-print-directory .venv-oldest/.oldest-stamp VENV=.venv-oldest
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTEST_ARGS="-k 'openai or serde' $(PYTEST_ARGS)"
+
+.PHONY: static
+static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m mypy $(CODE)
+	$(PY) -m pyright --pythonpath $(PY)
+	$(VENV)/bin/lint-imports --no-logo
+
+.PHONY: check
+check: static ## the gate: static, then the tests with branch coverage
+	@$(MAKE) --no-print-directory test COVERAGE=yes
+
+.PHONY: check-all
+check-all: check ## the gate on each supported Python: .venv, and .venv-3.12 or .venv-3.13 for what it is not
+	@for version in 3.12 3.13; do \
+		case "$$($(PY) -V)" in "Python $$version."*) continue ;; esac; \
+		$(MAKE) --no-print-directory check VENV=.venv-$$version WANT=$$version || exit; \
+	done
+
+# -------------------------------------------------------------------------------------------------------- to tidy
+
+.PHONY: format
+format: $(VENV)/.check-stamp ## put the code in order
+	$(PY) -m ruff format $(CODE)
+	$(PY) -m ruff check --fix $(CODE)
+
+.PHONY: clean
+clean: ## remove environments and caches
+	rm -rf $(wildcard .venv*) .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --------------------------------------------------------------------------------------------------- environments
+# One stamp for each purpose, so that the demo waits for no type checker. Dependency groups need pip 25.1.
+
+$(VENV)/.made-stamp:
+	@python=$$(sh tools/find-python $(WANT)) || exit 1; \
+	echo "Making $(VENV) with $$("$$python" -V) ($$python)"; \
+	"$$python" -m venv --clear $(VENV) && $(PIP) install --upgrade 'pip>=25.1' || { \
+		echo "Could not make $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.demo-stamp: EXTRAS = openai
+$(VENV)/.demo-stamp: GROUP = demo
+$(VENV)/.local-stamp: EXTRAS = openai,local
+$(VENV)/.local-stamp: GROUP = demo
+$(VENV)/.test-stamp: EXTRAS = openai
+$(VENV)/.test-stamp: GROUP = test
+$(VENV)/.check-stamp: EXTRAS = openai
+$(VENV)/.check-stamp: GROUP = check
+
+$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp: pyproject.toml | $(VENV)/.made-stamp
+	@echo "Installing what '$(GROUP)' needs into $(VENV) (once, and when pyproject.toml changes)"
+	@$(PIP) install --editable '.[$(EXTRAS)]' --group $(GROUP) || { \
+		echo "Could not install into $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
+	@touch $@
+
+# The lower ends of the ranges in pyproject.toml, over what the tests need anyway.
+$(VENV)/.oldest-stamp: $(VENV)/.test-stamp
+	@$(PIP) install 'pydantic==2.12.0' 'openai==2.54.0'
+	@touch $@

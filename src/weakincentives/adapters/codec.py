@@ -1,0 +1,83 @@
+"""What codecs share: options of the encoding, and reading a provider's reply without trusting its shape."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..limits import TokenUsage
+from ..serde import Json
+from .errors import PromptEvaluationError
+from .inner_loop import ProviderRequest
+from .tool_spec import OutputSpec
+from .transcript import AssistantMessage, ToolCall
+
+__all__ = ["Codec", "CodecOptions", "call_of", "malformed", "output_instructions", "usage_of"]
+
+# Any: wire payloads are dicts of the provider's grammar, and become keyword arguments of its SDK.
+type Wire = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecOptions:
+    """How requests are written.
+
+    `prompt_role` is the role of the prompt's message: every server takes a user message, not all a system message.
+    `structured_output` asks for typed output by the API's own means, or by words in the prompt for servers without it.
+    `tools_in_conversation` places tools that are added later in the conversation instead of the tools list, which
+    keeps the part of the request that the provider has cached. `extra` goes into every request as it is.
+    """
+
+    model: str
+    prompt_role: Literal["user", "system", "developer"] = "user"
+    structured_output: Literal["native", "prompted"] = "native"
+    tools_in_conversation: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+class Codec(Protocol):
+    """One conversation in a provider's terms; it encodes only what is new since its last request."""
+
+    def encode(self, request: ProviderRequest, /) -> Wire:
+        """The keyword arguments of the SDK's call."""
+        ...
+
+    def decode(self, reply: object, /) -> AssistantMessage:
+        """The reply, given as plain JSON values. Raises `PromptEvaluationError` for what is no reply."""
+        ...
+
+
+def output_instructions(output: OutputSpec) -> str:
+    """Words that ask for the declared output where the API cannot."""
+    schema = json.dumps(output.schema, ensure_ascii=False)
+    return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
+
+
+def malformed(provider: str, what: str) -> PromptEvaluationError:
+    """The error for a reply of the wrong shape."""
+    return PromptEvaluationError(
+        f"the reply is malformed: {what}",
+        phase="response",
+        code="malformed",
+        provider=provider,
+        remedy="check that base_url serves this API",
+    )
+
+
+def call_of(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:
+    """A tool call; some servers leave the id out or send arguments as an object."""
+    text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+    return ToolCall(str(call_id or fallback_id), str(name or ""), text)
+
+
+def usage_of(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
+    """Token counts by the provider's `names` for input, output and the details that hold cached input."""
+    if not isinstance(usage, dict):
+        return TokenUsage()
+    details = usage.get(names[2])
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return TokenUsage(_count(usage.get(names[0])), _count(usage.get(names[1])), _count(cached))
+
+
+def _count(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0

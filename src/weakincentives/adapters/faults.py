@@ -1,0 +1,58 @@
+"""A provider's failures by HTTP status and code, for every SDK alike: which error, and what to do about it."""
+
+from datetime import timedelta
+
+from .errors import PromptEvaluationError, ThrottleError
+
+__all__ = ["request_fault", "status_fault"]
+
+_MAX_MESSAGE = 500
+
+_BY_CODE = {
+    "context_length_exceeded": ("context_length", "shorten the prompt or summarize sections"),
+    "insufficient_quota": ("quota", "check the plan and billing of this account"),
+    "model_not_found": ("not_found", "check the model's name"),
+}
+_BY_STATUS = {
+    400: ("bad_request", "the request does not suit this model or server; read the message"),
+    401: ("authentication", "check the API key"),
+    403: ("permission", "this key may not use this model"),
+    404: ("not_found", "check the model's name and base_url"),
+    408: ("timeout", "try again or raise timeout"),
+    413: ("too_large", "shorten the prompt"),
+    422: ("bad_request", "the request does not suit this model or server; read the message"),
+    429: ("throttled", "slow down and try again later"),
+}
+
+
+def status_fault(
+    provider: str,
+    status: int,
+    *,
+    message: str,
+    code: str | None = None,
+    retry_after: str | None = None,
+    secret: str | None = None,
+) -> PromptEvaluationError:
+    """The error for a reply with an error status. `retry_after` is the header in seconds; `secret` is cut out."""
+    kind, remedy = _BY_CODE.get(code or "", _BY_STATUS.get(status, ("server_error", "try again later")))
+    if kind == "authentication":
+        message = "the provider refused the API key"  # its own text often quotes the key
+    elif secret:
+        message = message.replace(secret, "***")
+    message = message[:_MAX_MESSAGE]
+    if kind != "throttled":
+        return PromptEvaluationError(
+            message, phase="request", code=kind, provider=provider, status=status, remedy=remedy
+        )
+    error = ThrottleError(message, phase="request", code=kind, provider=provider, status=status, remedy=remedy)
+    try:
+        error.retry_after = timedelta(seconds=float(retry_after)) if retry_after else None
+    except (ValueError, OverflowError):  # a date, which no provider of ours sends
+        error.retry_after = None
+    return error
+
+
+def request_fault(provider: str, code: str, message: str, remedy: str) -> PromptEvaluationError:
+    """The error for a request that got no reply."""
+    return PromptEvaluationError(message[:_MAX_MESSAGE], phase="request", code=code, provider=provider, remedy=remedy)

@@ -1,0 +1,251 @@
+"""The conversation with a model as a machine over values: it asks for what it needs next and is told what came of it.
+
+No clock, no I/O, no handler runs here. A driver carries out each step and gives back its result:
+
+    start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
+                                      └──► ProviderRequest (repair of the output)
+                                      └──► Finished
+
+Limits are checked before each step is handed out. Everything in the machine is a plain value, so it can be pickled
+between any two steps and go on from there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, assert_never
+
+from ..limits import Budget, Deadline, TokenUsage
+from ..prompt.errors import OutputParseError
+from ..prompt.structured_output import StructuredOutputConfig, parse_output
+from .errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    LimitError,
+    PromptEvaluationError,
+    TurnLimitError,
+)
+from .tool_executor import ToolExecutionOutcome
+from .tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items
+from .transcript import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+
+__all__ = ["Finished", "Injection", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerLoopConfig:
+    """Rules of one conversation.
+
+    `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
+    declared output is sent back.
+    """
+
+    max_turns: int | None = 100
+    max_repairs: int = 2
+    supports_dynamic_tools: bool = False
+    deadline: Deadline | None = None
+    budget: Budget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Tools that became available because the model read a section; `duplicates` were there already."""
+
+    section_key: str
+    added: tuple[str, ...]
+    duplicates: tuple[str, ...]
+    outcome: ToolExecutionOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """Ask the provider to go on from `transcript`.
+
+    `transcript` is the machine's own growing list: read it, and only up to its present end. `tools` are those that the
+    conversation began with; later ones stand in it as `ToolsAdded`. `injections` are to be made effective first.
+    """
+
+    turn: int
+    transcript: Sequence[Message]
+    tools: tuple[ToolSpec, ...]
+    output: OutputSpec | None
+    deadline: Deadline | None
+    injections: tuple[Injection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """Run these calls, or the first few of them, and submit what came of each, in order."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The model is done. `output` is the typed answer, `None` when the prompt asks for text."""
+
+    text: str
+    output: object
+
+
+type Step = ProviderRequest | ToolCalls | Finished
+
+
+@dataclass(slots=True, kw_only=True)
+class InnerLoop:
+    """One conversation. Call `start` once, then `receive` and `submit` as the steps that come back ask for it.
+
+    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript.
+    """
+
+    text: str
+    tools: tuple[ToolSpec, ...] = ()
+    # Any: the machine only passes the output on.
+    structured_output: StructuredOutputConfig[Any] | None = None
+    config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
+
+    transcript: list[Message] = field(default_factory=list)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    turns: int = 0
+    tool_calls: int = 0
+    repairs: int = 0
+    pending: tuple[ToolCall, ...] = ()
+    available: set[str] = field(default_factory=set)
+    expanded: list[ToolExecutionOutcome] = field(default_factory=list)
+
+    def start(self, now: datetime) -> Step:
+        """The first request."""
+        self.available = {tool.name for tool in self.tools}
+        self.transcript.append(UserMessage(self.text))
+        return self._request(now)
+
+    def receive(self, answer: AssistantMessage, now: datetime) -> Step:
+        """Takes the provider's answer to the last request."""
+        self.usage += answer.usage
+        self.transcript.append(answer)
+        match answer.finish:
+            case "stop" | "tool_calls":
+                pass
+            case "length":
+                raise self.failed(
+                    PromptEvaluationError(
+                        "the answer was cut off at its length limit",
+                        phase="response",
+                        code="truncated",
+                        remedy="allow more output tokens or ask for less",
+                    )
+                )
+            case "content_filter":
+                raise self.failed(
+                    PromptEvaluationError(
+                        "the provider's content filter stopped the answer", phase="response", code="content_filter"
+                    )
+                )
+            case "refusal":
+                raise self.failed(
+                    PromptEvaluationError(f"the model refused: {answer.text}", phase="response", code="refused")
+                )
+            case other:
+                assert_never(other)
+        if answer.tool_calls:
+            self.pending = answer.tool_calls
+            return self._next_calls(now)
+        return self._finish(answer.text, now)
+
+    def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
+        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of other calls."""
+        for outcome in outcomes:
+            if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
+                wanted = self.pending[0].call_id if self.pending else "none"
+                raise ValueError(f"outcome of call {outcome.tool_call_id!r} submitted, pending is {wanted!r}")
+            self.pending = self.pending[1:]
+            self.tool_calls += 1
+            self.transcript.append(outcome.message)
+            if outcome.expanded_tools:
+                self.expanded.append(outcome)
+        return self._next_calls(now) if self.pending else self._request(now)
+
+    def failed[E: PromptEvaluationError](self, error: E) -> E:
+        """`error`, told how far this conversation had come; calls not run are marked so in the transcript."""
+        for call in self.pending:
+            self.transcript.append(ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False))
+        self.pending = ()
+        error.at(usage=self.usage, turns=self.turns, transcript=self.transcript)
+        return error
+
+    def _next_calls(self, now: datetime) -> Step:
+        self._check_limits(now)
+        return ToolCalls(self.pending)
+
+    def _request(self, now: datetime) -> ProviderRequest:
+        injections = tuple(self._inject(outcome) for outcome in self.expanded)
+        self.expanded.clear()
+        self._check_limits(now)
+        if self.config.max_turns is not None and self.turns >= self.config.max_turns:
+            raise self.failed(
+                TurnLimitError(
+                    f"the model is not done after {self.turns} turns",
+                    phase="limit",
+                    code="turns",
+                    remedy="raise max_turns or narrow the task",
+                )
+            )
+        self.turns += 1
+        config = self.structured_output
+        return ProviderRequest(
+            turn=self.turns,
+            transcript=self.transcript,
+            tools=self.tools,
+            output=None if config is None else output_to_spec(config),
+            deadline=self.config.deadline,
+            injections=injections,
+        )
+
+    def _inject(self, outcome: ToolExecutionOutcome) -> Injection:
+        names = tuple(tool.name for tool in outcome.expanded_tools)
+        added = tuple(tool for tool in outcome.expanded_tools if tool.name not in self.available)
+        if added:
+            self.transcript.append(ToolsAdded(tuple(tool_to_spec(tool) for tool in added)))
+        duplicates = tuple(name for name in names if name in self.available)
+        self.available.update(names)
+        return Injection(outcome.section_key, tuple(tool.name for tool in added), duplicates, outcome)
+
+    def _finish(self, text: str, now: datetime) -> Step:
+        if self.structured_output is None:
+            return Finished(text, None)
+        if output_to_spec(self.structured_output).wrapped:
+            text = unwrap_items(text)
+        try:
+            return Finished(text, parse_output(text, self.structured_output))
+        except OutputParseError as error:
+            if self.repairs >= self.config.max_repairs:
+                failure = PromptEvaluationError(
+                    f"the answer is not the declared output after {self.repairs} repairs: {error}",
+                    phase="response",
+                    code="output",
+                )
+                raise self.failed(failure) from error
+            self.repairs += 1
+            self.transcript.append(
+                UserMessage(
+                    f"Your answer does not fit the required JSON schema: {error}\n"
+                    f"Answer again with the corrected JSON alone."
+                )
+            )
+            return self._request(now)
+
+    def _check_limits(self, now: datetime) -> None:
+        limit: LimitError | None = None
+        if self.config.deadline is not None and self.config.deadline.has_passed(now):
+            limit = DeadlineExceededError(
+                f"the deadline {self.config.deadline.expires_at.isoformat()} has passed",
+                phase="limit",
+                code="deadline",
+                remedy="allow more time",
+            )
+        elif self.config.budget is not None:
+            reached = self.config.budget.exceeded(self.usage, calls=self.turns, tool_calls=self.tool_calls)
+            if reached:
+                limit = BudgetExceededError(reached, phase="limit", code="budget", remedy="raise the budget")
+        if limit is not None:
+            raise self.failed(limit)

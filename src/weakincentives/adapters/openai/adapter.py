@@ -1,0 +1,210 @@
+"""`OpenAIAdapter`: the only module that imports the `openai` SDK. Retries are the SDK's own.
+
+Requests go through the client's public `post` and stay plain JSON both ways: the typed methods check each item of the
+history against dozens of shapes at every request, which the codecs have no use for.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from ...limits import Clock, Deadline, utc_now
+from ...prompt.renderer import RenderedPrompt
+from ..codec import Codec, CodecOptions, Wire, malformed
+from ..core import LoopAdapter, OutputT
+from ..errors import DeadlineExceededError, PromptEvaluationError
+from ..faults import request_fault, status_fault
+from ..inner_loop import InnerLoopConfig, ProviderRequest
+from ..transcript import AssistantMessage
+from .chat import ChatCodec
+from .responses import ResponsesCodec
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = ["OpenAIAdapter"]
+
+_PROVIDER = "openai"
+
+
+class OpenAIAdapter(LoopAdapter[OutputT]):
+    """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
+
+    `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak). `api_key` is by default
+    `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries` the SDK's. `client` and `async_client` take
+    ready clients, then the four before are theirs. `options` go into every request, such as `{"temperature": 0}`.
+    `store=False` asks OpenAI to keep nothing and to send reasoning encrypted instead, which only reasoning models can.
+    The other arguments are those of `CodecOptions` and `LoopAdapter`. Raises `ImportError` without the extra `openai`.
+    """
+
+    name = _PROVIDER
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api: Literal["responses", "chat"] = "responses",
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        max_retries: int = 2,
+        client: "openai.OpenAI | None" = None,
+        async_client: "openai.AsyncOpenAI | None" = None,
+        prompt_role: Literal["user", "system", "developer"] = "user",
+        structured_output: Literal["native", "prompted"] = "native",
+        tools_in_conversation: bool = False,
+        store: bool = True,
+        options: Mapping[str, object] | None = None,
+        config: InnerLoopConfig | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        if find_spec("openai") is None:
+            raise ImportError("OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'")
+        if api not in ("responses", "chat"):
+            raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
+        super().__init__(config=config, clock=clock)
+        self.model = model
+        self._api = api
+        self._timeout = timeout
+        self._client_arguments: Wire = {"base_url": base_url, "api_key": api_key, "max_retries": max_retries}
+        self._client = client
+        self._given_async_client = async_client
+        self._async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = WeakKeyDictionary()
+        self._lock = Lock()
+        unstored = {"store": False, "include": ["reasoning.encrypted_content"]}
+        self._options = CodecOptions(
+            model=model,
+            prompt_role=prompt_role,
+            structured_output=structured_output,
+            tools_in_conversation=tools_in_conversation,
+            extra={**({} if store or api == "chat" else unstored), **(options or {})},
+        )
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "_OpenAIConversation":
+        """A new conversation with this adapter's model."""
+        codec = ChatCodec if self._api == "chat" else ResponsesCodec
+        return _OpenAIConversation(self, codec(self._options, _PROVIDER))
+
+    def client(self) -> "openai.OpenAI":
+        """The client, made on first use. Raises `openai.OpenAIError` when there is no key."""
+        import openai
+
+        with self._lock:
+            if self._client is None:
+                client = openai.OpenAI(**self._client_arguments)
+                _checked_key(client.api_key)
+                self._client = client
+            return self._client
+
+    def async_client(self) -> "openai.AsyncOpenAI":
+        """The client of the running event loop, made on first use: connections cannot move between loops."""
+        import openai
+
+        if self._given_async_client is not None:
+            return self._given_async_client
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._async_clients:
+                client = openai.AsyncOpenAI(**self._client_arguments)
+                _checked_key(client.api_key)
+                self._async_clients[loop] = client
+            return self._async_clients[loop]
+
+    @property
+    def path(self) -> str:
+        """The API's path under the client's base URL."""
+        return "/chat/completions" if self._api == "chat" else "/responses"
+
+    def timeout(self, deadline: Deadline | None) -> float:
+        """Seconds that one request may take now."""
+        if deadline is None:
+            return self._timeout
+        return max(0.001, min(self._timeout, deadline.remaining(self.clock()).total_seconds()))
+
+    def fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
+        """What the SDK raised, as one of our errors."""
+        import openai
+
+        if deadline is not None and deadline.has_passed(self.clock()):
+            return DeadlineExceededError(
+                "the deadline passed during a request", phase="limit", code="deadline", provider=_PROVIDER
+            )
+        match error:
+            case openai.APITimeoutError():
+                return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
+            case openai.APIConnectionError():
+                cause = type(error.__cause__ or error).__name__
+                return request_fault(
+                    _PROVIDER, "connection", f"no connection ({cause})", "check base_url and the network"
+                )
+            case openai.APIStatusError():
+                body = error.body if isinstance(error.body, dict) else {"message": error.body}
+                return status_fault(
+                    _PROVIDER,
+                    error.status_code,
+                    message=str(body.get("message") or "no message"),
+                    code=None if error.code is None else str(error.code),
+                    retry_after=error.response.headers.get("retry-after"),
+                    secret=str(self._client.api_key if self._client else self._client_arguments["api_key"] or ""),
+                )
+            case openai.APIResponseValidationError() | json.JSONDecodeError() | UnicodeDecodeError():
+                return malformed(_PROVIDER, "it is no JSON of this API")
+            case PromptEvaluationError():
+                return error
+            case openai.OpenAIError():
+                return request_fault(_PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY")
+            case _:
+                return request_fault(
+                    _PROVIDER, "client_error", f"{type(error).__name__}: {error}", "check the adapter's options"
+                )
+
+
+class _OpenAIConversation:
+    """One conversation over the SDK's sync or async client."""
+
+    def __init__(self, adapter: OpenAIAdapter[Any], codec: Codec) -> None:  # Any: prompts of every output
+        self._adapter = adapter
+        self._codec = codec
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        payload = self._codec.encode(request)
+        adapter = self._adapter
+        try:
+            seconds = adapter.timeout(request.deadline)
+            reply = adapter.client().post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from _harmless(error)
+        return self._codec.decode(reply)
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        payload = self._codec.encode(request)
+        adapter = self._adapter
+        seconds = adapter.timeout(request.deadline)
+        try:
+            # The SDK's retries start anew each time; the deadline bounds them all together.
+            async with asyncio.timeout(None if request.deadline is None else seconds):
+                client = adapter.async_client()
+                reply = await client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from _harmless(error)
+        return self._codec.decode(reply)
+
+
+def _harmless(error: Exception) -> Exception | None:
+    """`error` as a cause to show, unless its own causes could quote the request's headers and with them the key."""
+    return None if isinstance(error.__cause__, Exception) else error
+
+
+def _checked_key(key: str) -> None:
+    """Refuses a key that no header can hold: the HTTP library would quote it whole in its error."""
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise request_fault(
+            _PROVIDER,
+            "authentication",
+            "the API key holds white space or characters that no HTTP header can hold",
+            "check where it comes from; a line break at its end is a usual cause",
+        )

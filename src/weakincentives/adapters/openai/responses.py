@@ -1,0 +1,128 @@
+"""The Responses codec: OpenAI's own API, with typed items and tools that can be added in the conversation."""
+
+from typing import Any, assert_never
+
+from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, usage_of
+from ..errors import PromptEvaluationError
+from ..inner_loop import ProviderRequest
+from ..tool_spec import OutputSpec, ToolSpec
+from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+
+__all__ = ["ResponsesCodec"]
+
+_USAGE = ("input_tokens", "output_tokens", "input_tokens_details")
+
+
+class ResponsesCodec:
+    """One conversation as Responses input items; all output items go back unchanged, reasoning included."""
+
+    def __init__(self, options: CodecOptions, provider: str) -> None:
+        self._options = options
+        self._provider = provider
+        self._input: list[Wire] = []
+        self._tools: list[Wire] | None = None
+        self._encoded = 0
+
+    def encode(self, request: ProviderRequest) -> Wire:
+        """The request's keyword arguments; `input` and `tools` are this codec's own growing lists."""
+        if self._tools is None:
+            self._tools = [_tool(spec) for spec in request.tools]
+        for message in request.transcript[self._encoded :]:
+            self._append(message, self._tools, request)
+        self._encoded = len(request.transcript)
+        native = request.output is not None and self._options.structured_output == "native"
+        return {
+            "model": self._options.model,
+            "input": self._input,
+            **({"tools": self._tools} if self._tools else {}),
+            **({"text": {"format": _format(request.output)}} if native and request.output else {}),
+            **self._options.extra,
+        }
+
+    def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
+        """All output items of a reply."""
+        match reply:
+            case {"error": {"message": message}}:
+                raise PromptEvaluationError(
+                    str(message), phase="response", code="provider_failed", provider=self._provider
+                )
+            case {"output": list() as items}:
+                pass
+            case _:
+                raise malformed(self._provider, "no output items")
+        texts: list[str] = []
+        refusals: list[str] = []
+        calls: list[ToolCall] = []
+        for index, item in enumerate(items):
+            match item:
+                case {"type": "message", "content": list() as parts}:
+                    texts += [part["text"] for part in parts if part.get("type") == "output_text"]
+                    refusals += [part["refusal"] for part in parts if part.get("type") == "refusal"]
+                case {"type": "function_call"}:
+                    fallback = f"call_{len(self._input)}_{index}"
+                    call = call_of(item.get("call_id"), item.get("name"), item.get("arguments"), fallback_id=fallback)
+                    item["call_id"] = call.call_id
+                    calls.append(call)
+                case _:
+                    pass  # reasoning and items of built-in tools go back as they are
+        return AssistantMessage(
+            text="".join(refusals or texts),
+            tool_calls=tuple(calls),
+            finish="refusal" if refusals else _finish(reply, calls),
+            usage=usage_of(reply.get("usage"), _USAGE),
+            wire=tuple(items),
+        )
+
+    def _append(self, message: Message, tools: list[Wire], request: ProviderRequest) -> None:
+        match message:
+            case UserMessage(content):
+                role = "user" if self._input else self._options.prompt_role
+                if not self._input and request.output and self._options.structured_output == "prompted":
+                    content = f"{content}\n\n{output_instructions(request.output)}"
+                self._input.append({"role": role, "content": content})
+            case AssistantMessage():
+                self._input.extend(_assistant(message))
+            case ToolMessage(call_id, content):
+                self._input.append({"type": "function_call_output", "call_id": call_id, "output": content})
+            case ToolsAdded(added):
+                specs = [_tool(spec) for spec in added]
+                if self._options.tools_in_conversation:
+                    self._input.append({"type": "additional_tools", "role": "developer", "tools": specs})
+                else:
+                    tools.extend(specs)
+            case never:
+                assert_never(never)
+
+
+def _tool(spec: ToolSpec) -> Wire:
+    return {
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": spec.parameters,
+        "strict": spec.strict,
+    }
+
+
+def _format(output: OutputSpec) -> Wire:
+    return {"type": "json_schema", "name": output.name, "schema": output.schema, "strict": output.strict}
+
+
+def _assistant(message: AssistantMessage) -> list[Any]:  # Any: the provider's items, returned as they came
+    if message.wire:
+        return list(message.wire)
+    said: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
+    return said + [
+        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+        for call in message.tool_calls
+    ]
+
+
+def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
+    match reply:
+        case {"incomplete_details": {"reason": "max_output_tokens"}}:
+            return "length"
+        case {"incomplete_details": {"reason": "content_filter"}}:
+            return "content_filter"
+        case _:
+            return "tool_calls" if calls else "stop"

@@ -1,0 +1,301 @@
+"""One tool call from the model's text to the answer it gets: parse, run in a transaction, render, publish.
+
+Whatever the model or the tool does wrong becomes a failed answer. Only control flow, limits and what is no `Exception`
+leave this module.
+"""
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from .. import serde
+from ..errors import ControlFlow, Fault, SerdeError
+from ..limits import Deadline
+from ..ports import EventBus, SessionProtocol
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
+from ..prompt.tool import AnyTool, ToolContext, ToolResult
+from ..runtime.events import ToolInvoked, ToolsInjected
+from ..runtime.transactions import tool_transaction
+from ..visibility import SectionVisibility, SetVisibilityOverride
+from .errors import LimitError
+from .transcript import ToolCall, ToolMessage, sendable
+
+if TYPE_CHECKING:
+    from ..prompt.prompt import Prompt
+    from ..prompt.renderer import RenderedPrompt
+    from .core import ProviderAdapter
+    from .inner_loop import Injection
+
+__all__ = ["ToolExecutionOutcome", "ToolExecutor"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_FAILURE = 1_000
+
+# Any below: results and tools of every type pass through here.
+type _Attempt = Callable[[], Any]
+
+
+@dataclass(slots=True, frozen=True)
+class ToolExecutionOutcome:
+    """What came of one tool call. `expanded_tools` are to be added to the conversation, for the section read."""
+
+    tool_call_id: str
+    message: ToolMessage
+    success: bool
+    expanded_tools: tuple[AnyTool, ...] = ()
+    section_key: str = ""
+    opened: tuple[tuple[str, ...], ...] = ()
+
+
+class ToolExecutor:
+    """Runs the tool calls of one evaluation, one at a time, and knows which tools are available in it."""
+
+    def __init__(
+        self,
+        *,
+        prompt: "Prompt[Any]",
+        rendered: "RenderedPrompt[Any]",
+        adapter: "ProviderAdapter[Any]",
+        session: SessionProtocol,
+        bus: EventBus,
+        publish: Callable[[object], None],
+        deadline: Deadline | None = None,
+    ) -> None:
+        self._prompt = prompt
+        self._rendered = rendered
+        self._adapter = adapter
+        self._session = session
+        self._bus = bus
+        self._publish = publish
+        self._deadline = deadline
+        self._dynamic = adapter.supports_dynamic_tools
+        self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
+
+    def execute(self, call: ToolCall) -> ToolExecutionOutcome:
+        """Runs `call`; an `async` handler runs to its end in an event loop of its own."""
+        flow = self._flow(call)
+        try:
+            attempt = next(flow)
+            while True:
+                try:
+                    result = attempt()
+                    if inspect.isawaitable(result):
+                        result = _run_to_end(result)
+                except BaseException as error:
+                    attempt = flow.throw(error)
+                else:
+                    attempt = flow.send(result)
+        except StopIteration as done:
+            outcome: ToolExecutionOutcome = done.value
+            return outcome
+
+    async def execute_async(self, call: ToolCall) -> ToolExecutionOutcome:
+        """As `execute`; a plain handler runs in a thread, which a cancellation waits for before it undoes the call."""
+        flow = self._flow(call)
+        try:
+            attempt = next(flow)
+            while True:
+                try:
+                    result = await _run_in_thread(attempt)
+                    if inspect.isawaitable(result):
+                        result = await result
+                except BaseException as error:
+                    attempt = flow.throw(error)
+                else:
+                    attempt = flow.send(result)
+        except StopIteration as done:
+            outcome: ToolExecutionOutcome = done.value
+            return outcome
+
+    def inject(self, injection: "Injection") -> None:
+        """Makes tools that the model unlocked available and writes the opened sections to the session."""
+        outcome = injection.outcome
+        for name in injection.duplicates:
+            _log.warning("Skipping duplicate tool during injection", extra={"tool_name": name})
+        self._tools.update({tool.name: tool for tool in outcome.expanded_tools if tool.name in injection.added})
+        for path in outcome.opened:
+            self._session.dispatch(SetVisibilityOverride(path=path, visibility=SectionVisibility.FULL))
+        if injection.added:
+            _log.info(
+                "Injected tools from section expansion",
+                extra={
+                    "section_key": injection.section_key,
+                    "tool_count": len(injection.added),
+                    "tool_names": list(injection.added),
+                },
+            )
+            self._publish(ToolsInjected(injection.added, injection.section_key, session_id=self._session.session_id))
+
+    def _flow(self, call: ToolCall) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
+        """The steps around the handler, which the caller runs where this yields."""
+        started = perf_counter()
+        tool = self._tools.get(call.name)
+        params: object = None
+        if tool is None:
+            known = ", ".join(sorted(self._tools)) or "none"
+            return self._answer(call, started, None, _failure(f"Unknown tool {call.name!r}. Available tools: {known}."))
+        try:
+            params = _parse_arguments(tool, call.arguments)
+        except SerdeError as error:
+            faults = "; ".join(map(str, error.faults))
+            return self._answer(call, started, None, _failure(f"Invalid arguments for {call.name!r}: {faults}"))
+        if tool.handler is None:
+            return self._answer(call, started, params, _failure(f"Tool {call.name!r} cannot be called here."))
+        content = ""
+        try:
+            with tool_transaction(self._session, (), call.name) as transaction:
+                result = yield partial(tool.handler, params, context=self._context(call))
+                if not isinstance(result, ToolResult):
+                    raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
+                content = result.content()
+                if not result.success:
+                    transaction.rollback()
+                elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
+                    raise VisibilityExpansionRequired(
+                        "Section expansion requires restart",
+                        requested_overrides=dict.fromkeys(result.value.opened, SectionVisibility.FULL),
+                        reason="Adapter does not support dynamic tools",
+                        section_keys=(getattr(params, "section_key", ""),),
+                    )
+        except ControlFlow as signal:
+            self._answer(call, started, params, ToolResult(message=str(signal)))
+            raise
+        except LimitError:
+            raise
+        except Exception as error:
+            _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
+            result, content = _failure(str(error) or type(error).__name__), ""
+        return self._answer(call, started, params, result, content)
+
+    def _answer(
+        self,
+        call: ToolCall,
+        started: float,
+        params: object,
+        result: ToolResult[Any],
+        content: str = "",
+    ) -> ToolExecutionOutcome:
+        """Publishes the call and gives the answer that the model gets."""
+        content = sendable(content or result.message)
+        requested = _requested_sections(params)
+        self._publish(
+            ToolInvoked(
+                name=call.name,
+                call_id=call.call_id,
+                params=params,
+                result=result,
+                content=content,
+                seconds=perf_counter() - started,
+                prompt_name=self._prompt.name,
+                requested_sections=requested,
+                reason=params.reason if isinstance(params, OpenSectionsParams) else "",
+                current_visibility_state=self._rendered.visibility if requested else _NO_VISIBILITY,
+                session_id=self._session.session_id,
+            )
+        )
+        message = ToolMessage(call.call_id, content, result.success)
+        read = result.value
+        if not isinstance(read, ReadSectionResult) or not isinstance(params, ReadSectionParams):
+            return ToolExecutionOutcome(call.call_id, message, result.success)
+        return ToolExecutionOutcome(
+            call.call_id, message, result.success, read.expanded_tools, params.section_key, read.opened
+        )
+
+    def _context(self, call: ToolCall) -> ToolContext:
+        return ToolContext(
+            prompt=self._prompt,
+            rendered_prompt=self._rendered,
+            adapter=self._adapter,
+            session=self._session,
+            event_bus=self._bus,
+            deadline=self._deadline,
+            call_id=call.call_id,
+        )
+
+
+_NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
+
+
+def _failure(message: str) -> ToolResult[Any]:
+    return ToolResult(message=message[:_MAX_FAILURE], success=False)
+
+
+def _requested_sections(params: object) -> tuple[str, ...]:
+    match params:
+        case OpenSectionsParams(section_keys=keys):
+            return keys
+        case ReadSectionParams(section_key=key):
+            return (key,)
+        case _:
+            return ()
+
+
+def _parse_arguments(tool: AnyTool, arguments: str) -> object:
+    """The params dataclass for the model's text; a null where none is allowed stands for leaving the field out."""
+    text = arguments if arguments.strip() else "{}"
+    try:
+        return serde.parse_json(tool.params_type, text)
+    except SerdeError as error:
+        if "null" in text:
+            try:
+                value = json.loads(text)
+                if _drop_nulls(value, error.faults):
+                    return serde.parse(tool.params_type, value)
+            except ValueError:
+                pass  # the first account of the faults is the one that fits what the model wrote
+        raise
+
+
+def _drop_nulls(value: Any, faults: tuple[Fault, ...]) -> bool:
+    """Removes the object members that are null where a fault points; whether there were any."""
+    dropped = False
+    for fault in faults:
+        holder, key, member = None, None, value
+        for part in fault.path:
+            if member is None:
+                break
+            try:
+                holder, key, member = member, part, member[part]
+            except (LookupError, TypeError):
+                break
+        if member is None and isinstance(holder, dict):
+            dropped = holder.pop(key, 0) is None or dropped
+    return dropped
+
+
+def _run_to_end(awaitable: Any) -> Any:
+    """Runs a coroutine from synchronous code, in a thread of its own when this thread's loop is already running."""
+
+    async def wait() -> Any:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(asyncio.run, wait()).result()
+
+
+async def _run_in_thread(attempt: _Attempt) -> Any:
+    """Runs a plain handler beside the loop; it cannot be interrupted, so a cancellation waits until it is done."""
+    if inspect.iscoroutinefunction(inspect.unwrap(getattr(attempt, "func", attempt))):
+        return attempt()
+    work = asyncio.ensure_future(asyncio.to_thread(attempt))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        raise

@@ -1,0 +1,50 @@
+"""The root of every exception that the library raises, and the one for data that does not fit its type.
+
+    WeakIncentivesError
+    ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError
+    ├── the model must act      prompt.errors     ToolValidationError, OutputParseError
+    ├── the data must change    errors            SerdeError
+    ├── the provider failed     adapters.errors   PromptEvaluationError, ThrottleError
+    ├── a limit was reached     adapters.errors   DeadlineExceededError, BudgetExceededError, TurnLimitError
+    └── control flow            prompt.errors     VisibilityExpansionRequired
+
+What a model does wrong while it works (an unknown tool, broken arguments) is answered to the model and never raised.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["ControlFlow", "Fault", "SerdeError", "WeakIncentivesError"]
+
+
+class WeakIncentivesError(Exception):
+    """Base of all exceptions of this library."""
+
+
+class ControlFlow(WeakIncentivesError):
+    """Base of exceptions that steer an evaluation and are no failures: transactions let them pass without an undo."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with some data: where (`path`, empty for the whole) and what (`message`)."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.path))}: {self.message}" if self.path else self.message
+
+
+class SerdeError(WeakIncentivesError, ValueError):
+    """Data that does not fit its type, or a value that JSON cannot hold; `faults` lists everything that is wrong.
+
+    The message names fields and rules, never the offending values, so that it can be shown to a model.
+    """
+
+    def __init__(self, subject: str, faults: tuple[Fault, ...]) -> None:
+        super().__init__(subject, faults)
+        self.subject = subject
+        self.faults = faults
+
+    def __str__(self) -> str:
+        return f"{self.subject}: " + "; ".join(map(str, self.faults))

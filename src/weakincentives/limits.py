@@ -1,0 +1,118 @@
+"""What an evaluation may take and has taken: deadline, budget, token usage. Plain values, no clock inside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+__all__ = ["Budget", "Clock", "Deadline", "TokenUsage", "utc_now"]
+
+type Clock = Callable[[], datetime]
+"""Gives the present time, timezone-aware."""
+
+
+def utc_now() -> datetime:
+    """The present time in UTC; the default `Clock`."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deadline:
+    """A moment by which an evaluation must have ended. Raises `ValueError` for a time without a zone."""
+
+    expires_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.expires_at.utcoffset() is None:
+            raise ValueError(
+                f"Deadline needs a timezone-aware datetime, got {self.expires_at!r}; use datetime.now(UTC) + …"
+            )
+
+    @classmethod
+    def after(cls, span: timedelta | float, *, now: datetime | None = None) -> "Deadline":
+        """The deadline `span` (a timedelta or seconds) from `now`, by default from the present time."""
+        delta = span if isinstance(span, timedelta) else timedelta(seconds=span)
+        return cls((now or utc_now()) + delta)
+
+    def remaining(self, now: datetime) -> timedelta:
+        """Time left at `now`; negative once it has passed."""
+        return self.expires_at - now
+
+    def has_passed(self, now: datetime) -> bool:
+        """Whether `now` is at or beyond the deadline."""
+        return now >= self.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of one or more provider calls; `cached_tokens` is the part of `input_tokens` served from a cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: "TokenUsage") -> "TokenUsage":
+        return TokenUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for a negative bound.
+
+    `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is wall-clock time from the
+    start of the evaluation. Bounds are checked before each provider request and each tool call, with what providers
+    reported so far, so the request that crosses a token bound is still paid for.
+    """
+
+    max_tokens: int | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_calls: int | None = None
+    max_tool_calls: int | None = None
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            bound = getattr(self, name)
+            if bound is not None and bound < 0:
+                raise ValueError(f"Budget.{name} must not be negative, got {bound!r}")
+
+    def exceeded(self, usage: TokenUsage, *, calls: int, tool_calls: int) -> str | None:
+        """Names the first bound that what was spent has reached, or `None` while there is room for more."""
+        spent = (
+            ("max_tokens", self.max_tokens, usage.total_tokens),
+            ("max_input_tokens", self.max_input_tokens, usage.input_tokens),
+            ("max_output_tokens", self.max_output_tokens, usage.output_tokens),
+            ("max_calls", self.max_calls, calls),
+            ("max_tool_calls", self.max_tool_calls, tool_calls),
+        )
+        for name, bound, amount in spent:
+            if bound is not None and amount >= bound:
+                return f"{name}={bound} reached with {amount}"
+        return None
+
+    def less(self, usage: TokenUsage, *, calls: int, tool_calls: int) -> "Budget":
+        """What is left of this budget after the given spending; `max_seconds` is dropped, a deadline carries it."""
+
+        def left(bound: int | None, amount: int) -> int | None:
+            return None if bound is None else max(0, bound - amount)
+
+        return Budget(
+            max_tokens=left(self.max_tokens, usage.total_tokens),
+            max_input_tokens=left(self.max_input_tokens, usage.input_tokens),
+            max_output_tokens=left(self.max_output_tokens, usage.output_tokens),
+            max_calls=left(self.max_calls, calls),
+            max_tool_calls=left(self.max_tool_calls, tool_calls),
+        )
+
+    def deadline(self, now: datetime) -> Deadline | None:
+        """The deadline that `max_seconds` sets for an evaluation that starts at `now`."""
+        return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)

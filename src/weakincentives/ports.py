@@ -1,0 +1,133 @@
+"""The protocols by which a lower layer names something of a higher one, and where users plug in their own.
+
+`SliceView`, `StateView`        what selectors and reducers may read
+`SliceAccessor`, `SessionProtocol`  a session, as tool handlers see it
+`EventBus`                      where events are published
+`Outcome`                       a tool's result, as events carry it
+`Response`                      what evaluating a further prompt gives a tool
+`Snapshotable`                  anything that a transaction can put back
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from .limits import TokenUsage
+
+__all__ = [
+    "EventBus",
+    "Outcome",
+    "Response",
+    "SessionProtocol",
+    "SliceAccessor",
+    "SliceView",
+    "Snapshotable",
+    "StateView",
+]
+
+
+class SliceView[T](Protocol):
+    """All values of one type in a session, oldest first; for reading."""
+
+    def all(self) -> tuple[T, ...]:
+        """Every value, oldest first."""
+        ...
+
+    def latest(self) -> T | None:
+        """The newest value, or `None` when there is none."""
+        ...
+
+    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
+        """The values that `predicate` accepts, oldest first."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[T]: ...
+
+
+class StateView(Protocol):
+    """A session for reading: `state[Plan].latest()`."""
+
+    def __getitem__[T](self, slice_type: type[T], /) -> SliceView[T]: ...
+
+
+class SliceAccessor[T](SliceView[T], Protocol):
+    """One slice of a session, for reading and for direct changes."""
+
+    def append(self, value: T, /) -> None:
+        """Adds `value` as the newest."""
+        ...
+
+    def seed(self, *values: T) -> None:
+        """Makes `values` the whole content."""
+        ...
+
+    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
+        """Removes the values that `predicate` accepts, by default all."""
+        ...
+
+
+@runtime_checkable
+class Snapshotable(Protocol):
+    """State that can be captured as a value and put back."""
+
+    # Any: only the object that made a snapshot reads it.
+    def snapshot(self) -> Any:
+        """The present state as a value."""
+        ...
+
+    def restore(self, snapshot: Any, /) -> None:
+        """Puts back what `snapshot` captured."""
+        ...
+
+
+class SessionProtocol(Snapshotable, Protocol):
+    """Typed state that changes by events alone."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def bus(self) -> "EventBus": ...
+
+    def __getitem__[T](self, slice_type: type[T], /) -> SliceAccessor[T]: ...
+
+    def dispatch(self, event: object, /) -> None:
+        """Folds `event` into every slice that has a reducer for its type."""
+        ...
+
+
+class EventBus(Protocol):
+    """Delivers each event to the handlers subscribed to its type or to a base of it."""
+
+    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
+        """Calls `handler` for each later event of `event_type`; the result of this call ends the subscription."""
+        ...
+
+    def publish(self, event: object, /) -> None:
+        """Delivers `event` before it returns; a handler that raises is reported and does not stop the others."""
+        ...
+
+
+class Outcome(Protocol):
+    """What a tool call came to."""
+
+    @property
+    def message(self) -> str: ...
+    # Any: an event log holds the results of all tools.
+    @property
+    def value(self) -> Any: ...
+    @property
+    def success(self) -> bool: ...
+
+
+class Response[Out](Protocol):
+    """What an evaluation gave."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def output(self) -> Out | None: ...
+    @property
+    def usage(self) -> "TokenUsage": ...

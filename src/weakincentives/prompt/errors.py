@@ -1,0 +1,113 @@
+"""What can be wrong with a prompt, and the signal that a section was asked for; see `weakincentives.errors`."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ..errors import ControlFlow, WeakIncentivesError
+from ..visibility import SectionPath, SectionVisibility
+
+__all__ = [
+    "OutputParseError",
+    "PromptError",
+    "PromptRenderError",
+    "PromptValidationError",
+    "ToolValidationError",
+    "VisibilityExpansionRequired",
+]
+
+
+class PromptError(WeakIncentivesError):
+    """Base of the errors about prompts."""
+
+
+class _PlacedError(PromptError):
+    """An error about one place of a prompt: `section_path` and, where a text is at fault, `placeholder` with `$`."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str = "",
+        section_path: SectionPath | None = None,
+        placeholder: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.section_path = section_path
+        self.placeholder = placeholder
+
+    def __str__(self) -> str:
+        message = f"{self.message} {self.detail}" if self.detail else self.message
+        places = [f"section {'.'.join(self.section_path)!r}"] if self.section_path else []
+        places += [f"placeholder {self.placeholder!r}"] if self.placeholder else []
+        return f"{message} ({', '.join(places)})" if places else message
+
+
+class PromptValidationError(_PlacedError):
+    """The author defined or bound something that cannot work; raised before anything is sent."""
+
+
+class PromptRenderError(_PlacedError):
+    """A bound prompt could not be rendered: missing params, a failing selector or a template that does not fit."""
+
+
+class ToolValidationError(PromptError):
+    """A tool was called with arguments that it cannot serve; the model gets the text as a failed result."""
+
+
+class OutputParseError(PromptError):
+    """A final answer that is not the declared output; `raw_response` is the whole answer."""
+
+    def __init__(self, message: str, *, raw_response: str) -> None:
+        super().__init__(message)
+        self.raw_response = raw_response
+
+
+class VisibilityExpansionRequired(PromptError, ControlFlow):
+    """The model asked for sections that only a new evaluation can open. Render again with `requested_overrides`.
+
+    `requested_overrides` maps section paths to `FULL` and goes straight into `render(visibility_overrides=…)`;
+    `section_keys` are the model's own strings. Session state is kept as it is.
+    """
+
+    def __init__(
+        self,
+        message: str = "Visibility expansion required",
+        *,
+        requested_overrides: Mapping[SectionPath, SectionVisibility],
+        reason: str,
+        section_keys: tuple[str, ...],
+    ) -> None:
+        super().__init__(message)
+        self._overrides = MappingProxyType(dict(requested_overrides))
+        self._reason = reason
+        self._section_keys = section_keys
+
+    @property
+    def requested_overrides(self) -> Mapping[SectionPath, SectionVisibility]:
+        """Section paths and the visibility asked for, always `FULL`."""
+        return self._overrides
+
+    @property
+    def reason(self) -> str:
+        """Why the sections are needed, in the model's words."""
+        return self._reason
+
+    @property
+    def section_keys(self) -> tuple[str, ...]:
+        """The keys exactly as the model wrote them."""
+        return self._section_keys
+
+    def __str__(self) -> str:
+        keys = ", ".join(".".join(path) for path in self._overrides)
+        return f"Visibility expansion required for sections: {keys}. Reason: {self._reason}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.args[0], dict(self._overrides), self._reason, self._section_keys)
+
+
+def _rebuild(
+    message: str, overrides: dict[SectionPath, SectionVisibility], reason: str, keys: tuple[str, ...]
+) -> VisibilityExpansionRequired:
+    return VisibilityExpansionRequired(message, requested_overrides=overrides, reason=reason, section_keys=keys)

@@ -1,0 +1,227 @@
+"""The tools by which a model opens summarized sections: `read_section` and `open_sections`.
+
+Both render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ports import StateView
+from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
+from .disclosure import OPEN_SECTIONS, READ_SECTION, Disclosure, disclosure_tool, summary_suffix
+from .errors import ToolValidationError, VisibilityExpansionRequired
+from .registry import RegistrySnapshot, SectionNode
+from .tool import AnyTool, Tool, ToolContext, ToolResult
+from .walk import Scene, Visit, session_overrides
+
+__all__ = [
+    "Disclosure",
+    "OpenSectionsParams",
+    "ReadSectionParams",
+    "ReadSectionResult",
+    "create_open_sections_handler",
+    "create_read_section_handler",
+    "disclosure_tools",
+    "summary_suffix",
+]
+
+_MAX_REASON = 256
+
+
+@dataclass(slots=True, frozen=True)
+class ReadSectionParams:
+    """Arguments of `read_section`."""
+
+    section_key: str = field(
+        metadata={
+            "description": (
+                "Key of the summarized section, exactly as its summary shows it. Nested sections use dot notation "
+                "(e.g., 'parent.child')."
+            )
+        }
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class ReadSectionResult:
+    """A section's full text, the tools that became visible with it, and the sections that opened for that."""
+
+    content: str
+    expanded_tools: tuple[AnyTool, ...] = ()
+    opened: tuple[SectionPath, ...] = ()
+
+    def render(self) -> str:
+        """The content alone; tools reach the model as tools."""
+        return self.content
+
+
+@dataclass(slots=True, frozen=True)
+class OpenSectionsParams:
+    """Arguments of `open_sections`."""
+
+    section_keys: tuple[str, ...] = field(
+        metadata={
+            "description": (
+                "Keys of the summarized sections to open, exactly as their summaries show them. Nested sections use "
+                "dot notation (e.g., 'parent.child')."
+            )
+        }
+    )
+    reason: str = field(
+        metadata={
+            "description": "Why these sections are needed, in at most 256 characters.",
+            "json_schema_extra": {"maxLength": _MAX_REASON},  # told to the model; a longer text is cut, not refused
+        }
+    )
+
+
+class _Sections:
+    """What the two tools share: the scene as it is when the model calls, and finding a section by its key."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._seen = session_overrides(scene.session)
+
+    def now(self) -> Scene:
+        """The scene with what has been opened since the prompt was rendered; the newer request wins."""
+        live = session_overrides(self._scene.session)
+        if live is self._seen:
+            return self._scene
+        opened = {path: shown for path, shown in live.items() if self._seen.get(path) is not shown}
+        return _with_visibility(self._scene, opened)
+
+    @staticmethod
+    def find(scene: Scene, key: str) -> SectionNode | None:
+        """The enabled section that `key` names; a disabled one is as unknown as one that does not exist."""
+        node = scene.registry.find(key)
+        return node if node is not None and scene.is_enabled(node) else None
+
+    @staticmethod
+    def summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...]:
+        """The summarized ancestors of `node`, from the root down."""
+        above = scene.registry.ancestors(node)
+        return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
+
+
+def _with_visibility(scene: Scene, visibility: Mapping[SectionPath, SectionVisibility]) -> Scene:
+    return Scene(
+        registry=scene.registry,
+        params=scene.params,
+        visibility={**scene.visibility, **visibility},
+        bodies=scene.bodies,
+        session=scene.session,
+        disclosure=scene.disclosure,
+    )
+
+
+def create_read_section_handler(
+    *,
+    registry: RegistrySnapshot,
+    current_visibility: VisibilityOverrides,
+    # Any: params of every type, each looked up by its own.
+    param_lookup: Mapping[type[Any], object],
+    session: StateView | None,
+    bodies: Mapping[SectionPath, str] | None = None,
+    disclosure: Disclosure = Disclosure.READ,
+) -> Tool[ReadSectionParams, ReadSectionResult]:
+    """The `read_section` tool for one rendered prompt.
+
+    `current_visibility` are the overrides in force at the render. The answer's content is what the prompt would show
+    were the section `FULL`; its tools are those of all sections that are then `FULL`.
+    """
+    scene = Scene(
+        registry=registry,
+        params=param_lookup,
+        visibility=current_visibility.overrides,
+        bodies=bodies or {},
+        session=session,
+        disclosure=disclosure,
+    )
+    sections = _Sections(scene)
+
+    def read_section(params: ReadSectionParams, *, context: ToolContext) -> ToolResult[ReadSectionResult]:  # noqa: ARG001 - every handler takes it
+        scene = sections.now()
+        node = sections.find(scene, params.section_key)
+        if node is None:
+            return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
+        above = sections.summarized_above(scene, node)
+        shown = not above and scene.visibility_of(node) is SectionVisibility.FULL
+        opened_scene = _with_visibility(scene, {node.path: SectionVisibility.FULL})
+        written = opened_scene.write(opened_scene.visits(node.index, node.end))
+        if shown:
+            return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content=written.text))
+        opened: dict[SectionPath, None] = {}
+        if written.tools:  # enough overrides to show the section and to keep its tools where they are
+            owners = (registry.tool_paths[tool.name] for tool in written.tools)
+            opened = dict.fromkeys((*(one.path for one in above), node.path, *owners))
+        return ToolResult(
+            message=f"Content of section '{params.section_key}':",
+            value=ReadSectionResult(written.text, tuple(written.tools), tuple(opened)),
+        )
+
+    return Tool(
+        name=READ_SECTION,
+        description="Read the full content of a summarized section.",
+        handler=read_section,
+        params_type=ReadSectionParams,
+        result_type=ReadSectionResult,
+        accepts_overrides=False,
+    )
+
+
+def create_open_sections_handler(scene: Scene) -> Tool[OpenSectionsParams, object]:
+    """The `open_sections` tool for one rendered prompt: it raises `VisibilityExpansionRequired` or refuses the call."""
+    sections = _Sections(scene)
+
+    def open_sections(params: OpenSectionsParams, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
+        scene = sections.now()
+        wanted: dict[SectionPath, SectionNode] = {}
+        for key in params.section_keys:
+            node = sections.find(scene, key)
+            if node is None:
+                raise ToolValidationError(f"Unknown section key: '{key}'")
+            wanted[node.path] = node
+        for node in wanted.values():
+            missing = [one.key for one in sections.summarized_above(scene, node) if one.path not in wanted]
+            if missing:
+                raise ToolValidationError(f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first.")
+            if scene.visibility_of(node) is SectionVisibility.FULL:
+                raise ToolValidationError(f"Section '{node.key}' is already expanded.")
+        if not wanted:
+            raise ToolValidationError("section_keys is empty: name at least one summarized section.")
+        raise VisibilityExpansionRequired(
+            requested_overrides=dict.fromkeys(wanted, SectionVisibility.FULL),
+            reason=params.reason[:_MAX_REASON],
+            section_keys=params.section_keys,
+        )
+
+    return Tool(
+        name=OPEN_SECTIONS,
+        description="Open summarized sections so that their full content and tools become available.",
+        handler=open_sections,
+        params_type=OpenSectionsParams,
+        result_type=object,
+        accepts_overrides=False,
+    )
+
+
+def disclosure_tools(scene: Scene, visits: list[Visit]) -> tuple[AnyTool, ...]:
+    """The disclosure tools that the summarized sections among `visits` need, `open_sections` first."""
+    summarized = [visit.node for visit in visits if visit.visibility is SectionVisibility.SUMMARY]
+    needed = {disclosure_tool(scene.disclosure, node) for node in summarized}
+    tools: list[AnyTool] = []
+    if OPEN_SECTIONS in needed:
+        tools.append(create_open_sections_handler(scene))
+    if READ_SECTION in needed:
+        tools.append(
+            create_read_section_handler(
+                registry=scene.registry,
+                current_visibility=VisibilityOverrides(scene.visibility),
+                param_lookup=scene.params,
+                session=scene.session,
+                bodies=scene.bodies,
+                disclosure=scene.disclosure,
+            )
+        )
+    return tuple(tools)

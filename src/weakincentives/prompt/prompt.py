@@ -1,0 +1,126 @@
+"""A template with its parameters bound: what is rendered and evaluated."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from typing import Any, Generic, Self, overload
+
+from ..limits import Deadline
+from ..ports import StateView
+from ..specialised import Specialised
+from ..visibility import SectionPath, SectionVisibility
+from .disclosure import Disclosure
+from .errors import PromptValidationError
+from .renderer import PromptRenderer, RenderedPrompt
+from .sections import AnySection
+from .structured_output import StructuredOutputConfig
+from .template import OutputT, PromptTemplate
+
+__all__ = ["Prompt", "RenderedPrompt"]
+
+
+class Prompt(Specialised, Generic[OutputT]):
+    """A prompt that can be bound, rendered and evaluated; it belongs to one session at a time.
+
+    `Prompt(template)`, `template.bind(…)` and `Prompt[Out](ns=…, key=…, sections=[…])`, which builds the template
+    itself, all give one.
+    """
+
+    type_fields = ("output_type",)
+
+    @overload
+    def __init__(self, template: PromptTemplate[OutputT], /) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        ns: str,
+        key: str,
+        name: str | None = None,
+        sections: Iterable[AnySection] = (),
+        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        disclosure: Disclosure = Disclosure.READ,
+    ) -> None: ...
+    # Any: the overloads say what may be given; the template checks it.
+    def __init__(self, template: PromptTemplate[OutputT] | None = None, **definition: Any) -> None:
+        if template is None:
+            template = PromptTemplate(**definition)
+        elif definition and definition != {"output_type": template.output_type}:
+            raise PromptValidationError("Prompt takes a template or the arguments of one, not both")
+        elif not isinstance(template, PromptTemplate):
+            raise PromptValidationError(f"{template!r} is no PromptTemplate")
+        self.template = template
+        self._renderer: PromptRenderer[OutputT] = template.renderer
+        self._params: dict[type[Any], object] = {}
+
+    @property
+    def ns(self) -> str:
+        """The template's namespace."""
+        return self.template.ns
+
+    @property
+    def key(self) -> str:
+        """The template's key."""
+        return self.template.key
+
+    @property
+    def name(self) -> str:
+        """The template's display name."""
+        return self.template.name
+
+    @property
+    def output_type(self) -> type[OutputT] | None:
+        """What an evaluation's `output` is; `None` for text."""
+        return self.template.output_type
+
+    def bind(self, *params: object) -> Self:
+        """Binds dataclass instances, one for each type, in place; one bound before of the same type is replaced.
+
+        Raises `PromptValidationError` for two of one type, a type that no section uses, and what is no instance of a
+        dataclass.
+        """
+        self._params.update(self._by_type(params))
+        return self
+
+    def render(
+        self,
+        *params: object,
+        session: StateView | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        deadline: Deadline | None = None,
+    ) -> RenderedPrompt[OutputT]:
+        """The text and tools for the bound params; `params` replace bound ones for this call only.
+
+        `session` feeds selectors and holds visibility overrides, which `visibility_overrides` beat. Raises
+        `PromptRenderError` with the path of the section.
+        """
+        return self._renderer.render(
+            param_lookup={**self._params, **self._by_type(params)} if params else dict(self._params),
+            session=session,
+            visibility_overrides=visibility_overrides,
+            deadline=deadline,
+            prompt=self,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Prompt {self.ns}/{self.key}>"
+
+    # Any: params of every type, each looked up by its own.
+    def _by_type(self, params: tuple[object, ...]) -> dict[type[Any], object]:
+        known = self.template.registry.params_types
+        found: dict[type[Any], object] = {}
+        for value in params:
+            kind = type(value)
+            if isinstance(value, type) or not is_dataclass(value):
+                raise PromptValidationError("Prompt expects dataclass instances.", detail=f"Got {value!r}.")
+            if kind in found:
+                raise PromptValidationError(
+                    "Duplicate params type supplied to prompt.", detail=f"{kind.__name__} was given twice; give one."
+                )
+            if kind not in known:
+                used = ", ".join(sorted(one.__name__ for one in known)) or "none"
+                raise PromptValidationError(
+                    "Unexpected params type supplied to prompt.",
+                    detail=f"No section uses {kind.__name__}; the sections use {used}.",
+                )
+            found[kind] = value
+        return found

@@ -1,0 +1,143 @@
+"""From a checked tree and its params to a `RenderedPrompt`: all that an adapter needs, as one value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..limits import Deadline
+from ..ports import StateView
+from ..visibility import SectionPath, SectionVisibility
+from .disclosure import Disclosure
+from .overrides.model import ToolOverride
+from .progressive_disclosure import disclosure_tools
+from .registry import RegistrySnapshot
+from .structured_output import Container, StructuredOutputConfig
+from .tool import AnyTool
+from .walk import Scene, Visit, session_overrides
+
+if TYPE_CHECKING:
+    from .prompt import Prompt
+
+__all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
+
+
+class Span(NamedTuple):
+    """The range `text[start:end]` that the section at `path` gave, its children not included."""
+
+    path: SectionPath
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPrompt[Out]:
+    """A prompt's text and tools at one moment.
+
+    `tool_param_descriptions` holds overridden texts by tool and field. `visibility` is what each shown section was
+    rendered as, `tool_paths` where each tool came from; the disclosure tools belong to no section.
+    """
+
+    text: str
+    tools: tuple[AnyTool, ...]
+    structured_output: StructuredOutputConfig[Out] | None
+    tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    deadline: Deadline | None = None
+    prompt: "Prompt[Out] | None" = None
+    registry: RegistrySnapshot
+    visits: tuple[Visit, ...] = field(repr=False)
+    lengths: tuple[int, ...] = field(repr=False)
+
+    @property
+    def output_type(self) -> type[Out] | None:
+        """`T` for `T` and for `list[T]`; `None` when the prompt asks for text."""
+        return None if self.structured_output is None else self.structured_output.item_type
+
+    @property
+    def container(self) -> Container | None:
+        """`"object"`, `"array"`, or `None` when the prompt asks for text."""
+        return None if self.structured_output is None else self.structured_output.container
+
+    @property
+    def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
+        """What each shown section was rendered as; hidden and disabled ones are absent."""
+        return {visit.node.path: visit.visibility for visit in self.visits}
+
+    @property
+    def tool_paths(self) -> Mapping[str, SectionPath]:
+        """The section that contributed each tool."""
+        paths = self.registry.tool_paths
+        return {tool.name: paths[tool.name] for tool in self.tools if tool.name in paths}
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The part of `text` that each shown section gave, in order."""
+        spans: list[Span] = []
+        start = 0
+        for visit, length in zip(self.visits, self.lengths, strict=True):
+            spans.append(Span(visit.node.path, start, start + length))
+            start += length + 2
+        return tuple(spans)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRenderer[Out]:
+    """Renders one tree; built once per template."""
+
+    registry: RegistrySnapshot
+    structured_output: StructuredOutputConfig[Out] | None = None
+    disclosure: Disclosure = Disclosure.READ
+
+    def render(
+        self,
+        *,
+        # Any: params of every type, each looked up by its own.
+        param_lookup: Mapping[type[Any], object],
+        overrides: Mapping[SectionPath, str] | None = None,
+        tool_overrides: Mapping[str, ToolOverride] | None = None,
+        session: StateView | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        deadline: Deadline | None = None,
+        prompt: "Prompt[Out] | None" = None,
+    ) -> RenderedPrompt[Out]:
+        """The prompt for these params. `overrides` are section bodies by path, `tool_overrides` texts by tool name.
+
+        `visibility_overrides` beat those of the session, which beat the sections' own selectors. Raises
+        `PromptRenderError` with the section's path.
+        """
+        visibility = session_overrides(session)
+        if visibility_overrides:
+            visibility = {**visibility, **visibility_overrides}
+        scene = Scene(
+            registry=self.registry,
+            params=param_lookup,
+            visibility=visibility,
+            bodies=overrides or {},
+            session=session,
+            disclosure=self.disclosure,
+        )
+        visits = scene.visits()
+        parts, tools = scene.write(visits)
+        descriptions: dict[str, Mapping[str, str]] = {}
+        if tool_overrides:
+            tools = [_overridden(tool, tool_overrides.get(tool.name), descriptions) for tool in tools]
+        if any(visit.visibility is SectionVisibility.SUMMARY for visit in visits):
+            tools += disclosure_tools(scene, visits)
+        return RenderedPrompt(
+            text="\n\n".join(parts),
+            tools=tuple(tools),
+            structured_output=self.structured_output,
+            tool_param_descriptions=descriptions,
+            deadline=deadline,
+            prompt=prompt,
+            registry=self.registry,
+            visits=tuple(visits),
+            lengths=tuple(map(len, parts)),
+        )
+
+
+def _overridden(tool: AnyTool, override: ToolOverride | None, descriptions: dict[str, Mapping[str, str]]) -> AnyTool:
+    if override is None or not tool.accepts_overrides:
+        return tool
+    if override.param_descriptions:
+        descriptions[tool.name] = dict(override.param_descriptions)
+    return tool if override.description is None else replace(tool, description=override.description)

@@ -1,0 +1,221 @@
+"""Sections: the nodes of a prompt's tree. A section owns its text, tools, children and conditions.
+
+What a section says is checked where it can be seen first: by itself here, against its place in the tree in `registry`.
+"""
+
+import copy
+import re
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+
+from ..ports import StateView
+from ..specialised import Specialised
+from ..visibility import SectionPath, SectionVisibility
+from .errors import PromptRenderError, PromptValidationError
+from .markdown import CompiledTemplate
+from .tool import AnyTool, Tool
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Any: sections without params are written without a subscript.
+    ParamsT = TypeVar("ParamsT", default=Any)
+else:  # the default is for type checkers; 3.12's own TypeVar knows none
+    from typing import TypeVar
+
+    ParamsT = TypeVar("ParamsT")
+
+__all__ = ["AnySection", "MarkdownSection", "Section", "Selector"]
+
+_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class _SessionSelector[R](Protocol):
+    def __call__(self, *, session: StateView) -> R: ...
+
+
+class _ParamsSessionSelector[P, R](Protocol):
+    def __call__(self, params: P, /, *, session: StateView) -> R: ...
+
+
+type Selector[P, R] = Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
+"""A condition of a section: it takes nothing, its params, the session (by keyword), or both."""
+
+
+class Section(Specialised, ABC, Generic[ParamsT]):
+    """A part of a prompt: subclass it and write `render_body`, or use `MarkdownSection`.
+
+    `Section[Params]` fixes the dataclass that its text and selectors are given. `key` is by default the title's slug
+    and matches `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is summarized.
+    Raises `PromptValidationError` for what cannot work in any prompt.
+    """
+
+    type_fields = ("params_type",)
+
+    def __init__(
+        self,
+        *,
+        title: str,
+        key: str | None = None,
+        summary: str | None = None,
+        children: Iterable["AnySection"] = (),
+        tools: Iterable[AnyTool] = (),
+        enabled: Selector[ParamsT, bool] | bool | None = None,
+        visibility: Selector[ParamsT, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
+        default_params: ParamsT | None = None,
+        accepts_overrides: bool = True,
+        params_type: type[ParamsT] | None = None,
+    ) -> None:
+        self.title = title
+        self.key = _slug(title) if key is None else key
+        self.summary = None if summary is None else _flush_left(summary)
+        self.children = tuple(children)
+        self.enabled = enabled
+        self.visibility = visibility
+        self.default_params = default_params
+        self.accepts_overrides = accepts_overrides
+        # Any: the type checker knows the argument as ParamsT; here it comes out of a mapping.
+        inherited: Any = self.inherited_arguments.get("params_type")
+        self.params_type: type[ParamsT] | None = params_type or inherited
+        self._tools = tuple(tools)
+        self._compile()
+
+    def tools(self) -> tuple[AnyTool, ...]:
+        """The tools of this section itself, in order of declaration."""
+        return self._tools
+
+    def templates(self) -> tuple[CompiledTemplate, ...]:
+        """Every template text of this section; their placeholders are checked when a tree is built."""
+        return () if self._summary is None else (self._summary,)
+
+    @abstractmethod
+    def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+        """The section's text without its heading. Raises `PromptRenderError` when it cannot be made."""
+
+    def render_override(self, override_body: str, params: ParamsT | None, *, path: SectionPath) -> str:
+        """The text that stands for the whole body when an override exists; `$field` placeholders are filled."""
+        return substitute(CompiledTemplate(_flush_left(override_body)), params, path)
+
+    def render_summary(self, params: ParamsT | None, *, path: SectionPath) -> str:
+        """The text shown while the section is summarized; empty when it has no summary."""
+        return "" if self._summary is None else substitute(self._summary, params, path)
+
+    def clone(self, **changes: Any) -> Self:  # Any: constructor arguments of whatever type; `_compile` checks them
+        """A copy with `changes`, constructor arguments by keyword; its children are cloned too, tools are shared.
+
+        Raises `PromptValidationError` for an unknown argument.
+        """
+        clone = copy.copy(self)
+        clone.children = tuple(child.clone() for child in self.children)
+        for name, value in changes.items():
+            if name == "tools":
+                clone._tools = tuple(value)  # noqa: SLF001 - its own class
+            elif name == "children":
+                clone.children = tuple(value)
+            elif name.startswith("_") or name not in vars(self):
+                raise PromptValidationError(
+                    f"clone: a {type(self).__name__} has no argument {name!r}", section_path=(self.key,)
+                )
+            else:
+                setattr(clone, name, _flush_left(value) if isinstance(value, str) and name != "title" else value)
+        clone._compile()  # noqa: SLF001 - its own class
+        return clone
+
+    def _compile(self) -> None:
+        """Checks what can be seen without the tree and compiles the summary."""
+
+        def refuse(message: str) -> PromptValidationError:
+            place = (self.key,) if isinstance(self.key, str) and self.key else None
+            return PromptValidationError(message, section_path=place)
+
+        if not isinstance(self.title, str) or not self.title.strip() or "\n" in self.title:
+            raise refuse(f"title {self.title!r} is not valid; use one line of text")
+        if not isinstance(self.key, str) or _KEY.fullmatch(self.key) is None:
+            raise refuse(
+                f"section key {self.key!r} is not valid; use 1 to 64 of a-z, 0-9, '.', '_' and '-', "
+                f"the first a letter or digit"
+            )
+        for tool in self._tools:
+            if not isinstance(tool, Tool):
+                raise refuse(f"tools holds {tool!r}, which is no Tool")
+        for child in self.children:
+            if not isinstance(child, Section):
+                raise refuse(f"children holds {child!r}, which is no Section")
+        if self.params_type is not None and not (isinstance(self.params_type, type) and is_dataclass(self.params_type)):
+            raise refuse(f"params type {self.params_type!r} is no dataclass; declare the params as a dataclass")
+        if self.default_params is not None and not isinstance(self.default_params, self.params_type or ()):
+            raise refuse(f"default_params is a {type(self.default_params).__name__}, not the section's params type")
+        self._summary = None if self.summary is None else CompiledTemplate(self.summary)
+
+
+# Any: a tree holds sections of all params types.
+type AnySection = Section[Any]
+
+
+class MarkdownSection(Section[ParamsT]):
+    """A section whose body is a Markdown `template` with `$field` placeholders, filled from its params.
+
+    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are.
+    """
+
+    def __init__(
+        self,
+        *,
+        title: str,
+        template: str,
+        key: str | None = None,
+        summary: str | None = None,
+        children: Sequence[AnySection] = (),
+        tools: Sequence[AnyTool] = (),
+        enabled: Selector[ParamsT, bool] | bool | None = None,
+        visibility: Selector[ParamsT, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
+        default_params: ParamsT | None = None,
+        accepts_overrides: bool = True,
+        params_type: type[ParamsT] | None = None,
+    ) -> None:
+        self.template = _flush_left(template)
+        super().__init__(
+            title=title,
+            key=key,
+            summary=summary,
+            children=children,
+            tools=tools,
+            enabled=enabled,
+            visibility=visibility,
+            default_params=default_params,
+            accepts_overrides=accepts_overrides,
+            params_type=params_type,
+        )
+
+    def templates(self) -> tuple[CompiledTemplate, ...]:
+        return (self._body, *super().templates())
+
+    def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+        """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""
+        return substitute(self._body, params, path)
+
+    def _compile(self) -> None:
+        super()._compile()
+        self._body = CompiledTemplate(self.template)
+
+
+def substitute(template: CompiledTemplate, params: object, path: SectionPath) -> str:
+    """Fills `template`; what does not fit becomes a `PromptRenderError` with path and placeholder."""
+    try:
+        return template.substitute(params)
+    except (KeyError, ValueError) as error:
+        placeholder = f"${error.args[0]}" if isinstance(error, KeyError) else "$"
+        raise PromptRenderError(
+            "Failed to render section template.", section_path=path, placeholder=placeholder
+        ) from error
+
+
+def _flush_left(text: str) -> str:
+    return textwrap.dedent(text).strip()
+
+
+def _slug(title: object) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:64].strip("-") if isinstance(title, str) else ""

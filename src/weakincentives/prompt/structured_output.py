@@ -1,0 +1,75 @@
+"""The typed answer that a prompt asks for: declared once, parsed strictly."""
+
+import re
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from .. import serde
+from ..errors import SerdeError
+from .errors import OutputParseError, PromptValidationError
+
+if TYPE_CHECKING:
+    from .renderer import RenderedPrompt
+
+__all__ = ["Container", "StructuredOutputConfig", "parse_output", "parse_structured_output"]
+
+type Container = Literal["object", "array"]
+
+_FENCED_JSON = re.compile(
+    r"^[ \t]*```(?:json)?[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE | re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class StructuredOutputConfig[Out]:
+    """The declared output: `T`, a dataclass, asks for one JSON object; `list[T]` for an array of objects.
+
+    `item_type` is the dataclass in both cases. Keys that it does not have are refused unless `allow_extra_keys`.
+    Raises `PromptValidationError` for any other type.
+    """
+
+    output_type: type[Out]
+    # Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
+    item_type: type[Any]
+    container: Container
+    allow_extra_keys: bool
+
+    def __init__(self, output_type: type[Out], *, allow_extra_keys: bool = False) -> None:
+        is_list = get_origin(output_type) is list
+        item: Any = get_args(output_type)[0] if is_list else output_type
+        if not (isinstance(item, type) and is_dataclass(item)):
+            raise PromptValidationError(
+                f"output type {output_type!r} is neither a dataclass nor a list of one; declare a dataclass"
+            )
+        object.__setattr__(self, "output_type", output_type)
+        object.__setattr__(self, "item_type", item)
+        object.__setattr__(self, "container", "array" if is_list else "object")
+        object.__setattr__(self, "allow_extra_keys", allow_extra_keys)
+
+
+def parse_structured_output[Out](output_text: str, rendered: "RenderedPrompt[Out]") -> Out:
+    """The typed answer in `output_text`: its first fenced JSON block, else the whole text.
+
+    Raises `OutputParseError` with every fault when it is not what the prompt declares, and when it declares nothing.
+    """
+    if rendered.structured_output is None:
+        raise OutputParseError(
+            "the prompt declares no output type; use PromptTemplate[Output](…)", raw_response=output_text
+        )
+    return parse_output(output_text, rendered.structured_output)
+
+
+def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> Out:
+    """`output_text` as `config` declares it; see `parse_structured_output`."""
+    fenced = _FENCED_JSON.search(output_text)
+    text = (fenced.group(1) if fenced else output_text).strip()
+    expected = "{" if config.container == "object" else "["
+    if text[:1] in ("{", "[") and text[:1] != expected:
+        raise OutputParseError(
+            f"the answer must be a JSON {config.container}, not an {'array' if expected == '{' else 'object'}",
+            raw_response=output_text,
+        )
+    try:
+        return serde.parse_json(config.output_type, text, allow_extra=config.allow_extra_keys)
+    except SerdeError as error:
+        raise OutputParseError(str(error), raw_response=output_text) from error

@@ -1,0 +1,60 @@
+"""Worked examples of a whole task: what was asked, which tools were called with what, what came out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass
+
+from .. import serde
+from ..errors import SerdeError
+from ..visibility import SectionPath
+from .errors import PromptValidationError
+from .sections import AnySection, Section
+
+__all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStep:
+    """One tool call of an example: the tool's name, its params and what the call shows."""
+
+    tool: str
+    input: object
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExample:
+    """One task from objective to outcome; an outcome that is a dataclass is shown as JSON."""
+
+    objective: str
+    steps: tuple[TaskStep, ...] = ()
+    outcome: object = ""
+
+
+class TaskExamplesSection(Section[None]):
+    """A section that shows `examples` in order. Raises `PromptValidationError` for values that JSON cannot hold."""
+
+    def __init__(
+        self,
+        *,
+        examples: Sequence[TaskExample],
+        title: str = "Examples",
+        key: str | None = None,
+        summary: str | None = None,
+        children: Sequence[AnySection] = (),
+    ) -> None:
+        super().__init__(title=title, key=key, summary=summary, children=children)
+        self.examples = tuple(examples)
+        self._texts = tuple(self._render(index, example) for index, example in enumerate(self.examples, start=1))
+
+    def render_body(self, params: None, *, path: SectionPath) -> str:
+        """Every example as a numbered item."""
+        return "\n\n".join(self._texts)
+
+    def _render(self, index: int, example: TaskExample) -> str:
+        lines = [f"{index}. {example.objective}"]
+        try:
+            lines += [f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}" for step in example.steps]
+            outcome = serde.dump_json(example.outcome) if is_dataclass(example.outcome) else str(example.outcome)
+        except SerdeError as error:
+            raise PromptValidationError(f"task example {index} fails: {error}", section_path=(self.key,)) from error
+        return "\n".join([*lines, f"   - Outcome: {outcome}"] if outcome else lines)

@@ -1,0 +1,136 @@
+"""The definition of a prompt: an immutable, checked tree of sections with a name and an output type."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic
+
+from ..limits import Deadline
+from ..ports import StateView
+from ..specialised import Specialised
+from ..visibility import SectionPath, SectionVisibility
+from .disclosure import Disclosure
+from .errors import PromptValidationError
+from .registry import RegistrySnapshot
+from .renderer import PromptRenderer, RenderedPrompt
+from .sections import AnySection
+from .structured_output import StructuredOutputConfig
+from .task_examples import TaskExamplesSection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import TypeVar
+
+    from .prompt import Prompt
+
+    OutputT = TypeVar("OutputT", default=None)
+else:  # the default is for type checkers; 3.12's own TypeVar knows none
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
+
+__all__ = ["PromptTemplate"]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PromptTemplate(Specialised, Generic[OutputT]):
+    """The definition of a prompt; share it freely between threads, sessions and event loops.
+
+    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an array of objects,
+    without a subscript for text. `name` is by default made from `key`. Raises `PromptValidationError`, with the path of
+    the section, for everything that cannot work.
+    """
+
+    type_fields = ("output_type",)
+
+    ns: str
+    key: str
+    name: str
+    sections: tuple[AnySection, ...]
+    structured_output: StructuredOutputConfig[OutputT] | None
+    disclosure: Disclosure
+    registry: RegistrySnapshot = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        *,
+        ns: str,
+        key: str,
+        name: str | None = None,
+        sections: Iterable[AnySection] = (),
+        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        disclosure: Disclosure = Disclosure.READ,
+        output_type: type[OutputT] | None = None,
+    ) -> None:
+        for label, value in (("ns", ns), ("key", key)):
+            if not isinstance(value, str) or not value.strip():
+                raise PromptValidationError(f"{label} is {value!r}; give every prompt a non-empty {label}")
+        if not isinstance(disclosure, Disclosure):
+            raise PromptValidationError(f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT")
+        roots = tuple(sections)
+        assign = object.__setattr__
+        assign(self, "ns", ns)
+        assign(self, "key", key)
+        assign(self, "name", name or re.sub(r"\W+", "_", key).strip("_") or key)
+        assign(self, "sections", roots)
+        assign(self, "structured_output", _output(output_type, structured_output))
+        assign(self, "disclosure", disclosure)
+        assign(self, "registry", RegistrySnapshot(roots))
+        self._check_task_examples()
+
+    @property
+    def output_type(self) -> type[OutputT] | None:
+        """What an evaluation's `output` is, `list[T]` included; `None` for text."""
+        return None if self.structured_output is None else self.structured_output.output_type
+
+    def bind(self, *params: object) -> "Prompt[OutputT]":
+        """A new prompt of this template with `params` bound."""
+        from .prompt import Prompt
+
+        return Prompt(self).bind(*params)
+
+    def render(
+        self,
+        *params: object,
+        session: StateView | None = None,
+        visibility_overrides: "Mapping[SectionPath, SectionVisibility] | None" = None,
+        deadline: Deadline | None = None,
+    ) -> RenderedPrompt[OutputT]:
+        """Renders with `params` alone; see `Prompt.render`."""
+        return self.bind(*params).render(session=session, visibility_overrides=visibility_overrides, deadline=deadline)
+
+    @property
+    def renderer(self) -> PromptRenderer[OutputT]:
+        """The renderer of this template's tree."""
+        return PromptRenderer(self.registry, self.structured_output, self.disclosure)
+
+    def _check_task_examples(self) -> None:
+        for node in self.registry.sections:
+            if not isinstance(node.section, TaskExamplesSection):
+                continue
+            for index, example in enumerate(node.section.examples):
+                for step in example.steps:
+                    tool = self.registry.tool(step.tool)
+                    if tool is None or not isinstance(step.input, tool.params_type):
+                        wanted = "no tool of that name" if tool is None else f"it takes {tool.params_type.__name__}"
+                        raise PromptValidationError(
+                            f"task example {index} calls {step.tool!r} with {type(step.input).__name__}: {wanted}",
+                            section_path=node.path,
+                        )
+
+
+# Any: an output type that was not declared is any type at all.
+def _output(
+    output_type: type[Any] | None, config: StructuredOutputConfig[Any] | None
+) -> StructuredOutputConfig[Any] | None:
+    if output_type is None or output_type is type(None):
+        return config
+    if config is None:
+        return StructuredOutputConfig(output_type)
+    if config.output_type != output_type:
+        raise PromptValidationError(
+            f"the prompt is declared for {output_type!r} and its structured_output for {config.output_type!r}; "
+            f"declare one of them"
+        )
+    return config

@@ -1,0 +1,247 @@
+"""Tools: what a section lets the model call, what a handler is given and what it answers."""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import TYPE_CHECKING, Any, Protocol, get_type_hints, runtime_checkable
+
+from .. import serde
+from ..limits import Budget, Deadline
+from ..ports import EventBus, Response, SessionProtocol
+from ..specialised import Specialised
+from .errors import PromptValidationError
+
+if TYPE_CHECKING:
+    from .prompt import Prompt
+    from .renderer import RenderedPrompt
+
+__all__ = [
+    "AnyTool",
+    "Evaluator",
+    "Tool",
+    "ToolContext",
+    "ToolExample",
+    "ToolHandler",
+    "ToolRenderableResult",
+    "ToolResult",
+]
+
+_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_MAX_DESCRIPTION = 200
+
+
+@runtime_checkable
+class ToolRenderableResult(Protocol):
+    """A tool result that says itself how the model sees it."""
+
+    def render(self) -> str:
+        """The text for the model; equal values give equal text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult[R](Specialised):
+    """What a handler answers: a `message` for the model and a typed `value`.
+
+    `success=False` undoes what the handler did to the session; `value` is then an error payload or `None`. With
+    `exclude_value_from_context` the model sees the message alone, events and session still get the value.
+    """
+
+    message: str
+    value: R | None = None
+    success: bool = True
+    exclude_value_from_context: bool = False
+
+    def render(self) -> str:
+        """The value as the model would see it: its own `render()`, else its JSON without `None` fields; `""` for none.
+
+        Raises `TypeError` if `render()` gives no string and `SerdeError` for a value that JSON cannot hold.
+        """
+        if self.value is None:
+            return ""
+        if not isinstance(self.value, ToolRenderableResult):
+            return serde.dump_json(self.value, exclude_none=True)
+        text = self.value.render()
+        if not isinstance(text, str):
+            raise TypeError(f"{type(self.value).__name__}.render() must return a string, got {type(text).__name__}")
+        return text
+
+    def content(self) -> str:
+        """All that the model is sent: the message, a blank line, the rendered value unless it is excluded or empty."""
+        body = "" if self.exclude_value_from_context else self.render()
+        return f"{self.message}\n\n{body}" if body else self.message
+
+
+class Evaluator(Protocol):
+    """A provider adapter, as a handler sees it: it can evaluate a further prompt."""
+
+    def evaluate[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> Response[Out]:
+        """Runs the conversation that `prompt` opens; hand it the context's own session and bus."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a handler is given beside its params; a new one for each call. Use it during the call only."""
+
+    # Any: the handlers of one tool serve prompts of every output type.
+    prompt: "Prompt[Any]"
+    rendered_prompt: "RenderedPrompt[Any] | None"
+    adapter: Evaluator
+    session: SessionProtocol
+    event_bus: EventBus
+    deadline: Deadline | None = None
+    call_id: str = ""
+
+
+class ToolHandler[P, R](Protocol):
+    """A function, or coroutine function, from params to a `ToolResult`."""
+
+    def __call__(self, params: P, /, *, context: ToolContext) -> ToolResult[R] | Awaitable[ToolResult[R]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolExample[P, R](Specialised):
+    """One call of a tool and what it gives, shown to the model with the section that owns the tool."""
+
+    description: str
+    input: P
+    output: R
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Tool[P, R](Specialised):
+    """Something that the model can call.
+
+    `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the handler is annotated or
+    `params_type` is given. A missing description is the first line of the handler's docstring, else the name. Names are
+    1-64 of a-z, 0-9, `_`, `-`; descriptions 1-200 ASCII characters; params are dataclasses. Raises
+    `PromptValidationError` for anything else, and for a handler that cannot be called as `handler(params, context=…)`.
+    """
+
+    type_fields = ("params_type", "result_type")
+
+    name: str
+    description: str
+    handler: ToolHandler[P, R] | None
+    params_type: type[P]
+    result_type: type[R]
+    examples: tuple[ToolExample[P, R], ...]
+    accepts_overrides: bool
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        handler: ToolHandler[P, R] | None = None,
+        params_type: type[P] | None = None,
+        result_type: type[R] | None = None,
+        examples: Sequence[ToolExample[P, R]] = (),
+        accepts_overrides: bool = True,
+    ) -> None:
+        _check_name(name)
+        if handler is not None:
+            _check_handler(name, handler)
+        if description is None:
+            description = _docstring_line(handler) or name
+        _check_description(name, description)
+        if params_type is None or (result_type is None and handler is not None):
+            annotated = _annotated_types(name, handler, required=params_type is None)
+            params_type, result_type = params_type or annotated[0], result_type or annotated[1]
+        if not (isinstance(params_type, type) and is_dataclass(params_type)):
+            raise PromptValidationError(
+                f"tool {name!r}: params type {params_type!r} is no dataclass; declare the params as a dataclass"
+            )
+        for example in examples:
+            if not isinstance(example, ToolExample) or not isinstance(example.input, params_type):
+                raise PromptValidationError(
+                    f"tool {name!r}: example {example!r} is no ToolExample with an input of {params_type.__name__}"
+                )
+        assign = object.__setattr__
+        assign(self, "name", name)
+        assign(self, "description", description)
+        assign(self, "handler", handler)
+        assign(self, "params_type", params_type)
+        assign(self, "result_type", object if result_type is None else result_type)
+        assign(self, "examples", tuple(examples))
+        assign(self, "accepts_overrides", accepts_overrides)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.handler))  # examples may hold values without a hash
+
+
+# Any: a registry holds the tools of all sections, each with types of its own.
+type AnyTool = Tool[Any, Any]
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
+
+
+def _check_description(name: str, description: str) -> None:
+    if not description.isascii() or not 1 <= len(description) <= _MAX_DESCRIPTION:
+        raise PromptValidationError(
+            f"tool {name!r}: its description has {len(description)} characters"
+            f"{'' if description.isascii() else ', some of them not ASCII'}; "
+            f"write 1 to {_MAX_DESCRIPTION} ASCII characters and put the rest into the section's text"
+        )
+
+
+# Any: the handler's own types are what is being found out here.
+def _check_handler(name: str, handler: Callable[..., Any]) -> None:
+    code = getattr(handler, "__code__", None)
+    if code and (code.co_argcount, code.co_kwonlyargcount) == (1, 1) and code.co_varnames[1] == "context":
+        return  # the usual form, told without building a signature
+    try:
+        inspect.signature(handler).bind(None, context=None)
+    except (TypeError, ValueError) as error:
+        raise PromptValidationError(
+            f"tool {name!r}: handler {_handler_name(handler)} cannot be called as handler(params, context=…) "
+            f"({error}); declare it as def {_handler_name(handler)}(params: Params, *, context: ToolContext)"
+        ) from error
+
+
+def _handler_name(handler: Callable[..., Any]) -> str:
+    return getattr(handler, "__name__", type(handler).__name__)
+
+
+def _docstring_line(handler: Callable[..., Any] | None) -> str:
+    own = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
+    return (own or "").strip().partition("\n")[0].strip()
+
+
+def _annotated_types(name: str, handler: Callable[..., Any] | None, *, required: bool) -> tuple[Any, Any]:
+    """Params and result type as the handler's annotations give them; an error only if the params type is `required`."""
+    if handler is None:
+        raise PromptValidationError(f"tool {name!r}: say the types: Tool[Params, Result](…) or params_type=Params")
+    function = handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
+    hints: Mapping[str, Any] = {}
+    try:
+        hints = get_type_hints(function)
+    except Exception as error:  # whatever an annotation raises when it is evaluated
+        if required:
+            raise PromptValidationError(
+                f"tool {name!r}: the annotations of handler {_handler_name(handler)} cannot be read ({error}); "
+                f"give params_type="
+            ) from error
+    first = next(iter(inspect.signature(handler).parameters))
+    if required and first not in hints:
+        raise PromptValidationError(
+            f"tool {name!r}: handler {_handler_name(handler)} does not say the type of {first!r}; "
+            f"annotate it or give params_type="
+        )
+    returned = hints.get("return")
+    arguments: tuple[Any, ...] = getattr(returned, "__args__", ())
+    return hints.get(first), arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None

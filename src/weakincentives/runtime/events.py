@@ -1,0 +1,180 @@
+"""The event bus and the events that an evaluation publishes; they are the log of what happened.
+
+Events are frozen values. Publishing is synchronous and in order; a handler that raises is reported and isolated.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from threading import RLock
+from time import time
+from uuid import uuid4
+
+from ..limits import TokenUsage, utc_now
+from ..ports import EventBus, Outcome
+from ..visibility import SectionPath, SectionVisibility
+
+__all__ = [
+    "Event",
+    "EventBus",
+    "InProcessEventBus",
+    "PromptExecuted",
+    "PromptRendered",
+    "ProviderCalled",
+    "ToolInvoked",
+    "ToolsInjected",
+    "VisibilityExpanded",
+]
+
+_log = logging.getLogger(__name__)
+
+
+def _new_id() -> str:
+    return uuid4().hex
+
+
+def _now() -> datetime:
+    return utc_now()  # read at each call, so that a test may set another clock
+
+
+def _epoch_seconds() -> float:
+    return time()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of the telemetry events. A session keeps them in LOG slices, which survive a rollback."""
+
+    event_id: str = field(default_factory=_new_id)
+    created_at: datetime = field(default_factory=_now)
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRendered(Event):
+    """A prompt was rendered for an evaluation: its text and the names of the tools it opens with."""
+
+    ns: str
+    key: str
+    name: str
+    adapter: str
+    text: str
+    tool_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderCalled(Event):
+    """One request to the provider ended; `seconds` is its wall-clock time, `error` the failure's text if it failed."""
+
+    adapter: str
+    turn: int
+    seconds: float
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    finish: str = ""
+    tool_calls: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInvoked(Event):
+    """One tool call ended, well or not. `content` is exactly what the model was sent.
+
+    `params` is `None` when the arguments did not parse. The last three fields are filled for disclosure tools only:
+    the keys asked for, the model's reason, and every shown section's visibility before the call.
+    """
+
+    name: str
+    call_id: str
+    params: object
+    result: Outcome
+    content: str
+    seconds: float = 0.0
+    prompt_name: str = ""
+    requested_sections: tuple[str, ...] = ()
+    reason: str = ""
+    current_visibility_state: Mapping[SectionPath, SectionVisibility] = field(
+        default_factory=dict[SectionPath, SectionVisibility]
+    )
+
+    @property
+    def success(self) -> bool:
+        """Whether the tool did what it was asked."""
+        return self.result.success
+
+    @property
+    def rendered(self) -> str:
+        """The result's value as the model saw it: `content` without the message; empty when no value was shown."""
+        return self.content[len(self.result.message) :].lstrip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsInjected(Event):
+    """Tools of a section that the model opened became available; `timestamp` is in UTC epoch seconds."""
+
+    tool_names: tuple[str, ...]
+    section_key: str
+    timestamp: float = field(default_factory=_epoch_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisibilityExpanded(Event):
+    """An evaluation ended so that another may start with these sections open."""
+
+    section_keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptExecuted(Event):
+    """An evaluation ended with a response."""
+
+    prompt_name: str
+    adapter: str
+    text: str
+    output: object
+    usage: TokenUsage
+    turns: int
+    seconds: float
+
+
+class InProcessEventBus:
+    """The `EventBus` of one process. Handlers run in the publishing thread, in order of subscription."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._subscriptions: tuple[tuple[type, Callable[..., object]], ...] = ()
+        self._by_type: dict[type, tuple[Callable[..., object], ...]] = {}
+
+    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
+        """Calls `handler` for each later event of `event_type` or a subclass; call the result to stop that."""
+        subscription = (event_type, handler)
+        with self._lock:
+            self._subscriptions += (subscription,)
+            self._by_type = {}
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._subscriptions = tuple(kept for kept in self._subscriptions if kept is not subscription)
+                self._by_type = {}
+
+        return unsubscribe
+
+    def publish(self, event: object, /) -> None:
+        """Delivers `event` to its handlers before it returns; a handler that raises is logged, the others still run."""
+        handlers = self._by_type.get(type(event))
+        if handlers is None:
+            handlers = self._handlers_of(type(event))
+        for handler in handlers:
+            try:
+                handler(event)
+            except Exception:  # a subscriber's fault must not end the run that it watches
+                _log.exception(
+                    "Event handler failed", extra={"event_type": type(event).__name__, "handler": repr(handler)}
+                )
+
+    def _handlers_of(self, event_type: type) -> tuple[Callable[..., object], ...]:
+        with self._lock:
+            handlers = tuple(handler for wanted, handler in self._subscriptions if issubclass(event_type, wanted))
+            self._by_type[event_type] = handlers
+        return handlers

@@ -1,0 +1,185 @@
+"""The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
+
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Any
+from uuid import uuid4
+
+from ...ports import EventBus, SliceView
+from ...visibility import SetVisibilityOverride, VisibilityOverrides
+from ..events import Event, InProcessEventBus
+from .reducers import Reducer, declared_reducers
+from .slices import Append, Log, Replace, SliceOp, SlicePolicy
+from .snapshots import SessionSnapshot
+
+__all__ = ["Session", "Slice"]
+
+
+class Slice[T]:
+    """All values of one type in a session; `session[T]` gives it.
+
+    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
+    """
+
+    __slots__ = ("_length", "_lock", "_log", "_reducers", "policy", "slice_type")
+
+    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, reducers: "_Reducers") -> None:
+        self._lock = lock
+        self._reducers = reducers
+        self._log: Log[T] = Log([])
+        self._length = 0
+        self.slice_type = slice_type
+        self.policy = policy
+
+    def all(self) -> tuple[T, ...]:
+        """Every value, oldest first."""
+        with self._lock:
+            return self._log.read(self._length)
+
+    def latest(self) -> T | None:
+        """The newest value, or `None` when there is none."""
+        with self._lock:
+            return self._log.at(self._length - 1) if self._length else None
+
+    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
+        """The values that `predicate` accepts, oldest first."""
+        return tuple(value for value in self.all() if predicate(value))
+
+    def append(self, value: T, /) -> None:
+        """Adds `value` as the newest, past all reducers."""
+        with self._lock:
+            self._log = self._log.append(value, self._length)
+            self._length += 1
+
+    def seed(self, *values: T) -> None:
+        """Makes `values` the whole content, past all reducers."""
+        with self._lock:
+            self._log = Log(list(values))
+            self._length = len(values)
+
+    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
+        """Removes the values that `predicate` accepts, by default all."""
+        with self._lock:
+            self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
+
+    def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
+        """Folds later events of `event_type` into this slice by `reducer`."""
+        with self._lock:
+            self._reducers.setdefault(event_type, []).append((self, reducer))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __bool__(self) -> bool:
+        return self._length > 0
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.all())
+
+    def __repr__(self) -> str:
+        return f"<Slice of {self._length} {self.slice_type.__name__}>"
+
+    def apply(self, op: SliceOp[T]) -> None:
+        """Carries out what a reducer answered."""
+        match op:
+            case Append(value):
+                self.append(value)
+            case Replace(values):
+                self.seed(*values)
+            case _:  # reducers are the user's; the type checker has told them, this tells the others
+                raise TypeError(
+                    f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
+                )
+
+    def capture(self) -> tuple[Log[T], int]:
+        """The present content as a value that `put_back` takes."""
+        self._log.pin(self._length)
+        return self._log, self._length
+
+    def put_back(self, captured: tuple[Log[T], int] | None) -> None:
+        """Makes a captured content the present one; `None` is the empty one."""
+        self._log, self._length = captured or (Log([]), 0)
+
+
+# Any: reducers of every slice and event type stand side by side.
+type _Reducers = dict[type[Any], list[tuple[Slice[Any], Reducer[Any, Any]]]]
+
+
+class Session:
+    """Typed, event-sourced state of one conversation or task.
+
+    `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered for its type, in
+    order; an event type without reducers is appended to its own slice. Telemetry published on `bus` is kept in LOG
+    slices; everything else is STATE and goes back with `restore`. Safe for use by many threads.
+    """
+
+    def __init__(self, *, bus: EventBus | None = None, session_id: str | None = None) -> None:
+        self._lock = RLock()
+        # Any: slices of every type live side by side; `__getitem__` gives each its type back.
+        self._slices: dict[type[Any], Slice[Any]] = {}
+        self._state: list[Slice[Any]] = []
+        self._reducers: _Reducers = {}
+        self.session_id = session_id or uuid4().hex
+        self.bus: EventBus = InProcessEventBus() if bus is None else bus
+        self.bus.subscribe(Event, self._record)
+        self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
+
+    def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]:
+        found = self._slices.get(slice_type)
+        return self._open(slice_type) if found is None else found
+
+    def dispatch(self, event: object, /) -> None:
+        """Folds `event` into every slice that has a reducer for its type; all of them change, or none does."""
+        with self._lock:
+            reducers = self._reducers.get(type(event))
+            if reducers is None:
+                self[type(event)].append(event)
+            elif len(reducers) == 1:
+                target, reduce = reducers[0]
+                target.apply(reduce(target, event))
+            else:
+                for target, op in [(target, reduce(target, event)) for target, reduce in reducers]:
+                    target.apply(op)
+
+    def install[S](self, state_type: type[S], *, initial: Callable[[], S] | None = None) -> None:
+        """Registers the reducers that `state_type` declares with `@reducer`.
+
+        `initial` makes the state that the first event starts from, by default `state_type()`. Raises `TypeError` when
+        nothing is declared.
+        """
+        declared = declared_reducers(state_type)
+        if not declared:
+            raise TypeError(f"{state_type.__name__} declares no reducers; mark methods with @reducer(on=Event)")
+        for one in declared:
+            self[state_type].register(one.event_type, one.over(initial or state_type))
+
+    def snapshot(self) -> SessionSnapshot:
+        """The content of every STATE slice, as a value; O(number of slices)."""
+        with self._lock:
+            return SessionSnapshot({held.slice_type: held.capture() for held in self._state})
+
+    def restore(self, snapshot: SessionSnapshot, /) -> None:
+        """Puts every STATE slice back to `snapshot`; slices that it does not know become empty. LOG slices stay."""
+        with self._lock:
+            for held in self._state:
+                held.put_back(snapshot.slices.get(held.slice_type))
+
+    def _open[T](self, slice_type: type[T]) -> Slice[T]:
+        with self._lock:
+            if (found := self._slices.get(slice_type)) is not None:
+                return found
+            log = issubclass(slice_type, Event)
+            opened = Slice(slice_type, SlicePolicy.LOG if log else SlicePolicy.STATE, self._lock, self._reducers)
+            self._slices[slice_type] = opened
+            if not log:
+                self._state.append(opened)
+            return opened
+
+    def _record(self, event: Event) -> None:
+        if event.session_id is None or event.session_id == self.session_id:
+            self.dispatch(event)
+
+
+def _set_visibility(view: SliceView[VisibilityOverrides], event: SetVisibilityOverride) -> SliceOp[VisibilityOverrides]:
+    overrides = view.latest() or VisibilityOverrides()
+    return Replace((overrides.with_override(event.path, event.visibility),))

@@ -1,0 +1,129 @@
+"""An adapter whose model follows a script, through the same loop, executor and events as a real one."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+from .. import serde
+from ..adapters.core import LoopAdapter, OutputT
+from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from ..adapters.tool_spec import ToolSpec
+from ..adapters.transcript import AssistantMessage, Message, ToolCall, ToolsAdded
+from ..limits import Clock, TokenUsage, utc_now
+from ..prompt.renderer import RenderedPrompt
+
+__all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "call", "say"]
+
+
+class ScriptExhaustedError(AssertionError):
+    """The model was asked more often than its script has replies."""
+
+
+type Reply = AssistantMessage | Exception | Callable[[ProviderRequest], "AssistantMessage | Exception"]
+"""One step of a script: a message, an error to raise, or a function that decides by the request."""
+
+
+def say(output: object = "", *, usage: TokenUsage | None = None) -> AssistantMessage:
+    """The model's final word: a text, or a value given as its JSON."""
+    text = output if isinstance(output, str) else serde.dump_json(output)
+    return AssistantMessage(text=text, usage=usage or TokenUsage(10, 5))
+
+
+def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
+    """The model calls tools: pairs of a name and arguments, given as a dict, a params dataclass or JSON text.
+
+    Call ids are filled in when the message is played.
+    """
+    return AssistantMessage(
+        tool_calls=tuple(ToolCall("", name, _arguments(value)) for name, value in calls),
+        finish="tool_calls",
+        usage=usage or TokenUsage(10, 5),
+    )
+
+
+def _arguments(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return serde.dump_json(value) if is_dataclass(value) else json.dumps(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """What the model was sent, read from the evaluation's own transcript up to where that request ended."""
+
+    request: ProviderRequest
+    length: int
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation until then."""
+        return tuple(self.request.transcript[: self.length])
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Every tool that the model could call."""
+        added = [spec for message in self.messages if isinstance(message, ToolsAdded) for spec in message.tools]
+        return (*self.request.tools, *added)
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the tools, in the order in which they became available."""
+        return tuple(tool.name for tool in self.tools)
+
+
+class ScriptedAdapter(LoopAdapter[OutputT]):
+    """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
+
+    With `dynamic_tools=False` opening a section with tools starts evaluation again. Raises `ScriptExhaustedError` when
+    the script is over.
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        replies: Iterable[Reply],
+        *,
+        dynamic_tools: bool = True,
+        config: InnerLoopConfig | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        super().__init__(config=config, clock=clock)
+        self._replies = iter(replies)
+        self._dynamic_tools = dynamic_tools
+        self._calls = 0
+        self.requests: list[SeenRequest] = []
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return self._dynamic_tools
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter[OutputT]":  # Any: prompts of every output
+        """This adapter itself: the script goes on over evaluations."""
+        return self
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        """The next reply of the script."""
+        self.requests.append(SeenRequest(request, len(request.transcript)))
+        reply = next(self._replies, None)
+        if reply is None:
+            raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}")
+        if callable(reply):
+            reply = reply(request)
+        if isinstance(reply, Exception):
+            raise reply
+        return self._numbered(reply)
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        """As `ask`."""
+        return self.ask(request)
+
+    def _numbered(self, reply: AssistantMessage) -> AssistantMessage:
+        calls: list[ToolCall] = []
+        for one in reply.tool_calls:
+            self._calls += 1
+            calls.append(ToolCall(one.call_id or f"call_{self._calls}", one.name, one.arguments))
+        return AssistantMessage(
+            text=reply.text, tool_calls=tuple(calls), finish=reply.finish, usage=reply.usage, wire=reply.wire
+        )

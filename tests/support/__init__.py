@@ -1,0 +1,1 @@
+"""Test doubles and fixtures' raw material; nothing here is shipped."""

@@ -1,0 +1,114 @@
+"""What a scripted provider says, in words of no provider; no rendering and no I/O here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# Wire JSON. `Any`, because tests index into it and a wrong guess should fail there, as a KeyError.
+type Json = dict[str, Any]
+type Headers = tuple[tuple[str, str], ...]
+type Finish = Literal["stop", "tool_calls", "length", "content_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call by the model; `arguments` as text may be broken JSON, and is sent as it is."""
+
+    name: str
+    arguments: Json | str = field(default_factory=dict)
+    id: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens; `cached` is a part of `input`, and `reasoning` a part of `output`."""
+
+    input: int = 10
+    output: int = 5
+    cached: int = 0
+    reasoning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """A turn of the model, streamed if the request asks for a stream.
+
+    `finish` defaults to what the turn implies. `reasoning` becomes the format's own kind: an item
+    with encrypted content (Responses), a signed block (Anthropic), an unofficial field (Chat).
+    """
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    finish: Finish | None = None
+    usage: Usage = Usage()
+    refusal: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def ending(self) -> Finish:
+        return self.finish or ("tool_calls" if self.calls else "stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """An error in the provider's own envelope; `kind` defaults to the usual type of the status."""
+
+    status: int
+    message: str = "scripted failure"
+    code: str | None = None
+    retry_after: float | None = None
+    kind: str | None = None
+    param: str | None = None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Exactly these bytes, after `delay` seconds."""
+
+    body: bytes
+    content_type: str = "application/json"
+    status: int = 200
+    delay: float = 0.0
+    headers: Headers = ()
+
+    @classmethod
+    def json(cls, value: object, *, status: int = 200, headers: Headers = ()) -> Raw:
+        """Any JSON value as a response."""
+        return cls(json.dumps(value).encode(), status=status, headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The request is read, then the connection is closed without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it arrived; `json` is None if the body is empty or no JSON."""
+
+    method: str
+    path: str
+    headers: Headers
+    body: bytes
+    # Any for the reason given at `Json`.
+    json: Any
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name in any case of letters."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), None)
+
+
+type Step = Say | Fail | Raw | Drop
+type Scripted = Step | Callable[[Request], Step]
+
+
+class ScriptError(AssertionError):
+    """The code under test made fewer or more requests than the script has steps."""
