@@ -70,12 +70,13 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
 pytest_collect_file = (
     Sybil(
         parsers=[_blocks],
-        patterns=["README.md", "llms.md", "docs/**/*.md", "specs/**/*.md"],
+        patterns=["*.md"],
         document_types={".md": _Page},
     )
     + Sybil(
         parsers=[DocTestParser(ELLIPSIS), _blocks_without_prompts],
-        patterns=["src/**/*.py"],
+        # Path.match, by which Sybil goes, reads `**` as `*`: each depth has its own pattern.
+        patterns=[f"src/weakincentives/{'*/' * depth}*.py" for depth in range(4)],
         document_types={".py": PythonDocStringDocument},
     )
 ).pytest()

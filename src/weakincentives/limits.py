@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from math import inf
 
 __all__ = ["Budget", "Clock", "Deadline", "TokenUsage", "utc_now"]
 
@@ -65,7 +66,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for a negative bound.
+    """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for one that is negative or infinite.
 
     `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is wall-clock time from the
     start of the evaluation. Bounds are checked before each provider request and each tool call, with what providers
@@ -82,8 +83,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             bound = getattr(self, name)
-            if bound is not None and bound < 0:
-                raise ValueError(f"Budget.{name} must not be negative, got {bound!r}")
+            if bound is not None and not 0 <= bound < inf:  # NaN fails this too
+                raise ValueError(f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded")
 
     def exceeded(self, usage: TokenUsage, *, calls: int, tool_calls: int) -> str | None:
         """Names the first bound that what was spent has reached, or `None` while there is room for more."""

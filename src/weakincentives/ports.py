@@ -83,7 +83,7 @@ class Snapshotable(Protocol):
 
 
 class SessionProtocol(Snapshotable, Protocol):
-    """Typed state that changes by events alone."""
+    """Typed state, folded from events."""
 
     @property
     def session_id(self) -> str: ...

@@ -2,14 +2,18 @@
 
 Dataclasses stay plain standard-library ones. Descriptions come from `field(metadata={"description": …})` or
 `Annotated[…, pydantic.Field(…)]`. Keys that a type does not have are refused unless `allow_extra` is set. Dates, paths,
-enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arrays; NaN and infinities are refused.
+enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arrays; NaN and infinities are refused,
+both ways. A value that stands where a type says no more than `Any` is dumped as it would be on its own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import lru_cache
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
 
 from .errors import Fault, SerdeError
@@ -30,25 +34,47 @@ type JsonSchema = dict[str, Any]
 
 def dump(value: object, *, exclude_none: bool = False) -> Json:
     """`value` as plain JSON values. Raises `SerdeError` for what JSON cannot hold."""
-    return cast(Json, json.loads(dump_json(value, exclude_none=exclude_none)))  # loads is typed Any
+    text = dump_json(value, exclude_none=exclude_none)
+    try:
+        return cast(Json, json.loads(text))  # loads is typed Any
+    except ValueError as error:  # Python reads no integer of more than 4,300 digits
+        raise _unfit(value, Fault((), f"{error}")) from error
 
 
 def dump_json(value: object, *, exclude_none: bool = False) -> str:
     """`value` as compact JSON text. Raises `SerdeError` for what JSON cannot hold, NaN and infinities included."""
     try:
-        kind: Any = type(value)  # Any: typeshed does not know that every class has a hash
-        text = _adapter(kind).dump_json(value, exclude_none=exclude_none, warnings="error").decode()
-    except SerdeError:
-        raise
+        adapter = _own_adapter(_kind(value)) or _adapter(object)
+        text = adapter.serializer.to_json(value, exclude_none=exclude_none, warnings="error").decode()
     except Exception as error:  # pydantic, and any property or field serializer of the user's type
-        raise SerdeError(type(value).__name__, (Fault((), f"JSON cannot hold it: {error}"),)) from error
+        raise _unfit(value, *_dump_faults(error)) from error
     if "NaN" in text or "Infinity" in text:
 
         def refuse(constant: str) -> NoReturn:
-            raise SerdeError(type(value).__name__, (Fault((), f"JSON cannot hold the number {constant}"),))
+            raise _unfit(value, Fault((), f"no JSON number is {constant}"))
 
-        json.loads(text, parse_constant=refuse)
+        json.loads(text, parse_constant=refuse, parse_int=len)
     return text
+
+
+def _unfit(value: object, *faults: Fault) -> SerdeError:
+    return SerdeError(f"JSON cannot hold this {type(value).__name__}", faults)
+
+
+# pydantic tells what it could not dump only in a text. It quotes a value that is not of its declared type, and wraps
+# what the functions below raise.
+_MISFIT = re.compile(r"Expected `([^`\n]+)`[^\[\n]*\[(?:field_name='(\w+)', )?input_value=")
+_WRAPPING = re.compile(r"(?:Error serializing to JSON: |Error calling function `\w+`: |\w+Error: )+")
+
+
+def _dump_faults(error: Exception) -> list[Fault]:
+    text = _WRAPPING.sub("", f"{error}", count=1)
+    if text == "RecursionError":
+        return [Fault((), "it contains itself or is nested too deeply")]
+    misfits = _MISFIT.findall(text)
+    return [Fault((name,) if name else (), f"is not of the declared type {wanted}") for wanted, name in misfits] or [
+        Fault((), text.partition("\n")[0])
+    ]
 
 
 @overload
@@ -57,7 +83,12 @@ def parse[T](of: TypeForm[T], data: object, *, allow_extra: bool = False) -> T: 
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object: ...
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
     """`data`, made of JSON values, as an instance of the type `of`. Raises `SerdeError` with every fault."""
-    return _parse(of, lambda adapter: adapter.validate_python(data), allow_extra=allow_extra)
+    from pydantic_core import to_json
+
+    # By way of text, since pydantic reads Python values by other rules: a string that could be an int, for one.
+    return _parse(
+        of, lambda adapter: adapter.validate_json(to_json(data, inf_nan_mode="constants")), allow_extra=allow_extra
+    )
 
 
 @overload
@@ -66,7 +97,7 @@ def parse_json[T](of: TypeForm[T], text: str | bytes, *, allow_extra: bool = Fal
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object: ...
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
     """JSON `text` as an instance of the type `of`. Raises `SerdeError` with every fault."""
-    return _parse(of, lambda adapter: adapter.validate_json(text), allow_extra=allow_extra)
+    return _parse(of, lambda adapter: adapter.validator.validate_json(text), allow_extra=allow_extra)
 
 
 def json_schema(of: Any) -> JsonSchema:  # Any: types of every form, unions and generics included
@@ -82,20 +113,24 @@ def _parse(of: object, validate: Callable[[pydantic.TypeAdapter[Any]], object], 
     adapter = _adapter(of, allow_extra=allow_extra)
     try:
         return validate(adapter)
-    except ValueError as error:
-        raise SerdeError(_name(of), _faults(error)) from error
+    except Exception as error:  # pydantic, and whatever the author's `__post_init__` makes of the data
+        raise SerdeError(_name(of), _parse_faults(error)) from error
 
 
-def _faults(error: ValueError) -> tuple[Fault, ...]:
+def _parse_faults(error: Exception) -> tuple[Fault, ...]:
     """Every fault with its path; never the offending input, which may be secret or huge."""
     import pydantic
 
     if not isinstance(error, pydantic.ValidationError):
-        return (Fault((), str(error)),)
-    return tuple(
-        Fault(detail["loc"], detail["msg"])
-        for detail in error.errors(include_url=False, include_input=False, include_context=False)
-    )
+        return (Fault((), f"{error}" or type(error).__name__),)
+    faults: list[Fault] = []
+    for detail in error.errors(include_url=False, include_input=False):
+        message = detail["msg"]
+        if detail["type"] == "union_tag_invalid":  # the one message that quotes the input
+            context = detail.get("ctx", {})
+            message = f"Input should have as {context.get('discriminator')} one of {context.get('expected_tags')}"
+        faults.append(Fault(detail["loc"], message))
+    return tuple(faults)
 
 
 def _name(of: object) -> str:
@@ -112,6 +147,7 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> pydantic.TypeAdapter[Any]
         ser_json_bytes="base64",
         val_json_bytes="base64",
         ser_json_inf_nan="constants",
+        allow_inf_nan=False,
     )
     try:
         # An alias, since TypeAdapter takes no config beside a dataclass itself.
@@ -121,11 +157,9 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> pydantic.TypeAdapter[Any]
         adapter.core_schema  # noqa: B018 - a forward reference that cannot be resolved shows here
     except Exception as error:  # pydantic, or whatever the author's annotations raise when they are evaluated
         raise SerdeError(_name(of), (Fault((), f"cannot cross JSON: {_first_line(error)}"),)) from error
-    ordered = _with_sorted_sets(adapter.core_schema)
-    if ordered is not adapter.core_schema:
-        adapter.serializer = SchemaSerializer(
-            ordered, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants")
-        )
+    exact = _exact(adapter.core_schema)
+    if exact is not adapter.core_schema:
+        adapter.serializer = SchemaSerializer(exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants"))
     return adapter
 
 
@@ -133,19 +167,18 @@ def _first_line(error: Exception) -> str:
     return f"{error}".partition("\n")[0]
 
 
-# Any: a core schema is a deeply nested dict of pydantic's own making.
-def _with_sorted_sets(schema: Any) -> Any:
-    """The core schema with every set dumped in sorted order: equal sets give equal text; itself if it has no sets."""
-    if isinstance(schema, list):
-        items = [_with_sorted_sets(item) for item in schema]
-        return schema if all(map(_same, items, schema)) else items
+# Any below: a core schema is a deeply nested dict of pydantic's own making.
+def _exact(schema: Any) -> Any:
+    """The core schema with the dumping of sets, decimals and `Any` as this module promises; itself if it has none."""
+    if isinstance(schema, list | tuple):
+        items = [_exact(item) for item in schema]
+        return schema if all(map(_same, items, schema)) else type(schema)(items)
     if not isinstance(schema, dict):
         return schema
-    changed = {key: _with_sorted_sets(value) for key, value in schema.items() if key != "metadata"}
-    if schema.get("type") in ("set", "frozenset") and "serialization" not in schema:
-        from pydantic_core import core_schema
-
-        changed["serialization"] = core_schema.wrap_serializer_function_ser_schema(_sorted_set)
+    changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema")}
+    how = None if "serialization" in schema else _dumping(schema.get("type"))
+    if how is not None:
+        changed["serialization"] = how
     elif all(_same(value, schema[key]) for key, value in changed.items()):
         return schema
     return schema | changed
@@ -155,12 +188,86 @@ def _same(one: object, other: object) -> bool:
     return one is other
 
 
-def _sorted_set(value: object, dump_set: Callable[[object], list[object]]) -> list[object]:
-    if not isinstance(value, set | frozenset):
-        from pydantic_core import PydanticSerializationUnexpectedValue
+def _dumping(of: object) -> Any:
+    """How values of a core schema's type are dumped where pydantic's own way would not do, else `None`."""
+    from pydantic_core import core_schema
 
-        raise PydanticSerializationUnexpectedValue("expected a set")  # a union then tries its next member
-    return sorted(dump_set(value), key=lambda item: json.dumps(item, sort_keys=True, default=str))
+    match of:
+        case "set" | "frozenset":
+            return core_schema.wrap_serializer_function_ser_schema(_dump_set)
+        case "decimal":
+            return core_schema.plain_serializer_function_ser_schema(_dump_decimal)
+        case "any":
+            return core_schema.plain_serializer_function_ser_schema(_dump_any, info_arg=True)
+        case _:
+            return None
+
+
+def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
+    """Sorted, so that equal sets give equal text."""
+    if not isinstance(value, set | frozenset):
+        raise _unexpected("set")
+    return sorted(dump_items(value), key=lambda item: json.dumps(item, sort_keys=True, default=str))
+
+
+def _dump_decimal(value: object) -> str:
+    from decimal import Decimal
+
+    if not isinstance(value, Decimal):
+        raise _unexpected("decimal")
+    if not value.is_finite():
+        raise ValueError(f"no JSON number is {value}")
+    return str(value)
+
+
+def _unexpected(wanted: str) -> Exception:
+    """What pydantic wants to hear of a value of another type: a union then tries its next member."""
+    from pydantic_core import PydanticSerializationUnexpectedValue
+
+    return PydanticSerializationUnexpectedValue(f"Expected `{wanted}` [input_value=…]")
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None), object})  # a bare `object` is left to pydantic to refuse
+
+
+def _dump_any(value: object, info: pydantic.SerializationInfo) -> object:
+    """`value` as it is dumped on its own; pydantic's guess leaves sets unsorted and annotations unread."""
+
+    # Any: containers and items of every type.
+    def walk(value: Any) -> object:
+        kind = _kind(value)
+        if kind in _PLAIN:
+            return value
+        if kind is dict:
+            plain = _PLAIN.issuperset(map(type, value.values()))
+            return value if plain else {key: walk(item) for key, item in value.items()}
+        if kind is list or kind is tuple:
+            return value if _PLAIN.issuperset(map(type, value)) else [walk(item) for item in value]
+        adapter = _own_adapter(kind)
+        if adapter is None:
+            if isinstance(value, Iterator):
+                raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
+            return value
+        return adapter.dump_python(value, mode="json", exclude_none=bool(info.exclude_none), warnings="error")
+
+    return walk(value)
+
+
+@lru_cache(maxsize=4096)
+def _own_adapter(kind: Any) -> pydantic.TypeAdapter[Any] | None:
+    """`None` for a class that pydantic knows as little as a subclass of `str`: its values are left to its guess."""
+    try:
+        return _adapter(kind)
+    except SerdeError:
+        return None
+
+
+def _kind(value: Any) -> Any:  # Any: typeshed does not know that every class has a hash
+    """The type to dump `value` by: its class, or a list of one dataclass, which is faster than item by item."""
+    kind = type(value)
+    if kind is list and len(kinds := set(map(type, value))) == 1 and is_dataclass(item := kinds.pop()):
+        return GenericAlias(list, item)
+    return kind
 
 
 @lru_cache(maxsize=4096)
@@ -178,30 +285,40 @@ def _schema(of: Any) -> JsonSchema:
 def _schema_generator() -> type[pydantic.json_schema.GenerateJsonSchema]:
     from pydantic.json_schema import GenerateJsonSchema
 
-    class Untitled(GenerateJsonSchema):
+    class Tidy(GenerateJsonSchema):
         """Leaves out the titles that only repeat names: they cost tokens and say nothing."""
 
         def field_title_should_be_set(self, schema: Any) -> bool:
             return False
 
         def generate(self, schema: Any, mode: Any = "validation") -> JsonSchema:
-            return cast(JsonSchema, _without_titles(super().generate(schema, mode)))
+            made = super().generate(schema, mode)
+            return cast(JsonSchema, _tidied(made, made.get("$defs", {})))
 
-    return Untitled
+    return Tidy
 
 
-def _without_titles(schema: object) -> object:
-    """Drops `title` where it is a keyword with a text, not where it is a property's name or part of a default."""
+def _tidied(schema: object, defs: Mapping[str, JsonSchema]) -> object:
+    """Drops `title` where it is a keyword with a text, and rules for keys that no key of JSON could keep.
+
+    A `title` that is a property's name or a part of a default stays.
+    """
     if isinstance(schema, list):
-        return [_without_titles(item) for item in schema]
+        return [_tidied(item, defs) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     kept: dict[str, object] = {}
     for key, value in schema.items():
-        if key == "title" and isinstance(value, str):
+        if (key == "title" and isinstance(value, str)) or (key == "propertyNames" and not _names(value, defs)):
             continue
         if key in ("properties", "$defs") and isinstance(value, Mapping):
-            kept[key] = {name: _without_titles(inner) for name, inner in value.items()}
+            kept[key] = {name: _tidied(inner, defs) for name, inner in value.items()}
         else:
-            kept[key] = value if key in ("default", "const", "enum", "examples") else _without_titles(value)
+            kept[key] = value if key in ("default", "const", "enum", "examples") else _tidied(value, defs)
     return kept
+
+
+def _names(schema: JsonSchema, defs: Mapping[str, JsonSchema]) -> bool:
+    """Whether a schema for keys admits strings; pydantic gives that of a number for the members of an `IntEnum`."""
+    wanted = defs.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    return all(isinstance(member, str) for member in wanted.get("enum", ()))

@@ -26,7 +26,7 @@ def known_arguments(alias: GenericAlias) -> dict[str, object]:
     # Any: as in `Specialisation.__call__`.
     origin: Any = alias.__origin__
     pairs = zip(origin.type_fields, alias.__args__, strict=False)
-    return {name: argument for name, argument in pairs if not isinstance(argument, TypeVar)}
+    return {name: argument for name, argument in pairs if name and not isinstance(argument, TypeVar)}
 
 
 class Specialised:
@@ -47,3 +47,8 @@ class Specialised:
         for base in cls.__dict__.get("__orig_bases__", ()):
             if isinstance(base, Specialisation):
                 cls.inherited_arguments = {**cls.inherited_arguments, **known_arguments(base)}
+                # Any: as in `Specialisation.__call__`. A subclass has type parameters of its own, in its own order.
+                origin: Any = base.__origin__
+                parameters: tuple[object, ...] = getattr(cls, "__parameters__", ())
+                names = dict(zip(base.__args__, origin.type_fields, strict=False))
+                cls.type_fields = tuple(names.get(parameter, "") for parameter in parameters)

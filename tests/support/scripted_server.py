@@ -73,7 +73,7 @@ class _Play:
             return step
         try:
             return step(request)
-        except Exception as fault:  # noqa: BLE001 (raised again when the block is left)
+        except Exception as fault:
             self.faults.append(fault)
             return Fail(400, f"a step of the script raised {fault!r}", "script_fault")
 
@@ -136,6 +136,7 @@ class _Listener(ThreadingHTTPServer):
     """Knows its open connections, so that closing it ends every thread, kept-alive or waiting."""
 
     daemon_threads = False  # so that server_close() joins them
+    request_queue_size = 128  # sixteen clients at once overflow the usual five: some wait a second, some are cut off
 
     def __init__(self, play: _Play) -> None:
         self._play = play

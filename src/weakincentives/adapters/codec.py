@@ -10,9 +10,20 @@ from ..serde import Json
 from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
 from .tool_spec import OutputSpec
-from .transcript import AssistantMessage, ToolCall
+from .transcript import AssistantMessage, ToolCall, sendable
 
-__all__ = ["Codec", "CodecOptions", "call_of", "malformed", "output_instructions", "usage_of"]
+__all__ = [
+    "Codec",
+    "CodecOptions",
+    "call_of",
+    "decoded",
+    "malformed",
+    "output_instructions",
+    "provider_failed",
+    "usage_of",
+]
+
+_MAX_MESSAGE = 500
 
 # Any: wire payloads are dicts of the provider's grammar, and become keyword arguments of its SDK.
 type Wire = dict[str, Any]
@@ -51,6 +62,38 @@ def output_instructions(output: OutputSpec) -> str:
     """Words that ask for the declared output where the API cannot."""
     schema = json.dumps(output.schema, ensure_ascii=False)
     return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
+
+
+def decoded(codec: Codec, reply: object, provider: str) -> AssistantMessage:
+    """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
+    try:
+        return codec.decode(_sendable_json(reply))
+    except PromptEvaluationError:
+        raise
+    except Exception as error:
+        raise malformed(provider, f"reading it failed with {type(error).__name__}") from error
+
+
+def _sendable_json(value: Any) -> Any:  # Any: JSON of every shape
+    """`value` without lone surrogates: JSON can spell them, and a reply's items must be sent back."""
+    if isinstance(value, str):
+        return sendable(value)
+    if isinstance(value, list):
+        return [_sendable_json(item) for item in value]
+    if isinstance(value, dict):
+        return {sendable(key): _sendable_json(item) for key, item in value.items()}
+    return value
+
+
+def provider_failed(provider: str, message: object) -> PromptEvaluationError:
+    """The error for a reply that says itself that there is no answer."""
+    return PromptEvaluationError(
+        str(message)[:_MAX_MESSAGE],
+        phase="response",
+        code="provider_failed",
+        provider=provider,
+        remedy="try again later",
+    )
 
 
 def malformed(provider: str, what: str) -> PromptEvaluationError:

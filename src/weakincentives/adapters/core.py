@@ -1,6 +1,7 @@
 """What every adapter is, and the one way in which adapters with our own inner loop evaluate a prompt."""
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,9 @@ __all__ = [
     "ProviderAdapter",
     "ThrottleError",
 ]
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +116,7 @@ class Conversation(Protocol):
 class LoopAdapter(ProviderAdapter[OutputT]):
     """An adapter whose conversations our own inner loop drives; a subclass says how to ask its provider.
 
-    `config` holds the rules of the loop; deadline, budget and dynamic tools are filled in for each evaluation.
+    `config` holds the rules of the loop; an evaluation's budget replaces the one in it, the earliest deadline holds.
     """
 
     name: str = "adapter"
@@ -188,8 +192,10 @@ class _Run[Out]:
         self._adapter_name = adapter.name
         self._session_id = session.session_id
         self._publish = _publisher(session, bus)
-        now = adapter.clock()
-        ends = [one for one in (deadline, rendered.deadline, budget and budget.deadline(now)) if one]
+        config = adapter.config
+        budget = budget or config.budget
+        own = budget and budget.deadline(adapter.clock())
+        ends = [one for one in (deadline, rendered.deadline, config.deadline, own) if one]
         self.loop = InnerLoop(
             text=sendable(rendered.text),
             tools=tuple(
@@ -197,10 +203,10 @@ class _Run[Out]:
             ),
             structured_output=rendered.structured_output,
             config=replace(
-                adapter.config,
+                config,
                 supports_dynamic_tools=adapter.supports_dynamic_tools,
                 deadline=min(ends, default=None),
-                budget=budget or adapter.config.budget,
+                budget=budget,
             ),
         )
         self.line = adapter.converse(rendered)
@@ -261,9 +267,8 @@ class _Run[Out]:
         return asking
 
     def tell_progress(self, error: PromptEvaluationError) -> None:
-        """Tells a provider's error how far the conversation had come; the loop's own errors know."""
-        if not error.transcript:
-            self.loop.failed(error)
+        """Tells an error how far this conversation had come; one from a tool's own evaluation knows of that only."""
+        self.loop.failed(error)
 
     def response(self, finished: Finished) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
@@ -314,6 +319,9 @@ def _publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[obje
 
     def publish(event: object) -> None:
         bus.publish(event)
-        session.dispatch(event)
+        try:
+            session.dispatch(event)
+        except Exception:  # a reducer's fault is isolated as it is on the session's own bus
+            _log.exception("Event handler failed", extra={"event_type": type(event).__name__})
 
     return publish

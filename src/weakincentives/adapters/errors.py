@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import WeakIncentivesError
@@ -56,6 +57,9 @@ class PromptEvaluationError(WeakIncentivesError):
         place = " ".join(str(part) for part in (self.provider, self.status) if part)
         remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{f'{place}: ' if place else ''}{self.message}{remedy} [{self.phase}/{self.code}]"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__
 
     def at(self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]) -> "PromptEvaluationError":
         """This error, told how far the evaluation had come."""

@@ -7,6 +7,7 @@ from .errors import PromptEvaluationError, ThrottleError
 __all__ = ["request_fault", "status_fault"]
 
 _MAX_MESSAGE = 500
+_SERVER_ERRORS = 500
 
 _BY_CODE = {
     "context_length_exceeded": ("context_length", "shorten the prompt or summarize sections"),
@@ -35,7 +36,8 @@ def status_fault(
     secret: str | None = None,
 ) -> PromptEvaluationError:
     """The error for a reply with an error status. `retry_after` is the header in seconds; `secret` is cut out."""
-    kind, remedy = _BY_CODE.get(code or "", _BY_STATUS.get(status, ("server_error", "try again later")))
+    other = _BY_STATUS[400] if status < _SERVER_ERRORS else ("server_error", "try again later")
+    kind, remedy = _BY_CODE.get(code or "", _BY_STATUS.get(status, other))
     if kind == "authentication":
         message = "the provider refused the API key"  # its own text often quotes the key
     elif secret:
@@ -47,9 +49,10 @@ def status_fault(
         )
     error = ThrottleError(message, phase="request", code=kind, provider=provider, status=status, remedy=remedy)
     try:
-        error.retry_after = timedelta(seconds=float(retry_after)) if retry_after else None
+        wait = timedelta(seconds=float(retry_after or 0))
     except (ValueError, OverflowError):  # a date, which no provider of ours sends
-        error.retry_after = None
+        return error
+    error.retry_after = wait if wait > timedelta(0) else None
     return error
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, assert_never
 
+from ..errors import SerdeError
 from ..limits import Budget, Deadline, TokenUsage
 from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
@@ -26,7 +27,7 @@ from .errors import (
     TurnLimitError,
 )
 from .tool_executor import ToolExecutionOutcome
-from .tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items
+from .tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
 from .transcript import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
 
 __all__ = ["Finished", "Injection", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
@@ -123,6 +124,7 @@ class InnerLoop:
         """Takes the provider's answer to the last request."""
         self.usage += answer.usage
         self.transcript.append(answer)
+        self.pending = answer.tool_calls
         match answer.finish:
             case "stop" | "tool_calls":
                 pass
@@ -147,8 +149,7 @@ class InnerLoop:
                 )
             case other:
                 assert_never(other)
-        if answer.tool_calls:
-            self.pending = answer.tool_calls
+        if self.pending:
             return self._next_calls(now)
         return self._finish(answer.text, now)
 
@@ -216,7 +217,7 @@ class InnerLoop:
         if output_to_spec(self.structured_output).wrapped:
             text = unwrap_items(text)
         try:
-            return Finished(text, parse_output(text, self.structured_output))
+            return _parsed(text, self.structured_output)
         except OutputParseError as error:
             if self.repairs >= self.config.max_repairs:
                 failure = PromptEvaluationError(
@@ -249,3 +250,15 @@ class InnerLoop:
                 limit = BudgetExceededError(reached, phase="limit", code="budget", remedy="raise the budget")
         if limit is not None:
             raise self.failed(limit)
+
+
+def _parsed(text: str, config: StructuredOutputConfig[Any]) -> Finished:  # Any: as in `InnerLoop`
+    """The typed answer; a null where none is allowed stands for leaving the field out."""
+    try:
+        return Finished(text, parse_output(text, config))
+    except OutputParseError as error:
+        cause = error.__cause__
+        mended = without_nulls(text, cause.faults) if isinstance(cause, SerdeError) else None
+        if mended is None:
+            raise
+    return Finished(mended, parse_output(mended, config))

@@ -6,18 +6,18 @@ leave this module.
 
 import asyncio
 import inspect
-import json
 import logging
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
-from ..errors import ControlFlow, Fault, SerdeError
+from ..errors import ControlFlow, SerdeError
 from ..limits import Deadline
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
@@ -27,6 +27,7 @@ from ..runtime.events import ToolInvoked, ToolsInjected
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
 from .errors import LimitError
+from .tool_spec import without_nulls
 from .transcript import ToolCall, ToolMessage, sendable
 
 if TYPE_CHECKING:
@@ -106,13 +107,12 @@ class ToolExecutor:
             attempt = next(flow)
             while True:
                 try:
-                    result = await _run_in_thread(attempt)
+                    result, error = await _run_in_thread(attempt)
                     if inspect.isawaitable(result):
                         result = await result
-                except BaseException as error:
-                    attempt = flow.throw(error)
-                else:
-                    attempt = flow.send(result)
+                except BaseException as raised:
+                    result, error = None, raised
+                attempt = flow.send(result) if error is None else flow.throw(error)
         except StopIteration as done:
             outcome: ToolExecutionOutcome = done.value
             return outcome
@@ -158,6 +158,8 @@ class ToolExecutor:
                 if not isinstance(result, ToolResult):
                     raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
                 content = result.content()
+                if not isinstance(content, str):
+                    raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
                 if not result.success:
                     transaction.rollback()
                 elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
@@ -170,11 +172,12 @@ class ToolExecutor:
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)))
             raise
-        except LimitError:
+        except LimitError as error:
+            self._answer(call, started, params, _failure(_text_of(error)))
             raise
         except Exception as error:
             _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
-            result, content = _failure(str(error) or type(error).__name__), ""
+            result, content = _failure(_text_of(error)), ""
         return self._answer(call, started, params, result, content)
 
     def _answer(
@@ -226,6 +229,13 @@ class ToolExecutor:
 _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # an exception of the user's that cannot even say what it is
+        return type(error).__name__
+
+
 def _failure(message: str) -> ToolResult[Any]:
     return ToolResult(message=message[:_MAX_FAILURE], success=False)
 
@@ -246,31 +256,10 @@ def _parse_arguments(tool: AnyTool, arguments: str) -> object:
     try:
         return serde.parse_json(tool.params_type, text)
     except SerdeError as error:
-        if "null" in text:
-            try:
-                value = json.loads(text)
-                if _drop_nulls(value, error.faults):
-                    return serde.parse(tool.params_type, value)
-            except ValueError:
-                pass  # the first account of the faults is the one that fits what the model wrote
-        raise
-
-
-def _drop_nulls(value: Any, faults: tuple[Fault, ...]) -> bool:
-    """Removes the object members that are null where a fault points; whether there were any."""
-    dropped = False
-    for fault in faults:
-        holder, key, member = None, None, value
-        for part in fault.path:
-            if member is None:
-                break
-            try:
-                holder, key, member = member, part, member[part]
-            except (LookupError, TypeError):
-                break
-        if member is None and isinstance(holder, dict):
-            dropped = holder.pop(key, 0) is None or dropped
-    return dropped
+        mended = without_nulls(text, error.faults)
+        if mended is None:
+            raise
+    return serde.parse_json(tool.params_type, mended)
 
 
 def _run_to_end(awaitable: Any) -> Any:
@@ -284,14 +273,17 @@ def _run_to_end(awaitable: Any) -> Any:
     except RuntimeError:
         return asyncio.run(wait())
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(asyncio.run, wait()).result()
+        return pool.submit(copy_context().run, asyncio.run, wait()).result()
 
 
-async def _run_in_thread(attempt: _Attempt) -> Any:
-    """Runs a plain handler beside the loop; it cannot be interrupted, so a cancellation waits until it is done."""
-    if inspect.iscoroutinefunction(inspect.unwrap(getattr(attempt, "func", attempt))):
-        return attempt()
-    work = asyncio.ensure_future(asyncio.to_thread(attempt))
+async def _run_in_thread(attempt: _Attempt) -> tuple[Any, BaseException | None]:
+    """What a plain handler, run beside the loop, gave or raised; a coroutine function gives its coroutine.
+
+    A thread cannot be interrupted, so a cancellation waits until it is done.
+    """
+    if inspect.iscoroutinefunction(attempt):
+        return attempt(), None
+    work = asyncio.ensure_future(asyncio.to_thread(_caught, attempt))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -299,3 +291,11 @@ async def _run_in_thread(attempt: _Attempt) -> Any:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([work])
         raise
+
+
+def _caught(attempt: _Attempt) -> tuple[Any, BaseException | None]:
+    """What `attempt` gave or raised. A future cannot carry every exception: StopIteration would never arrive."""
+    try:
+        return attempt(), None
+    except BaseException as error:
+        return None, error

@@ -7,17 +7,27 @@ checked against the full type again.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from .. import serde
-from ..prompt.structured_output import StructuredOutputConfig
+from ..errors import Fault
+from ..prompt.structured_output import StructuredOutputConfig, json_text
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 
-__all__ = ["WRAPPED_ITEMS", "OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec", "unwrap_items"]
+__all__ = [
+    "WRAPPED_ITEMS",
+    "OutputSpec",
+    "ToolSpec",
+    "output_to_spec",
+    "tool_to_spec",
+    "unwrap_items",
+    "without_nulls",
+]
 
 WRAPPED_ITEMS = "items"
 """The one property of the object in which an array travels, since providers want an object at the root."""
@@ -86,18 +96,46 @@ def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
             "additionalProperties": False,
             **({"$defs": definitions} if definitions else {}),
         }
-    return OutputSpec(config.item_type.__name__[:64], schema, strict, wrapped)
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", config.item_type.__name__)[:64]
+    return OutputSpec(name, schema, strict, wrapped)
 
 
 def unwrap_items(text: str) -> str:
-    """The array inside an object that holds nothing but it; any other text unchanged."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
+    """The array inside an object that holds nothing but it, fenced or not; any other text unchanged."""
+    value = _loaded(text)
     if isinstance(value, dict) and list(value) == [WRAPPED_ITEMS]:
         return json.dumps(value[WRAPPED_ITEMS], ensure_ascii=False)
     return text
+
+
+def without_nulls(text: str, faults: tuple[Fault, ...]) -> str | None:
+    """JSON `text`, fenced or not, without the object members that are null where a fault points.
+
+    In a strict schema a null stands for a field that was left out. `None` when there is nothing to remove.
+    """
+    value = _loaded(text) if "null" in text else None
+    removed = [_remove_null(value, fault) for fault in faults]
+    return json.dumps(value, ensure_ascii=False) if any(removed) else None
+
+
+def _remove_null(value: Any, fault: Fault) -> bool:
+    """Removes the first null on the way that the fault's path takes into `value`; whether there was one."""
+    for part in fault.path:
+        if isinstance(value, dict) and value.get(part, ...) is None:
+            del value[part]
+            return True
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            return False
+    return False
+
+
+def _loaded(text: str) -> Any:  # Any: JSON of every shape
+    try:
+        return json.loads(json_text(text))
+    except (ValueError, RecursionError):
+        return None
 
 
 class _NotStrict(Exception):
@@ -108,6 +146,8 @@ class _NotStrict(Exception):
 def _strict_schema(of: Any) -> tuple[JsonSchema, bool]:  # Any: typeshed does not know that every class has a hash
     """The type's schema in the strict profile and `True`, or unchanged and `False` when it does not fit."""
     schema = serde.json_schema(of)
+    if "$ref" in schema:  # a type that holds itself; providers want to see at the root that it is an object
+        schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
     try:
         return _object(schema), True
     except _NotStrict:

@@ -1,6 +1,7 @@
 """What can be wrong with a prompt, and the signal that a section was asked for; see `weakincentives.errors`."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
@@ -62,6 +63,9 @@ class OutputParseError(PromptError):
     def __init__(self, message: str, *, raw_response: str) -> None:
         super().__init__(message)
         self.raw_response = raw_response
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), raw_response=self.raw_response), self.args
 
 
 class VisibilityExpansionRequired(PromptError, ControlFlow):

@@ -5,7 +5,7 @@ What it gives and raises is exactly what `string.Template.substitute` gives and 
 
 import string
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 
 __all__ = ["CompiledTemplate"]
@@ -21,8 +21,9 @@ class CompiledTemplate:
     source: str
     names: frozenset[str] = field(init=False)
     malformed: int | None = field(init=False, default=None)
-    _format: str = field(init=False, repr=False)
-    _values: Callable[[object], object] | None = field(init=False, repr=False, compare=False)
+    format: str = field(init=False, repr=False)
+    values: Callable[[object], object] = field(init=False, repr=False, compare=False)
+    fits: type | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names: list[str] = []
@@ -40,8 +41,8 @@ class CompiledTemplate:
                 object.__setattr__(self, "malformed", match.start())
         parts.append(self.source[start:].replace("%", "%%"))
         object.__setattr__(self, "names", frozenset(names))
-        object.__setattr__(self, "_format", "".join(parts))
-        object.__setattr__(self, "_values", _reader(names))
+        object.__setattr__(self, "format", "".join(parts))
+        object.__setattr__(self, "values", _reader(names))
 
     def __reduce__(self) -> tuple[type["CompiledTemplate"], tuple[str]]:
         return CompiledTemplate, (self.source,)
@@ -51,22 +52,28 @@ class CompiledTemplate:
 
         Raises `KeyError` with the name of a field that `params` lacks, `ValueError` for a malformed placeholder.
         """
-        if self.malformed is None:
-            if self._values is None:
-                return self._format % ()
-            try:
-                return self._format % self._values(params)
-            except AttributeError:
-                pass
-        names = getattr(params, "__dataclass_fields__", ())
+        if type(params) is self.fits or self._fit(params):
+            return self.format % self.values(params)
+        names = self.names & _field_names(params)
         return string.Template(self.source).substitute({name: getattr(params, name) for name in names})
 
+    def _fit(self, params: object) -> bool:
+        """Whether each placeholder is a field of `params`; looked up once for a run of params of one type."""
+        fits = self.malformed is None and self.names <= _field_names(params)
+        if fits:
+            object.__setattr__(self, "fits", type(params))
+        return fits
 
-def _reader(names: list[str]) -> Callable[[object], object] | None:
+
+def _field_names(params: object) -> set[str]:
+    return {one.name for one in fields(params)} if is_dataclass(params) else set()
+
+
+def _reader(names: list[str]) -> Callable[[object], object]:
     """Reads the named attributes as one tuple."""
     match names:
         case []:
-            return None
+            return lambda _params: ()
         case [name]:
             read = attrgetter(name)
             return lambda params: (read(params),)

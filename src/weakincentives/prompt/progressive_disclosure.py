@@ -3,7 +3,7 @@
 Both render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from .disclosure import OPEN_SECTIONS, READ_SECTION, Disclosure, disclosure_tool
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import Scene, Visit, session_overrides
+from .walk import NOTHING, Scene, session_overrides
 
 __all__ = [
     "Disclosure",
@@ -89,7 +89,7 @@ class _Sections:
         if live is self._seen:
             return self._scene
         opened = {path: shown for path, shown in live.items() if self._seen.get(path) is not shown}
-        return _with_visibility(self._scene, opened)
+        return self._scene.opening(opened)
 
     @staticmethod
     def find(scene: Scene, key: str) -> SectionNode | None:
@@ -102,17 +102,6 @@ class _Sections:
         """The summarized ancestors of `node`, from the root down."""
         above = scene.registry.ancestors(node)
         return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
-
-
-def _with_visibility(scene: Scene, visibility: Mapping[SectionPath, SectionVisibility]) -> Scene:
-    return Scene(
-        registry=scene.registry,
-        params=scene.params,
-        visibility={**scene.visibility, **visibility},
-        bodies=scene.bodies,
-        session=scene.session,
-        disclosure=scene.disclosure,
-    )
 
 
 def create_read_section_handler(
@@ -134,7 +123,7 @@ def create_read_section_handler(
         registry=registry,
         params=param_lookup,
         visibility=current_visibility.overrides,
-        bodies=bodies or {},
+        bodies=bodies or NOTHING,
         session=session,
         disclosure=disclosure,
     )
@@ -147,7 +136,7 @@ def create_read_section_handler(
             return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
         above = sections.summarized_above(scene, node)
         shown = not above and scene.visibility_of(node) is SectionVisibility.FULL
-        opened_scene = _with_visibility(scene, {node.path: SectionVisibility.FULL})
+        opened_scene = scene.opening({node.path: SectionVisibility.FULL})
         written = opened_scene.write(opened_scene.visits(node.index, node.end))
         if shown:
             return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content=written.text))
@@ -206,9 +195,8 @@ def create_open_sections_handler(scene: Scene) -> Tool[OpenSectionsParams, objec
     )
 
 
-def disclosure_tools(scene: Scene, visits: list[Visit]) -> tuple[AnyTool, ...]:
-    """The disclosure tools that the summarized sections among `visits` need, `open_sections` first."""
-    summarized = [visit.node for visit in visits if visit.visibility is SectionVisibility.SUMMARY]
+def disclosure_tools(scene: Scene, summarized: Iterable[SectionNode]) -> tuple[AnyTool, ...]:
+    """The disclosure tools that the `summarized` sections need, `open_sections` first."""
     needed = {disclosure_tool(scene.disclosure, node) for node in summarized}
     tools: list[AnyTool] = []
     if OPEN_SECTIONS in needed:

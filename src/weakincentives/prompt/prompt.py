@@ -44,10 +44,13 @@ class Prompt(Specialised, Generic[OutputT]):
     def __init__(self, template: PromptTemplate[OutputT] | None = None, **definition: Any) -> None:
         if template is None:
             template = PromptTemplate(**definition)
-        elif definition and definition != {"output_type": template.output_type}:
-            raise PromptValidationError("Prompt takes a template or the arguments of one, not both")
         elif not isinstance(template, PromptTemplate):
-            raise PromptValidationError(f"{template!r} is no PromptTemplate")
+            raise PromptValidationError(f"{template!r} is no PromptTemplate; make one or give ns=, key= and sections=")
+        elif definition and definition != {"output_type": template.output_type}:
+            raise PromptValidationError(
+                f"{', '.join(definition)} beside a template for {template.output_type!r}: Prompt takes a template or "
+                f"the arguments of one, not both"
+            )
         self.template = template
         self._renderer: PromptRenderer[OutputT] = template.renderer
         self._params: dict[type[Any], object] = {}

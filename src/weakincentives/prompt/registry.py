@@ -1,7 +1,7 @@
 """A template's tree of sections, flattened in pre-order and checked once, when the template is built."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .. import serde
@@ -96,6 +96,8 @@ class _Builder:
         self._places: list[SectionNode | None] = []
         self.tool_paths: dict[str, SectionPath] = {}
         self._keys: dict[str, SectionPath] = {}
+        # Any: see SectionNode
+        self._fields: dict[type[Any], frozenset[str]] = {}
         roots = tuple(roots)
         self._defaults: dict[type[Any], object] = {}
         for root in roots:
@@ -119,7 +121,7 @@ class _Builder:
         key = self._check_key(path)
         tools_before = len(self.tool_paths)
         tools = self._check_tools(section, path)
-        _check_templates(section, path)
+        self._check_templates(section, path)
         index = len(self._places)
         self._places.append(None)  # kept for the node, which needs its subtree's end
         for position, child in enumerate(section.children, start=1):
@@ -182,26 +184,35 @@ class _Builder:
                 ) from error
         return tools
 
+    def _check_templates(self, section: AnySection, path: SectionPath) -> None:
+        for template in section.templates():
+            if template.malformed is not None:
+                near = template.source[template.malformed :][:10]
+                raise PromptValidationError(
+                    f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
+                    section_path=path,
+                    placeholder="$",
+                )
+            if not template.names:
+                continue
+            known = self._fields_of(section.params_type)
+            for name in sorted(template.names - known):
+                remedy = (
+                    f"write the section as {type(section).__name__}[Params](…)"
+                    if section.params_type is None
+                    else f"{section.params_type.__name__} has {', '.join(sorted(known)) or 'no fields'}"
+                )
+                raise PromptValidationError(
+                    f"no params field for a placeholder; {remedy}", section_path=path, placeholder=f"${name}"
+                )
 
-def _check_templates(section: AnySection, path: SectionPath) -> None:
-    fields = frozenset(getattr(section.params_type, "__dataclass_fields__", ()))
-    for template in section.templates():
-        if template.malformed is not None:
-            near = template.source[template.malformed :][:10]
-            raise PromptValidationError(
-                f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
-                section_path=path,
-                placeholder="$",
-            )
-        for name in sorted(template.names - fields):
-            remedy = (
-                f"write the section as {type(section).__name__}[Params](…)"
-                if section.params_type is None
-                else f"{section.params_type.__name__} has {', '.join(sorted(fields)) or 'no fields'}"
-            )
-            raise PromptValidationError(
-                f"no params field for a placeholder; {remedy}", section_path=path, placeholder=f"${name}"
-            )
+    def _fields_of(self, params_type: type[Any] | None) -> frozenset[str]:  # Any: see SectionNode
+        if params_type is None:
+            return frozenset()
+        known = self._fields.get(params_type)
+        if known is None:  # `fields` leaves out ClassVar and InitVar, which instances do not hold
+            known = self._fields[params_type] = frozenset(one.name for one in fields(params_type))
+        return known
 
 
 def _selector(section: AnySection, path: SectionPath, which: str) -> BoundSelector:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..limits import Deadline
 from ..ports import StateView
+from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
 from .overrides.model import ToolOverride
@@ -13,7 +14,7 @@ from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
 from .structured_output import Container, StructuredOutputConfig
 from .tool import AnyTool
-from .walk import Scene, Visit, session_overrides
+from .walk import NOTHING, Scene, Visit, session_overrides
 
 if TYPE_CHECKING:
     from .prompt import Prompt
@@ -30,7 +31,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenderedPrompt[Out]:
+class RenderedPrompt[Out](Specialised):
     """A prompt's text and tools at one moment.
 
     `tool_param_descriptions` holds overridden texts by tool and field. `visibility` is what each shown section was
@@ -48,7 +49,7 @@ class RenderedPrompt[Out]:
     lengths: tuple[int, ...] = field(repr=False)
 
     @property
-    def output_type(self) -> type[Out] | None:
+    def output_type(self) -> type[Any] | None:  # Any: see StructuredOutputConfig.item_type
         """`T` for `T` and for `list[T]`; `None` when the prompt asks for text."""
         return None if self.structured_output is None else self.structured_output.item_type
 
@@ -60,7 +61,7 @@ class RenderedPrompt[Out]:
     @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
         """What each shown section was rendered as; hidden and disabled ones are absent."""
-        return {visit.node.path: visit.visibility for visit in self.visits}
+        return {node.path: visibility for node, _, visibility in self.visits}
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
@@ -73,14 +74,14 @@ class RenderedPrompt[Out]:
         """The part of `text` that each shown section gave, in order."""
         spans: list[Span] = []
         start = 0
-        for visit, length in zip(self.visits, self.lengths, strict=True):
-            spans.append(Span(visit.node.path, start, start + length))
+        for (node, _, _), length in zip(self.visits, self.lengths, strict=True):
+            spans.append(Span(node.path, start, start + length))
             start += length + 2
         return tuple(spans)
 
 
 @dataclass(frozen=True, slots=True)
-class PromptRenderer[Out]:
+class PromptRenderer[Out](Specialised):
     """Renders one tree; built once per template."""
 
     registry: RegistrySnapshot
@@ -111,17 +112,17 @@ class PromptRenderer[Out]:
             registry=self.registry,
             params=param_lookup,
             visibility=visibility,
-            bodies=overrides or {},
+            bodies=overrides or NOTHING,
             session=session,
             disclosure=self.disclosure,
         )
         visits = scene.visits()
-        parts, tools = scene.write(visits)
+        parts, tools, summarized = scene.write(visits)
         descriptions: dict[str, Mapping[str, str]] = {}
         if tool_overrides:
             tools = [_overridden(tool, tool_overrides.get(tool.name), descriptions) for tool in tools]
-        if any(visit.visibility is SectionVisibility.SUMMARY for visit in visits):
-            tools += disclosure_tools(scene, visits)
+        if summarized:
+            tools += disclosure_tools(scene, summarized)
         return RenderedPrompt(
             text="\n\n".join(parts),
             tools=tuple(tools),

@@ -71,7 +71,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
     ) -> None:
         self.title = title
         self.key = _slug(title) if key is None else key
-        self.summary = None if summary is None else _flush_left(summary)
+        self.summary = summary
         self.children = tuple(children)
         self.enabled = enabled
         self.visibility = visibility
@@ -97,7 +97,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
 
     def render_override(self, override_body: str, params: ParamsT | None, *, path: SectionPath) -> str:
         """The text that stands for the whole body when an override exists; `$field` placeholders are filled."""
-        return substitute(CompiledTemplate(_flush_left(override_body)), params, path)
+        return substitute(CompiledTemplate(self._text("override", override_body)), params, path)
 
     def render_summary(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The text shown while the section is summarized; empty when it has no summary."""
@@ -120,35 +120,45 @@ class Section(Specialised, ABC, Generic[ParamsT]):
                     f"clone: a {type(self).__name__} has no argument {name!r}", section_path=(self.key,)
                 )
             else:
-                setattr(clone, name, _flush_left(value) if isinstance(value, str) and name != "title" else value)
+                setattr(clone, name, value)
         clone._compile()  # noqa: SLF001 - its own class
         return clone
 
     def _compile(self) -> None:
-        """Checks what can be seen without the tree and compiles the summary."""
-
-        def refuse(message: str) -> PromptValidationError:
-            place = (self.key,) if isinstance(self.key, str) and self.key else None
-            return PromptValidationError(message, section_path=place)
-
-        if not isinstance(self.title, str) or not self.title.strip() or "\n" in self.title:
-            raise refuse(f"title {self.title!r} is not valid; use one line of text")
+        """Checks what can be seen without the tree and compiles the texts; runs again for a clone."""
+        if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
+            raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
         if not isinstance(self.key, str) or _KEY.fullmatch(self.key) is None:
-            raise refuse(
-                f"section key {self.key!r} is not valid; use 1 to 64 of a-z, 0-9, '.', '_' and '-', "
-                f"the first a letter or digit"
+            raise self._refusal(
+                f"key {self.key!r} of section {self.title!r} is not valid; give it key= with 1 to 64 of a-z, 0-9, "
+                f"'.', '_' and '-', the first a letter or digit"
             )
         for tool in self._tools:
             if not isinstance(tool, Tool):
-                raise refuse(f"tools holds {tool!r}, which is no Tool")
+                raise self._refusal(
+                    f"tools holds {tool!r}, which is no Tool; wrap a function as Tool(name=…, handler=…)"
+                )
         for child in self.children:
             if not isinstance(child, Section):
-                raise refuse(f"children holds {child!r}, which is no Section")
+                raise self._refusal(f"children holds {child!r}, which is no Section; reuse a prompt's sections instead")
         if self.params_type is not None and not (isinstance(self.params_type, type) and is_dataclass(self.params_type)):
-            raise refuse(f"params type {self.params_type!r} is no dataclass; declare the params as a dataclass")
+            raise self._refusal(f"params type {self.params_type!r} is no dataclass; declare the params as a dataclass")
         if self.default_params is not None and not isinstance(self.default_params, self.params_type or ()):
-            raise refuse(f"default_params is a {type(self.default_params).__name__}, not the section's params type")
+            wanted = "no params" if self.params_type is None else self.params_type.__name__
+            raise self._refusal(f"default_params is {self.default_params!r}, and the section takes {wanted}; give that")
+        if self.summary is not None:
+            self.summary = self._text("summary", self.summary)
         self._summary = None if self.summary is None else CompiledTemplate(self.summary)
+
+    def _text(self, what: str, text: object) -> str:
+        """`text` dedented and stripped."""
+        if not isinstance(text, str):
+            raise self._refusal(f"{what} {text!r} is no text; write a string with $field placeholders")
+        return textwrap.dedent(text).strip()
+
+    def _refusal(self, message: str) -> PromptValidationError:
+        place = (self.key,) if isinstance(self.key, str) and self.key else None
+        return PromptValidationError(message, section_path=place)
 
 
 # Any: a tree holds sections of all params types.
@@ -176,7 +186,7 @@ class MarkdownSection(Section[ParamsT]):
         accepts_overrides: bool = True,
         params_type: type[ParamsT] | None = None,
     ) -> None:
-        self.template = _flush_left(template)
+        self.template = template
         super().__init__(
             title=title,
             key=key,
@@ -195,10 +205,14 @@ class MarkdownSection(Section[ParamsT]):
 
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""
-        return substitute(self._body, params, path)
+        body = self._body
+        if type(params) is body.fits:  # the usual case, without a further call
+            return body.format % body.values(params)
+        return substitute(body, params, path)
 
     def _compile(self) -> None:
         super()._compile()
+        self.template = self._text("template", self.template)
         self._body = CompiledTemplate(self.template)
 
 
@@ -211,10 +225,6 @@ def substitute(template: CompiledTemplate, params: object, path: SectionPath) ->
         raise PromptRenderError(
             "Failed to render section template.", section_path=path, placeholder=placeholder
         ) from error
-
-
-def _flush_left(text: str) -> str:
-    return textwrap.dedent(text).strip()
 
 
 def _slug(title: object) -> str:

@@ -3,47 +3,38 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from ..ports import StateView
 from ..visibility import SectionPath
 from .errors import PromptRenderError
 
-__all__ = ["BoundSelector", "SelectorArity", "normalise"]
+__all__ = ["BoundSelector", "normalise"]
 
 _FORMS = "(), (*, session), (params) or (params, *, session)"
 
 
-class SelectorArity(Enum):
-    """What a selector asks for, and so what its answer can depend on."""
-
-    NOTHING = "nothing"
-    SESSION = "session"
-    PARAMS = "params"
-    PARAMS_AND_SESSION = "params and session"
-
-
 @dataclass(frozen=True, slots=True)
 class BoundSelector:
-    """A selector as one callable of params and session, either of which may be `None`."""
+    """A selector as one callable of params and session, either of which may be `None`.
 
-    arity: SelectorArity
-    call: Callable[[object, StateView | None], object]
+    What it takes is what its answer can depend on.
+    """
 
-    @property
-    def needs_params(self) -> bool:
-        """Whether params must be found before it is called."""
-        return self.arity in (SelectorArity.PARAMS, SelectorArity.PARAMS_AND_SESSION)
+    selector: Callable[..., object]
+    needs_params: bool
+    needs_session: bool
 
     def __call__(self, params: object, session: StateView | None, path: SectionPath) -> object:
         """The selector's answer. Whatever it raises becomes a `PromptRenderError` with `path`."""
+        selector = self.selector
         try:
-            return self.call(params, session)
+            if self.needs_params:
+                return selector(params, session=session) if self.needs_session else selector(params)
+            return selector(session=session) if self.needs_session else selector()
         except Exception as error:
-            hint = "; it reads the session and none was given, use render(session=…)" if session is None else ""
-            if self.arity in (SelectorArity.NOTHING, SelectorArity.PARAMS):
-                hint = ""
+            unread = self.needs_session and session is None
+            hint = "; it reads the session and none was given, use render(session=…)" if unread else ""
             raise PromptRenderError(
                 f"a selector raised {type(error).__name__}: {error}{hint}", section_path=path
             ) from error
@@ -52,6 +43,10 @@ class BoundSelector:
 # Any: selectors come in four signatures; which one this is, is found out here.
 def normalise(selector: Callable[..., Any]) -> BoundSelector:
     """Brings `selector` to one signature. Raises `TypeError` for any form but the four that sections allow."""
+    if not callable(selector):
+        raise TypeError(f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}")
+    if inspect.iscoroutinefunction(selector):
+        raise TypeError(f"{selector!r} is a coroutine function, and rendering awaits nothing; use a plain function")
     try:
         parameters = inspect.signature(selector).parameters.values()
     except ValueError as error:
@@ -60,14 +55,4 @@ def normalise(selector: Callable[..., Any]) -> BoundSelector:
     keyword = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     if len(positional) + len(keyword) != len(parameters) or len(positional) > 1 or keyword not in ([], ["session"]):
         raise TypeError(f"{selector!r} takes {inspect.signature(selector)}; use {_FORMS}")
-    match bool(positional), bool(keyword):
-        case False, False:
-            return BoundSelector(SelectorArity.NOTHING, lambda _params, _session: selector())
-        case False, True:
-            return BoundSelector(SelectorArity.SESSION, lambda _params, session: selector(session=session))
-        case True, False:
-            return BoundSelector(SelectorArity.PARAMS, lambda params, _session: selector(params))
-        case _:
-            return BoundSelector(
-                SelectorArity.PARAMS_AND_SESSION, lambda params, session: selector(params, session=session)
-            )
+    return BoundSelector(selector, needs_params=bool(positional), needs_session=bool(keyword))

@@ -1,27 +1,29 @@
 """The typed answer that a prompt asks for: declared once, parsed strictly."""
 
 import re
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .. import serde
 from ..errors import SerdeError
+from ..specialised import Specialised
 from .errors import OutputParseError, PromptValidationError
 
 if TYPE_CHECKING:
     from .renderer import RenderedPrompt
 
-__all__ = ["Container", "StructuredOutputConfig", "parse_output", "parse_structured_output"]
+__all__ = ["Container", "StructuredOutputConfig", "json_text", "parse_output", "parse_structured_output"]
 
 type Container = Literal["object", "array"]
 
-_FENCED_JSON = re.compile(
-    r"^[ \t]*```(?:json)?[ \t]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE | re.IGNORECASE
+_FENCE = re.compile(
+    r"^[ \t]*(?P<fence>`{3,})[ \t]*(?P<language>[^`\s]*)[^`\n]*\n(?P<text>.*?)^[ \t]*(?P=fence)`*[ \t\r]*$",
+    re.DOTALL | re.MULTILINE,
 )
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class StructuredOutputConfig[Out]:
+class StructuredOutputConfig[Out](Specialised):
     """The declared output: `T`, a dataclass, asks for one JSON object; `list[T]` for an array of objects.
 
     `item_type` is the dataclass in both cases. Keys that it does not have are refused unless `allow_extra_keys`.
@@ -30,8 +32,8 @@ class StructuredOutputConfig[Out]:
 
     output_type: type[Out]
     # Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
-    item_type: type[Any]
-    container: Container
+    item_type: type[Any] = field(init=False)
+    container: Container = field(init=False)
     allow_extra_keys: bool
 
     def __init__(self, output_type: type[Out], *, allow_extra_keys: bool = False) -> None:
@@ -61,8 +63,7 @@ def parse_structured_output[Out](output_text: str, rendered: "RenderedPrompt[Out
 
 def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> Out:
     """`output_text` as `config` declares it; see `parse_structured_output`."""
-    fenced = _FENCED_JSON.search(output_text)
-    text = (fenced.group(1) if fenced else output_text).strip()
+    text = json_text(output_text)
     expected = "{" if config.container == "object" else "["
     if text[:1] in ("{", "[") and text[:1] != expected:
         raise OutputParseError(
@@ -73,3 +74,13 @@ def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> 
         return serde.parse_json(config.output_type, text, allow_extra=config.allow_extra_keys)
     except SerdeError as error:
         raise OutputParseError(str(error), raw_response=output_text) from error
+
+
+def json_text(output_text: str) -> str:
+    """The first fenced block that says it is JSON, else the first that names no language, else the whole text."""
+    blocks = list(_FENCE.finditer(output_text))
+    for wanted in ("json", ""):
+        for block in blocks:
+            if block["language"].lower() == wanted:
+                return block["text"].strip()
+    return output_text.strip()

@@ -6,7 +6,6 @@ from dataclasses import dataclass, is_dataclass
 from .. import serde
 from ..errors import SerdeError
 from ..visibility import SectionPath
-from .errors import PromptValidationError
 from .sections import AnySection, Section
 
 __all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
@@ -42,19 +41,25 @@ class TaskExamplesSection(Section[None]):
         summary: str | None = None,
         children: Sequence[AnySection] = (),
     ) -> None:
-        super().__init__(title=title, key=key, summary=summary, children=children)
         self.examples = tuple(examples)
-        self._texts = tuple(self._render(index, example) for index, example in enumerate(self.examples, start=1))
+        super().__init__(title=title, key=key, summary=summary, children=children)
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
         """Every example as a numbered item."""
         return "\n\n".join(self._texts)
 
+    def _compile(self) -> None:
+        super()._compile()
+        self.examples = tuple(self.examples)
+        self._texts = tuple(self._render(index, example) for index, example in enumerate(self.examples))
+
     def _render(self, index: int, example: TaskExample) -> str:
-        lines = [f"{index}. {example.objective}"]
+        if not isinstance(example, TaskExample):
+            raise self._refusal(f"examples holds {example!r}, which is no TaskExample")
+        lines = [f"{index + 1}. {example.objective}"]
         try:
             lines += [f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}" for step in example.steps]
             outcome = serde.dump_json(example.outcome) if is_dataclass(example.outcome) else str(example.outcome)
         except SerdeError as error:
-            raise PromptValidationError(f"task example {index} fails: {error}", section_path=(self.key,)) from error
+            raise self._refusal(f"task example {index} fails: {error}") from error
         return "\n".join([*lines, f"   - Outcome: {outcome}"] if outcome else lines)

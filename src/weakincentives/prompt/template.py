@@ -50,7 +50,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     sections: tuple[AnySection, ...]
     structured_output: StructuredOutputConfig[OutputT] | None
     disclosure: Disclosure
-    registry: RegistrySnapshot = field(repr=False, compare=False)
+    registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -113,7 +113,11 @@ class PromptTemplate(Specialised, Generic[OutputT]):
                 for step in example.steps:
                     tool = self.registry.tool(step.tool)
                     if tool is None or not isinstance(step.input, tool.params_type):
-                        wanted = "no tool of that name" if tool is None else f"it takes {tool.params_type.__name__}"
+                        wanted = (
+                            "no section has a tool of that name"
+                            if tool is None
+                            else f"give it {tool.params_type.__name__}"
+                        )
                         raise PromptValidationError(
                             f"task example {index} calls {step.tool!r} with {type(step.input).__name__}: {wanted}",
                             section_path=node.path,

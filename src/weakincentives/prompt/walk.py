@@ -4,7 +4,7 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ports import StateView
@@ -16,22 +16,22 @@ from .registry import RegistrySnapshot, SectionNode
 if TYPE_CHECKING:
     from .tool import AnyTool
 
-__all__ = ["Scene", "Visit", "Written"]
+__all__ = ["NOTHING", "Scene", "Visit", "Written", "session_overrides"]
+
+# Any: an empty mapping of whatever to whatever.
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
-class Visit(NamedTuple):
-    """The decision about one section that is shown."""
-
-    node: SectionNode
-    params: object
-    visibility: SectionVisibility
+type Visit = tuple[SectionNode, object, SectionVisibility]
+"""The decision about one section that is shown: its node, its params and how; a bare tuple, one is made per section."""
 
 
 class Written(NamedTuple):
-    """What some visited sections gave: one text each, and the tools of those that are `FULL`."""
+    """What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
 
     parts: list[str]
     tools: "list[AnyTool]"
+    summarized: list[SectionNode]
 
     @property
     def text(self) -> str:
@@ -39,20 +39,42 @@ class Written(NamedTuple):
         return "\n\n".join(self.parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
 
-    `visibility` holds the overrides in force; `bodies` override bodies by path.
+    `visibility` holds the overrides in force, `bodies` override bodies by path. Not changed once made.
     """
 
-    registry: RegistrySnapshot
-    # Any: params of every type, each looked up by its own.
-    params: Mapping[type[Any], object]
-    visibility: Mapping[SectionPath, SectionVisibility] = field(default_factory=dict[SectionPath, SectionVisibility])
-    bodies: Mapping[SectionPath, str] = field(default_factory=dict[SectionPath, str])
-    session: StateView | None = None
-    disclosure: Disclosure = Disclosure.READ
+    __slots__ = ("bodies", "disclosure", "params", "registry", "session", "visibility")
+
+    def __init__(
+        self,
+        *,
+        registry: RegistrySnapshot,
+        # Any: params of every type, each looked up by its own.
+        params: Mapping[type[Any], object],
+        visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
+        bodies: Mapping[SectionPath, str] = NOTHING,
+        session: StateView | None = None,
+        disclosure: Disclosure = Disclosure.READ,
+    ) -> None:
+        self.registry = registry
+        self.params = params
+        self.visibility = visibility
+        self.bodies = bodies
+        self.session = session
+        self.disclosure = disclosure
+
+    def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
+        """This scene with further visibility overrides, which beat those it has."""
+        return Scene(
+            registry=self.registry,
+            params=self.params,
+            visibility={**self.visibility, **visibility},
+            bodies=self.bodies,
+            session=self.session,
+            disclosure=self.disclosure,
+        )
 
     def visits(self, start: int = 0, end: int | None = None) -> list[Visit]:
         """The sections shown among `registry.sections[start:end]`, in order.
@@ -62,6 +84,7 @@ class Scene:
         """
         nodes = self.registry.sections
         get_params, overrides = self.params.get, self.visibility
+        full, session = SectionVisibility.FULL, self.session
         stop = len(nodes) if end is None else end
         index = start
         found: list[Visit] = []
@@ -79,24 +102,21 @@ class Scene:
                     params = node.default if node.default is not None else _build(node, built)
             shown = overrides.get(node.path) if overrides else None
             if shown is None:
-                shown = node.visibility if node.selector is None else _selected(node, params, self.session)
-            found.append(Visit(node, params, shown))
-            index = index + 1 if shown is SectionVisibility.FULL else node.end
+                shown = node.visibility if node.selector is None else _selected(node, params, session)
+            found.append((node, params, shown))
+            index = index + 1 if shown is full else node.end
         return found
 
     def write(self, visits: Sequence[Visit]) -> Written:
         """Text and tools of the visited sections. Raises `PromptRenderError` when a section cannot be rendered."""
         parts: list[str] = []
         tools: list[AnyTool] = []
-        bodies = self.bodies
+        summarized: list[SectionNode] = []
+        bodies, full = self.bodies, SectionVisibility.FULL
         for node, params, visibility in visits:
             section, path = node.section, node.path
             try:
-                if visibility is SectionVisibility.SUMMARY:
-                    body = section.render_summary(params, path=path).rstrip()
-                    suffix = summary_suffix(self.disclosure, node)
-                    body = f"{body}\n\n{suffix}" if body else suffix
-                else:
+                if visibility is full:
                     if bodies and path in bodies and section.accepts_overrides:
                         body = section.render_override(bodies[path], params, path=path).rstrip()
                     else:
@@ -105,6 +125,11 @@ class Scene:
                         body = f"{body}\n\n{node.examples}" if body else node.examples
                     if node.tools:
                         tools += node.tools
+                else:
+                    body = section.render_summary(params, path=path).rstrip()
+                    suffix = summary_suffix(self.disclosure, node)
+                    summarized.append(node)
+                    body = f"{body}\n\n{suffix}" if body else suffix
             except PromptError:
                 raise
             except Exception as error:  # a section's own code; its author needs the path
@@ -112,7 +137,7 @@ class Scene:
                     f"{type(section).__name__} failed to render: {type(error).__name__}: {error}", section_path=path
                 ) from error
             parts.append(f"{node.heading}\n\n{body}" if body else node.heading)
-        return Written(parts, tools)
+        return Written(parts, tools, summarized)
 
     def is_enabled(self, node: SectionNode) -> bool:
         """Whether the section and all those above it are enabled, at whatever visibility."""
@@ -121,7 +146,7 @@ class Scene:
 
     def visibility_of(self, node: SectionNode) -> SectionVisibility:
         """The effective visibility of an enabled section by itself, whatever is above it."""
-        return Scene.visits(self, node.index, node.index + 1)[0].visibility
+        return self.visits(node.index, node.index + 1)[0][2]
 
     def _enabled(self, node: SectionNode, built: dict[type[Any], object]) -> bool:
         enabled = node.enabled
@@ -140,7 +165,7 @@ class Scene:
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
     """The visibility overrides that `session` holds; none without a session."""
     latest = None if session is None else session[VisibilityOverrides].latest()
-    return {} if latest is None else latest.overrides
+    return NOTHING if latest is None else latest.overrides
 
 
 def _build(node: SectionNode, built: dict[type[Any], object]) -> object:

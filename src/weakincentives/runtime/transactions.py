@@ -22,31 +22,44 @@ class CompositeSnapshot(NamedTuple):
 
     # Any: only the part that made a snapshot reads it.
     parts: tuple[tuple[Snapshotable, Any], ...]
+    tag: str = ""
 
 
-def create_snapshot(session: SessionProtocol, resource_context: Iterable[Snapshotable] = ()) -> CompositeSnapshot:
-    """Captures the session and each snapshotable resource."""
-    return CompositeSnapshot(tuple([(part, part.snapshot()) for part in (session, *resource_context)]))
+def create_snapshot(
+    session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
+) -> CompositeSnapshot:
+    """Captures the session and each snapshotable resource; `tag` names the snapshot in logs."""
+    return CompositeSnapshot(tuple([(part, part.snapshot()) for part in (session, *resource_context)]), tag)
 
 
 def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     """Puts back everything that `snapshot` captured, newest part first.
 
-    A part that fails to go back is logged and the rest go on; what failed is raised at the end as an `ExceptionGroup`.
+    A part that fails to go back is logged and the rest go on; what failed is raised at the end as an `ExceptionGroup`,
+    or alone when it is no `Exception`, such as a `KeyboardInterrupt`.
     """
     failures: list[Exception] = []
+    interrupt: BaseException | None = None
     for part, captured in reversed(snapshot.parts):
         try:
             part.restore(captured)
-        except Exception as error:
-            _log.exception("Undo failed", extra={"part": type(part).__name__})
-            failures.append(error)
+        except BaseException as error:
+            _log.exception("Undo failed", extra={"part": type(part).__name__, "tag": snapshot.tag})
+            if isinstance(error, Exception):
+                failures.append(error)
+            else:
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
     if failures:
-        raise ExceptionGroup("some parts could not be put back", failures)
+        raise ExceptionGroup(f"{len(failures)} of {len(snapshot.parts)} parts could not be put back", failures)
 
 
 class Transaction:
-    """A block that leaves no trace when it raises, `ControlFlow` excepted, or when `rollback()` is called in it."""
+    """A block that leaves no trace when it raises, `ControlFlow` excepted.
+
+    What ends the block goes on from it as it was raised; parts that could not be put back are logged and noted on it.
+    """
 
     __slots__ = ("_resources", "_session", "_snapshot", "tag")
 
@@ -57,22 +70,27 @@ class Transaction:
         self.tag = tag
 
     def __enter__(self) -> Self:
-        self._snapshot = create_snapshot(self._session, self._resources)
+        self._snapshot = create_snapshot(self._session, self._resources, self.tag)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, ControlFlow):
-            self.rollback()
-        self._snapshot = None
+        snapshot, self._snapshot = self._snapshot, None
+        if error is None or snapshot is None or isinstance(error, ControlFlow):
+            return
+        try:
+            restore_snapshot(snapshot)
+        except ExceptionGroup as failed:  # it must not displace a cancellation or an interrupt
+            error.add_note(f"While undoing {snapshot.tag!r}, {failed}")
 
     def rollback(self) -> None:
-        """Puts everything back to the start of the block; outside the block and at a second call it does nothing."""
+        """Puts everything back to the start of the block, which goes on from there; outside of it does nothing.
+
+        Raises an `ExceptionGroup` of what could not be put back.
+        """
         if self._snapshot is not None:
-            snapshot, self._snapshot = self._snapshot, None
-            _log.debug("Rolling back", extra={"tag": self.tag})
-            restore_snapshot(snapshot)
+            restore_snapshot(self._snapshot)
 
 
 def tool_transaction(

@@ -6,15 +6,14 @@ history against dozens of shapes at every request, which the codecs have no use 
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakKeyDictionary
 
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.renderer import RenderedPrompt
-from ..codec import Codec, CodecOptions, Wire, malformed
+from ..codec import Codec, CodecOptions, Wire, decoded, malformed
 from ..core import LoopAdapter, OutputT
 from ..errors import DeadlineExceededError, PromptEvaluationError
 from ..faults import request_fault, status_fault
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     import openai
 
 __all__ = ["OpenAIAdapter"]
+
+type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpenAI"]
 
 _PROVIDER = "openai"
 
@@ -73,7 +74,7 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         self._client_arguments: Wire = {"base_url": base_url, "api_key": api_key, "max_retries": max_retries}
         self._client = client
         self._given_async_client = async_client
-        self._async_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI] = WeakKeyDictionary()
+        self._async_clients: dict[asyncio.AbstractEventLoop, _HeldClient] = {}
         self._lock = Lock()
         unstored = {"store": False, "include": ["reasoning.encrypted_content"]}
         self._options = CodecOptions(
@@ -95,24 +96,31 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
 
         with self._lock:
             if self._client is None:
-                client = openai.OpenAI(**self._client_arguments)
-                _checked_key(client.api_key)
-                self._client = client
+                self._client = openai.OpenAI(**self._client_arguments)
             return self._client
 
-    def async_client(self) -> "openai.AsyncOpenAI":
-        """The client of the running event loop, made on first use: connections cannot move between loops."""
-        import openai
+    async def async_client(self) -> "openai.AsyncOpenAI":
+        """The client of the running event loop, made on first use: connections cannot move between loops.
 
+        It is closed with the loop, as `asyncio.run` does it; a given client is the caller's to close.
+        """
         if self._given_async_client is not None:
             return self._given_async_client
         loop = asyncio.get_running_loop()
-        with self._lock:
-            if loop not in self._async_clients:
-                client = openai.AsyncOpenAI(**self._client_arguments)
-                _checked_key(client.api_key)
-                self._async_clients[loop] = client
-            return self._async_clients[loop]
+        if loop not in self._async_clients:
+            held = self._hold_client(loop)
+            self._async_clients[loop] = held, await anext(held)
+        return self._async_clients[loop][1]
+
+    async def _hold_client(self, loop: asyncio.AbstractEventLoop) -> "AsyncGenerator[openai.AsyncOpenAI]":
+        """A generator, because these are what a loop ends before it closes."""
+        import openai
+
+        async with openai.AsyncOpenAI(**self._client_arguments) as client:
+            try:
+                yield client
+            finally:
+                self._async_clients.pop(loop, None)
 
     @property
     def path(self) -> str:
@@ -134,7 +142,7 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
                 "the deadline passed during a request", phase="limit", code="deadline", provider=_PROVIDER
             )
         match error:
-            case openai.APITimeoutError():
+            case openai.APITimeoutError() | TimeoutError():
                 return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
             case openai.APIConnectionError():
                 cause = type(error.__cause__ or error).__name__
@@ -149,12 +157,10 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
                     message=str(body.get("message") or "no message"),
                     code=None if error.code is None else str(error.code),
                     retry_after=error.response.headers.get("retry-after"),
-                    secret=str(self._client.api_key if self._client else self._client_arguments["api_key"] or ""),
+                    secret=_sent_key(error),
                 )
-            case openai.APIResponseValidationError() | json.JSONDecodeError() | UnicodeDecodeError():
+            case openai.APIResponseValidationError() | json.JSONDecodeError() | UnicodeDecodeError() | RecursionError():
                 return malformed(_PROVIDER, "it is no JSON of this API")
-            case PromptEvaluationError():
-                return error
             case openai.OpenAIError():
                 return request_fault(_PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY")
             case _:
@@ -175,10 +181,14 @@ class _OpenAIConversation:
         adapter = self._adapter
         try:
             seconds = adapter.timeout(request.deadline)
-            reply = adapter.client().post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
+            client = adapter.client()
+            _check_key(client.api_key)
+            reply = client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
+        except PromptEvaluationError:
+            raise
         except Exception as error:
             raise adapter.fault(error, request.deadline) from _harmless(error)
-        return self._codec.decode(reply)
+        return decoded(self._codec, reply, _PROVIDER)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         payload = self._codec.encode(request)
@@ -187,19 +197,31 @@ class _OpenAIConversation:
         try:
             # The SDK's retries start anew each time; the deadline bounds them all together.
             async with asyncio.timeout(None if request.deadline is None else seconds):
-                client = adapter.async_client()
+                client = await adapter.async_client()
+                _check_key(client.api_key)
                 reply = await client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
+        except PromptEvaluationError:
+            raise
         except Exception as error:
             raise adapter.fault(error, request.deadline) from _harmless(error)
-        return self._codec.decode(reply)
+        return decoded(self._codec, reply, _PROVIDER)
 
 
 def _harmless(error: Exception) -> Exception | None:
-    """`error` as a cause to show, unless its own causes could quote the request's headers and with them the key."""
-    return None if isinstance(error.__cause__, Exception) else error
+    """`error` as a cause to show, unless it or its causes could quote the request's headers and with them the key."""
+    import openai
+
+    key = _sent_key(error) if isinstance(error, openai.APIStatusError) else ""
+    return None if isinstance(error.__cause__, Exception) or (key and key in str(error)) else error
 
 
-def _checked_key(key: str) -> None:
+def _sent_key(error: "openai.APIStatusError") -> str:
+    """The key in the headers of the request that failed."""
+    headers = error.request.headers
+    return headers.get("authorization", "").removeprefix("Bearer ") or headers.get("api-key", "")
+
+
+def _check_key(key: str) -> None:
     """Refuses a key that no header can hold: the HTTP library would quote it whole in its error."""
     if not key.isascii() or not key.isprintable() or " " in key:
         raise request_fault(

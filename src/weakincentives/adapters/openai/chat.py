@@ -2,7 +2,7 @@
 
 from typing import Any, assert_never
 
-from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, usage_of
+from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, provider_failed, usage_of
 from ..inner_loop import ProviderRequest
 from ..tool_spec import OutputSpec, ToolSpec
 from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
@@ -10,7 +10,7 @@ from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessag
 __all__ = ["ChatCodec"]
 
 _USAGE = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
-_FINISH: dict[object, Finish] = {
+_FINISH: dict[str, Finish] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
@@ -50,6 +50,8 @@ class ChatCodec:
         match reply:
             case {"choices": [{"message": dict() as message, **choice}, *_]}:
                 pass
+            case {"error": {"message": said}}:  # some gateways report a failure with status 200
+                raise provider_failed(self._provider, said)
             case _:
                 raise malformed(self._provider, "no choices with a message")
         wire: Wire = {key: value for key, value in message.items() if value not in (None, [])}
@@ -64,10 +66,10 @@ class ChatCodec:
                     calls.append(call)
                 case _:
                     raise malformed(self._provider, "a tool call without a function")
-        content, refusal = message.get("content"), message.get("refusal")
-        finish = _FINISH.get(choice.get("finish_reason"), "tool_calls" if calls else "stop")
+        refusal = _text(message.get("refusal"))
+        finish = _FINISH.get(str(choice.get("finish_reason")), "tool_calls" if calls else "stop")
         return AssistantMessage(
-            text=refusal or (content if isinstance(content, str) else _joined(content)),
+            text=refusal or _text(message.get("content")),
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
             usage=usage_of(reply.get("usage"), _USAGE),
@@ -122,7 +124,9 @@ def _assistant(message: AssistantMessage) -> Wire:
     return {"role": "assistant", "content": message.text, **({"tool_calls": calls} if calls else {})}
 
 
-def _joined(content: Any) -> str:  # Any: some servers send a list of parts
-    """The text of content parts."""
+def _text(content: Any) -> str:  # Any: a text, null, or from some servers a list of parts
+    """The text that `content` holds."""
+    if isinstance(content, str):
+        return content
     parts = content if isinstance(content, list) else ()
     return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))

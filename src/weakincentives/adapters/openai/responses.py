@@ -2,8 +2,7 @@
 
 from typing import Any, assert_never
 
-from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, usage_of
-from ..errors import PromptEvaluationError
+from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, provider_failed, usage_of
 from ..inner_loop import ProviderRequest
 from ..tool_spec import OutputSpec, ToolSpec
 from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
@@ -43,9 +42,9 @@ class ResponsesCodec:
         """All output items of a reply."""
         match reply:
             case {"error": {"message": message}}:
-                raise PromptEvaluationError(
-                    str(message), phase="response", code="provider_failed", provider=self._provider
-                )
+                raise provider_failed(self._provider, message)
+            case {"status": "failed" | "cancelled" | "queued" | "in_progress" as status}:
+                raise provider_failed(self._provider, f"the response is {status}")
             case {"output": list() as items}:
                 pass
             case _:
@@ -56,8 +55,8 @@ class ResponsesCodec:
         for index, item in enumerate(items):
             match item:
                 case {"type": "message", "content": list() as parts}:
-                    texts += [part["text"] for part in parts if part.get("type") == "output_text"]
-                    refusals += [part["refusal"] for part in parts if part.get("type") == "refusal"]
+                    texts += [text for part in parts if (text := _part(part, "output_text", "text"))]
+                    refusals += [text for part in parts if (text := _part(part, "refusal", "refusal"))]
                 case {"type": "function_call"}:
                     fallback = f"call_{len(self._input)}_{index}"
                     call = call_of(item.get("call_id"), item.get("name"), item.get("arguments"), fallback_id=fallback)
@@ -118,11 +117,21 @@ def _assistant(message: AssistantMessage) -> list[Any]:  # Any: the provider's i
     ]
 
 
+def _part(part: object, kind: str, key: str) -> str:
+    """The text of a content part of this kind; `""` for any other."""
+    match part:
+        case {"type": found, **rest} if found == kind:
+            text = rest.get(key)
+            return text if isinstance(text, str) else ""
+        case _:
+            return ""
+
+
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
     match reply:
-        case {"incomplete_details": {"reason": "max_output_tokens"}}:
-            return "length"
         case {"incomplete_details": {"reason": "content_filter"}}:
             return "content_filter"
+        case {"status": "incomplete"} | {"incomplete_details": {"reason": "max_output_tokens"}}:
+            return "length"
         case _:
             return "tool_calls" if calls else "stop"

@@ -61,6 +61,8 @@ _EVENT = "__weakincentives_event__"
 def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E], S]]:
     """Marks a method of a frozen dataclass as the way from one state to the next on events of type `on`.
 
+    A subclass may override the method, with or without the mark. Raises `TypeError` for a second mark on one method.
+
     >>> from dataclasses import dataclass, replace
     >>> from weakincentives.runtime.session import Session, reducer
     >>> @dataclass(frozen=True)
@@ -81,6 +83,10 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
     """
 
     def mark(method: Callable[[S, E], S]) -> Callable[[S, E], S]:
+        if hasattr(method, _EVENT):
+            raise TypeError(
+                f"{method.__qualname__} is the reducer of an event already; write one method for each event"
+            )
         setattr(method, _EVENT, on)
         return method
 
@@ -107,10 +113,10 @@ class DeclaredReducer:
 
 def declared_reducers(state_type: type) -> tuple[DeclaredReducer, ...]:
     """The reducers that `state_type` and its bases declare with `reducer`."""
-    found: dict[str, DeclaredReducer] = {}
+    found: dict[str, type] = {}
     for base in reversed(state_type.__mro__):
         for name, member in vars(base).items():
             event_type = getattr(member, _EVENT, None)
             if event_type is not None:
-                found[name] = DeclaredReducer(event_type, member)
-    return tuple(found.values())
+                found[name] = event_type
+    return tuple(DeclaredReducer(event_type, getattr(state_type, name)) for name, event_type in found.items())

@@ -1,9 +1,9 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
 from collections.abc import Callable, Iterator
+from os import urandom
 from threading import RLock
 from typing import Any
-from uuid import uuid4
 
 from ...ports import EventBus, SliceView
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
@@ -21,11 +21,11 @@ class Slice[T]:
     Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
     """
 
-    __slots__ = ("_length", "_lock", "_log", "_reducers", "policy", "slice_type")
+    __slots__ = ("_length", "_lock", "_log", "_register", "policy", "slice_type")
 
-    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, reducers: "_Reducers") -> None:
+    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, register: "_Register") -> None:
         self._lock = lock
-        self._reducers = reducers
+        self._register = register
         self._log: Log[T] = Log([])
         self._length = 0
         self.slice_type = slice_type
@@ -63,9 +63,8 @@ class Slice[T]:
             self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
 
     def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
-        """Folds later events of `event_type` into this slice by `reducer`."""
-        with self._lock:
-            self._reducers.setdefault(event_type, []).append((self, reducer))
+        """Folds later events of exactly `event_type` into this slice by `reducer`."""
+        self._register(event_type, self, reducer)
 
     def __len__(self) -> int:
         return self._length
@@ -102,7 +101,13 @@ class Slice[T]:
 
 
 # Any: reducers of every slice and event type stand side by side.
-type _Reducers = dict[type[Any], list[tuple[Slice[Any], Reducer[Any, Any]]]]
+type _Row = list[tuple[Slice[Any], Reducer[Any, Any]]]
+type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
+
+
+def _keep(_view: SliceView[Any], event: Any) -> SliceOp[Any]:
+    """Telemetry stays in its own LOG slice, whoever else folds it."""
+    return Append(event)
 
 
 class Session:
@@ -110,7 +115,8 @@ class Session:
 
     `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered for its type, in
     order; an event type without reducers is appended to its own slice. Telemetry published on `bus` is kept in LOG
-    slices; everything else is STATE and goes back with `restore`. Safe for use by many threads.
+    slices whether or not there are reducers for it, unless its own slice has one; everything else is STATE and goes
+    back with `restore`. Safe for use by many threads.
     """
 
     def __init__(self, *, bus: EventBus | None = None, session_id: str | None = None) -> None:
@@ -118,8 +124,9 @@ class Session:
         # Any: slices of every type live side by side; `__getitem__` gives each its type back.
         self._slices: dict[type[Any], Slice[Any]] = {}
         self._state: list[Slice[Any]] = []
-        self._reducers: _Reducers = {}
-        self.session_id = session_id or uuid4().hex
+        self._reducers: dict[type[Any], _Row] = {}
+        self._installed: set[type[Any]] = set()
+        self.session_id = session_id or urandom(16).hex()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
         self.bus.subscribe(Event, self._record)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
@@ -130,50 +137,78 @@ class Session:
 
     def dispatch(self, event: object, /) -> None:
         """Folds `event` into every slice that has a reducer for its type; all of them change, or none does."""
+        kind = type(event)
         with self._lock:
-            reducers = self._reducers.get(type(event))
+            reducers = self._reducers.get(kind)
             if reducers is None:
-                self[type(event)].append(event)
+                self[kind].append(event)
             elif len(reducers) == 1:
                 target, reduce = reducers[0]
                 target.apply(reduce(target, event))
             else:
-                for target, op in [(target, reduce(target, event)) for target, reduce in reducers]:
-                    target.apply(op)
+                before = [(target, target.capture()) for target, _ in reducers]
+                try:
+                    for target, reduce in reducers:
+                        target.apply(reduce(target, event))
+                except BaseException:
+                    for target, captured in before:
+                        target.put_back(captured)
+                    raise
 
     def install[S](self, state_type: type[S], *, initial: Callable[[], S] | None = None) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
         `initial` makes the state that the first event starts from, by default `state_type()`. Raises `TypeError` when
-        nothing is declared.
+        nothing is declared and `ValueError` when the type is installed already: its events would count twice.
         """
         declared = declared_reducers(state_type)
         if not declared:
             raise TypeError(f"{state_type.__name__} declares no reducers; mark methods with @reducer(on=Event)")
-        for one in declared:
-            self[state_type].register(one.event_type, one.over(initial or state_type))
+        with self._lock:
+            if state_type in self._installed:
+                raise ValueError(f"{state_type.__name__} is installed in this session already; install it once")
+            self._installed.add(state_type)
+            for one in declared:
+                self[state_type].register(one.event_type, one.over(initial or state_type))
 
     def snapshot(self) -> SessionSnapshot:
         """The content of every STATE slice, as a value; O(number of slices)."""
         with self._lock:
-            return SessionSnapshot({held.slice_type: held.capture() for held in self._state})
+            return SessionSnapshot({held.slice_type: held.capture() for held in self._state}, self._lock)
 
     def restore(self, snapshot: SessionSnapshot, /) -> None:
-        """Puts every STATE slice back to `snapshot`; slices that it does not know become empty. LOG slices stay."""
+        """Puts every STATE slice back to `snapshot`; slices that it does not know become empty. LOG slices stay.
+
+        A snapshot of another session does as well: from then on the two go separate ways.
+        """
         with self._lock:
+            slices = snapshot.slices
+            if snapshot.owner is not self._lock:
+                slices = {of: (Log([], log, length), length) for of, (log, length) in slices.items()}
+                for slice_type in slices:
+                    self._open(slice_type)
             for held in self._state:
-                held.put_back(snapshot.slices.get(held.slice_type))
+                held.put_back(slices.get(held.slice_type))
 
     def _open[T](self, slice_type: type[T]) -> Slice[T]:
         with self._lock:
             if (found := self._slices.get(slice_type)) is not None:
                 return found
             log = issubclass(slice_type, Event)
-            opened = Slice(slice_type, SlicePolicy.LOG if log else SlicePolicy.STATE, self._lock, self._reducers)
+            opened = Slice(slice_type, SlicePolicy.LOG if log else SlicePolicy.STATE, self._lock, self._register)
             self._slices[slice_type] = opened
             if not log:
                 self._state.append(opened)
             return opened
+
+    # Any: as in `_Row`.
+    def _register(self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]) -> None:
+        with self._lock:
+            row = [entry for entry in self._reducers.get(event_type, ()) if entry[1] is not _keep]
+            row.append((target, reduce))
+            if issubclass(event_type, Event) and all(held.slice_type is not event_type for held, _ in row):
+                row.insert(0, (self[event_type], _keep))
+            self._reducers[event_type] = row
 
     def _record(self, event: Event) -> None:
         if event.session_id is None or event.session_id == self.session_id:

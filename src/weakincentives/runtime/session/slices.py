@@ -37,7 +37,7 @@ type SliceOp[T] = Append[T] | Replace[T]
 
 
 class Log[T]:
-    """Values on top of the first `base_length` values of `base`. Only the holder of the newest length appends."""
+    """Values on top of the first `base_length` values of `base`. One slice of one session appends to it."""
 
     __slots__ = ("base", "base_length", "pinned", "values")
 

@@ -13,3 +13,5 @@ class SessionSnapshot(NamedTuple):
 
     # Any: a session holds slices of every type.
     slices: Mapping[type[Any], tuple[Log[Any], int]]
+    owner: object
+    """Stands for the session that goes on appending to these logs; any other one may only build on top of them."""

@@ -1,0 +1,89 @@
+"""Runs the workloads, prints their table and writes it to RESULTS.md: `python -m benchmarks [W3 W7 …]`."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks import (
+    w1_import,
+    w2_render,
+    w2b_construct,
+    w3_tool_calls,
+    w4_session,
+    w5_transactions,
+    w7_serde,
+    w8_memory,
+)
+from benchmarks.measure import Row
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+WORKLOADS = {
+    "W1": w1_import,
+    "W2": w2_render,
+    "W2b": w2b_construct,
+    "W3": w3_tool_calls,
+    "W4": w4_session,
+    "W5": w5_transactions,  # W4b too
+    "W7": w7_serde,
+    "W8": w8_memory,
+}
+HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
+JUDGED = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}
+
+
+def cells(row: Row) -> Iterator[str]:
+    peers = "".join(f"; {name} {took:.2f}" for name, took in row.took.items() if name not in {"ours", "floor"})
+    yield row.workload
+    yield f"{row.case} ({row.unit}{peers})"
+    yield f"{row.took['floor']:.2f}" if "floor" in row.took else ""
+    yield f"{row.took['ours']:.2f}"
+    yield JUDGED[row.judged].format(row.figure)
+    yield f"≤ {JUDGED[row.judged].format(row.target)}"
+    yield "yes" if row.met else "**no**"
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The rows as a Markdown table that can be read as text, too."""
+    lines = [HEAD, *(tuple(cells(row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
+    return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
+
+
+def versions() -> str:
+    found: list[str] = []
+    for name in ("weakincentives", "pydantic", "jinja2", "msgspec"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} not installed")
+    return ", ".join(found)
+
+
+def main(wanted: list[str]) -> None:
+    rows: list[Row] = []
+    for name, workload in WORKLOADS.items():
+        if not wanted or name in wanted:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            rows += workload.rows()
+    text = f"""# What it costs
+
+Written by `make bench`: medians of CPU time, candidates taking turns. A floor is the least that plain Python needs for
+the same work; `benchmarks/` says how each is done and checks that both give the same.
+
+{datetime.now(UTC):%Y-%m-%d}, {platform.python_implementation()} {platform.python_version()}, {platform.system()} \
+{platform.machine()}, {os.cpu_count()} cores; {versions()}.
+
+{table(rows)}
+"""
+    print(text)
+    if not wanted:
+        RESULTS.write_text(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

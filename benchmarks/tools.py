@@ -1,0 +1,82 @@
+"""A provider without latency and a search tool: what W3 and W8 run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from time import process_time
+from typing import Any
+
+from benchmarks.measure import MICRO, ROUNDS, Row
+from weakincentives.adapters.core import LoopAdapter, PromptResponse
+from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, RenderedPrompt, Tool
+from weakincentives.prompt.tool import ToolHandler
+from weakincentives.runtime.session import Session
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The conversation of an `Instant` adapter: the replies in order, at once, and the CPU time of each question."""
+
+    replies: Sequence[AssistantMessage]
+    asked_at: list[float]
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        self.asked_at.append(process_time())
+        return self.replies[request.turn - 1]
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        return self.ask(request)
+
+
+class Instant(LoopAdapter[Any]):  # Any: prompts of every output
+    """Calls `tool` once for each of `arguments`, one call a turn, and is then done."""
+
+    name = "instant"
+
+    def __init__(self, tool: str, arguments: Sequence[str]) -> None:
+        super().__init__(config=InnerLoopConfig(max_turns=None))
+        calls = [ToolCall(f"call_{i}", tool, text) for i, text in enumerate(arguments)]
+        messages = [AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in calls]
+        self._replies = [*messages, AssistantMessage(text="done")]
+        self.asked_at: list[float] = []
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> Replies:  # Any: as above
+        self.asked_at = []
+        return Replies(self._replies, self.asked_at)
+
+
+# Any: handlers of all types.
+def template(tool: str, handler: ToolHandler[Any, Any]) -> PromptTemplate[None]:
+    tools: list[Tool[Any, Any]] = [Tool(name=tool, handler=handler)]
+    section = MarkdownSection(title="Task", template="Search until you know.", tools=tools)
+    return PromptTemplate(ns="bench", key="run", sections=[section])
+
+
+def evaluate(adapter: Instant, prompt: PromptTemplate[None]) -> PromptResponse[None]:
+    """One evaluation in a session of its own."""
+    return adapter.evaluate(Prompt(prompt), session=Session())
+
+
+def answers(response: PromptResponse[None]) -> list[str]:
+    """What the model was answered, call by call."""
+    return [message.content for message in response.transcript if isinstance(message, ToolMessage)]
+
+
+def last_tenth(workload: str, adapter: Instant, prompt: PromptTemplate[None]) -> Row:
+    """Whether the calls at the end of a long run cost what those at its start do."""
+    tenths: list[list[float]] = []
+    for _ in range(ROUNDS):
+        evaluate(adapter, prompt)
+        tenth = len(adapter.asked_at) // 10
+        spans = pairwise(adapter.asked_at[::tenth])
+        tenths.append([(after - before) / tenth * MICRO for before, after in spans])
+    first, *_, last = map(median, zip(*tenths, strict=True))
+    case = "last tenth of K = 1000 (floor: its first tenth), per call"
+    return Row(workload=workload, case=case, unit="µs", took={"floor": first, "ours": last}, target=1.2)
+
+
+to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=vars).encode

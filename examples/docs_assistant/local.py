@@ -1,0 +1,32 @@
+"""The small local model as an adapter."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from examples.local_model import find_weights, serve_model
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.openai import OpenAIAdapter
+
+__all__ = ["local_model"]
+
+
+@contextmanager
+def local_model() -> Iterator[tuple[str, OpenAIAdapter]]:
+    """What to call the model, and an adapter for it while the context lasts.
+
+    The server cannot hold a response format and tools at once, so the output is asked for in words.
+    """
+    weights = find_weights(lambda text: sys.stderr.write(f"{text}\n"))
+    with serve_model(weights) as url:
+        adapter = OpenAIAdapter(
+            "local",
+            api="chat",
+            base_url=url,
+            api_key="none",
+            max_retries=0,
+            structured_output="prompted",
+            options={"max_tokens": 400, "temperature": 0, "parallel_tool_calls": False},
+            config=InnerLoopConfig(max_turns=12),
+        )
+        yield f"{weights.stem} in this process (a small LLM)", adapter

@@ -1,0 +1,129 @@
+"""The assistant as a prompt: its sections, its two tools and its typed answer. This is the whole agent."""
+
+from dataclasses import dataclass, field
+
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+
+from .library import Library
+
+__all__ = ["Answer", "Project", "Question", "assistant"]
+
+
+@dataclass(frozen=True)
+class Project:
+    """What the documents are about, and which there are."""
+
+    name: str
+    catalogue: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the reader wants to know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The assistant's answer."""
+
+    answer: str = field(metadata={"description": "The answer in a few sentences, in the documents' own words."})
+    sources: list[str] = field(metadata={"description": "Paths of the documents that the answer was taken from."})
+
+
+@dataclass(frozen=True)
+class SearchParams:
+    query: str = field(metadata={"description": "What to look for, in a few telling words."})
+    limit: int = field(default=5, metadata={"description": "How many passages to give."})
+
+
+@dataclass(frozen=True)
+class Hit:
+    path: str
+    heading: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Hits:
+    hits: list[Hit]
+
+
+@dataclass(frozen=True)
+class ReadParams:
+    path: str = field(metadata={"description": "Path of a document, as a search or the catalogue gives it."})
+
+
+@dataclass(frozen=True)
+class Document:
+    path: str
+    text: str
+
+    def render(self) -> str:
+        """The document as it is written."""
+        return f"{self.path}\n\n{self.text}"
+
+
+def assistant(library: Library) -> PromptTemplate[Answer]:
+    """The assistant over `library`; its tools stand in a summarized section, which the model opens first."""
+
+    def search_docs(params: SearchParams, *, context: ToolContext) -> ToolResult[Hits]:  # noqa: ARG001
+        """Search the documentation for passages about something."""
+        found = library.search(params.query, max(1, min(params.limit, 10)))
+        hits = [Hit(one.path, " > ".join(one.headings), one.text) for one in found]
+        return ToolResult(message=f"{len(hits)} passages.", value=Hits(hits))
+
+    def read_doc(params: ReadParams, *, context: ToolContext) -> ToolResult[Document]:  # noqa: ARG001
+        """Read one document of the documentation whole."""
+        text = library.documents.get(params.path)
+        if text is None:
+            return ToolResult(
+                message=f"No document {params.path!r}. There are: {', '.join(library.documents)}.", success=False
+            )
+        return ToolResult(message=f"{library.title(params.path)}.", value=Document(params.path, text))
+
+    return PromptTemplate[Answer](
+        ns="examples/docs",
+        key="assistant",
+        sections=[
+            MarkdownSection[Project](
+                title="Role",
+                template="You answer questions about $name from its own documentation and from nothing else.",
+            ),
+            MarkdownSection[Question](title="Question", template="$text"),
+            MarkdownSection(
+                title="Rules",
+                template="Look the answer up before you give it.",
+                children=[
+                    MarkdownSection(title="Sources", template="Name each document that you took a statement from."),
+                    MarkdownSection(
+                        title="Gaps", template="Say so when the documentation does not answer the question."
+                    ),
+                ],
+            ),
+            MarkdownSection[Project](
+                title="Documentation",
+                key="documentation",
+                summary="The documentation of $name, with tools to search it and to read its documents.",
+                template="Search first; read a document whole when a passage is not enough.",
+                visibility=SectionVisibility.SUMMARY,
+                tools=[Tool(name="search_docs", handler=search_docs), Tool(name="read_doc", handler=read_doc)],
+                children=[MarkdownSection[Project](title="Catalogue", template="$catalogue")],
+            ),
+            MarkdownSection(title="Answer", template="Answer in a few sentences."),
+        ],
+    )
+
+
+def bound_params(library: Library, question: str) -> tuple[Project, Question]:
+    """The params of the assistant for one question."""
+    catalogue = "\n".join(f"- `{path}`: {library.title(path)}" for path in library.documents)
+    return Project("weakincentives", catalogue), Question(question)

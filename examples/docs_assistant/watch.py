@@ -1,0 +1,58 @@
+"""Shows a run as it happens: a subscriber that prints events, and the outline of a rendered prompt."""
+
+import json
+
+from rich.console import Console
+from rich.markup import escape
+from rich.tree import Tree
+
+from weakincentives import serde
+from weakincentives.prompt import RenderedPrompt
+from weakincentives.runtime.events import EventBus, ProviderCalled, ToolInvoked, ToolsInjected
+
+__all__ = ["Watch", "outline"]
+
+_WIDTH = 110
+
+
+def outline(rendered: RenderedPrompt[object], console: Console) -> None:
+    """Prints the sections with what each costs in characters, and the tools."""
+    tree = Tree(
+        f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {', '.join(t.name for t in rendered.tools)}"
+    )
+    branches: dict[tuple[str, ...], Tree] = {(): tree}
+    for (node, _, visibility), span in zip(rendered.visits, rendered.spans, strict=True):
+        label = f"{node.number}. {escape(node.section.title)} [dim]{visibility.value}, {span.end - span.start:,}[/]"
+        branches[node.path] = branches[node.path[:-1]].add(label)
+    console.print(tree)
+
+
+class Watch:
+    """Prints turns, tool calls and tools that arrive."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def attach(self, bus: EventBus) -> None:
+        """Listens to `bus` from now on."""
+        bus.subscribe(ProviderCalled, self._turn)
+        bus.subscribe(ToolInvoked, self._tool)
+        bus.subscribe(ToolsInjected, self._tools)
+
+    def _turn(self, event: ProviderCalled) -> None:
+        what = event.error or (f"{event.tool_calls} tool calls" if event.tool_calls else "answer")
+        self._line(
+            f"[bold cyan]turn {event.turn}[/] {escape(what)}",
+            f"{event.usage.total_tokens:,} tokens, {event.seconds:.2f} s",
+        )
+
+    def _tool(self, event: ToolInvoked) -> None:
+        arguments = "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
+        mark = "[green]✓[/]" if event.success else "[red]✗[/]"
+        self._line(f"  {mark} [bold]{event.name}[/] {escape(arguments)}", escape(" ".join(event.content.split())))
+
+    def _tools(self, event: ToolsInjected) -> None:
+        self._line(f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]", ", ".join(event.tool_names))
+
+    def _line(self, head: str, tail: str) -> None:
+        self._console.print(f"{head} [dim]{tail}[/]", no_wrap=True, overflow="ellipsis", crop=True)

@@ -1,0 +1,33 @@
+"""Serves a GGUF file with llama.cpp inside this process, on a free port of 127.0.0.1."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["serve_model"]
+
+_CONTEXT = 8192
+
+
+@contextmanager
+def serve_model(weights: Path) -> Iterator[str]:
+    """The base URL of an OpenAI-compatible server for `weights` while the context lasts; it asks for no key.
+
+    The chat template is ours: models of this size write a fenced JSON block more reliably than their own call syntax.
+    """
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(weights)
+    params.n_ctx = _CONTEXT
+    params.n_parallel = 1
+    params.cpuparams.n_threads = 2
+    params.use_jinja = True
+    params.chat_template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    server = xllamacpp.Server(params)
+    try:
+        yield f"{server.listening_address}/v1"
+    finally:
+        del server  # its destructor stops it

@@ -1,0 +1,75 @@
+"""The HTTP face: an OpenAI-compatible server on 127.0.0.1. What is said is in `wire`."""
+
+import json
+import threading
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from .wire import MODEL, BadRequest, respond
+
+_LARGEST = 32 * 1024 * 1024
+_MODELS = {
+    "object": "list",
+    "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "offline, no LLM"}],
+}
+
+
+@contextmanager
+def start_offline_model() -> Generator[str]:
+    """Serve on a free port of 127.0.0.1 while the context lasts; gives the `base_url`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] == "/v1/models":
+            self._send(200, _MODELS)
+        else:
+            self._refuse(BadRequest(f"Unknown route {self.path!r}.", status=404))
+
+    def do_POST(self) -> None:
+        try:
+            self._send(200, respond(self.path.partition("?")[0], self._body()))
+        except BadRequest as error:
+            self._refuse(error)
+        except Exception as error:  # our own fault must reach the client as an answer too
+            self._refuse(BadRequest(f"The offline model failed: {error!r}.", status=500))
+
+    def _body(self) -> object:
+        length = self.headers.get("content-length", "")
+        if not length.isdigit() or int(length) > _LARGEST:
+            self.close_connection = True  # what follows cannot be told apart from the next request
+            raise BadRequest(f"content-length must be a number up to {_LARGEST}, not {length!r}.")
+        try:
+            return json.loads(self.rfile.read(int(length)))
+        except ValueError as error:
+            raise BadRequest(f"The body is not JSON: {error}.") from error
+
+    def _refuse(self, error: BadRequest) -> None:
+        kind = "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+        detail = {"message": str(error), "type": kind, "param": error.param, "code": None}
+        self._send(error.status, {"error": detail})
+
+    def _send(self, status: int, value: Mapping[str, object]) -> None:
+        data = json.dumps(value, ensure_ascii=False).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
+        """Keep quiet: who starts the server prints what matters."""

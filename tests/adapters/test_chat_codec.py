@@ -1,0 +1,287 @@
+"""Chat Completions: neutral values to wire and back, without a wire."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import tool
+from support.codecs import ANY_JSON, Growth, Talk, broken, encoded
+from weakincentives.adapters.codec import CodecOptions, decoded
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.openai.chat import ChatCodec
+from weakincentives.adapters.tool_spec import OutputSpec, tool_to_spec
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from weakincentives.limits import TokenUsage
+
+SPEC = tool_to_spec(tool())
+LATE = tool_to_spec(tool(name="late"))
+OUTPUT = OutputSpec("Answer", {"type": "object"}, strict=True, wrapped=False)
+
+
+# Any: wire payloads.
+def codec(**options: Any) -> ChatCodec:
+    return ChatCodec(CodecOptions(model="m", **options), "openai")
+
+
+def reply(message: object, finish: object = "stop", **rest: object) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], **rest}
+
+
+def asks(*calls: object, finish: object = "tool_calls") -> dict[str, Any]:
+    return reply({"role": "assistant", "content": None, "tool_calls": list(calls)}, finish)
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "probe", "arguments": "{}"}}
+
+
+def test_a_conversation_is_encoded_turn_by_turn() -> None:
+    talk = Talk(codec(), "Go.", SPEC)
+    first = encoded(talk.request())
+    assert first == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Go."}],
+        "tools": [
+            {
+                "type": "function",
+                "function": {
+                    "name": "probe",
+                    "description": "For tests.",
+                    "parameters": SPEC.parameters,
+                    "strict": True,
+                },
+            }
+        ],
+    }
+    talk.hear(asks(CALL))
+    talk.say(ToolMessage("c1", "ok"), ToolsAdded((LATE,)), UserMessage("More."))
+    second = encoded(talk.request())
+    assert second["messages"] == [
+        *first["messages"],
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"},
+        {"role": "user", "content": "More."},
+    ]
+    assert [one["function"]["name"] for one in second["tools"]] == ["probe", "late"]
+    assert second["tools"][:1] == first["tools"]
+
+
+def test_without_tools_and_output_neither_is_sent() -> None:
+    assert encoded(Talk(codec(), "Go.").request()).keys() == {"model", "messages"}
+
+
+def test_extra_options_go_into_every_request_and_may_replace_the_rest() -> None:
+    body = encoded(Talk(codec(extra={"temperature": 0, "model": "other"}), "Go.").request())
+    assert (body["temperature"], body["model"]) == (0, "other")
+
+
+def test_the_role_of_the_prompt_is_a_choice() -> None:
+    talk = Talk(codec(prompt_role="system"), "Go.")
+    talk.request()
+    talk.hear(reply({"role": "assistant", "content": "?"}))
+    talk.say(UserMessage("More."))
+    assert [one["role"] for one in encoded(talk.request())["messages"]] == ["system", "assistant", "user"]
+
+
+def test_typed_output_is_asked_for_by_the_api_s_own_means() -> None:
+    body = encoded(Talk(codec(), "Go.", output=OUTPUT).request())
+    assert body["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "Answer", "schema": {"type": "object"}, "strict": True},
+    }
+
+
+def test_typed_output_is_asked_for_in_words_where_the_api_has_no_means() -> None:
+    body = encoded(Talk(codec(structured_output="prompted"), "Go.", output=OUTPUT).request())
+    assert "response_format" not in body
+    [message] = body["messages"]
+    assert message["content"].startswith("Go.\n\n")
+    assert message["content"].endswith('{"type": "object"}')
+
+
+def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
+    talk = Talk(codec(), "Go.")
+    talk.say(AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)), AssistantMessage(text="u"))
+    assert encoded(talk.request())["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "t",
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "probe", "arguments": "{"}}],
+        },
+        {"role": "assistant", "content": "u"},
+    ]
+
+
+# --- Reading
+
+
+def test_text_calls_usage_and_ending_are_read() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+    answer = codec().decode({**asks(CALL), "usage": usage})
+    assert answer.tool_calls == (ToolCall("c1", "probe", "{}"),)
+    assert (answer.finish, answer.usage, answer.text) == ("tool_calls", TokenUsage(9, 4, 3), "")
+
+
+@pytest.mark.parametrize("usage", [None, {}, [], {"prompt_tokens": None, "prompt_tokens_details": None}])
+def test_usage_that_is_not_told_counts_nothing(usage: object) -> None:
+    assert codec().decode(reply({"content": "x"}, usage=usage)).usage == TokenUsage()
+
+
+@pytest.mark.parametrize(
+    ("finish", "read"),
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("function_call", "tool_calls"),
+        (None, "stop"),
+        ("new_reason", "stop"),
+        (["odd"], "stop"),
+        (7, "stop"),
+    ],
+)
+def test_endings_are_read_as_an_open_list(finish: object, read: str) -> None:
+    assert codec().decode(reply({"content": "x"}, finish)).finish == read
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("x", "x"),
+        (None, ""),
+        ([{"type": "text", "text": "a"}, {"type": "image"}, "odd", {"text": 3}, {"text": "b"}], "ab"),
+        ({"odd": 1}, ""),
+        (5, ""),
+    ],
+)
+def test_content_may_be_text_null_or_parts(content: object, text: str) -> None:
+    assert codec().decode(reply({"role": "assistant", "content": content})).text == text
+
+
+def test_a_refusal_is_an_ending_of_its_own() -> None:
+    answer = codec().decode(reply({"content": None, "refusal": "I will not."}))
+    assert (answer.finish, answer.text) == ("refusal", "I will not.")
+
+
+@pytest.mark.parametrize(
+    ("item", "read"),
+    [
+        ({"function": {"name": "probe", "arguments": "{}"}}, ToolCall("call_1_0", "probe", "{}")),
+        ({"id": "", "function": {"name": "probe", "arguments": {"a": 1}}}, ToolCall("call_1_0", "probe", '{"a": 1}')),
+        ({"id": None, "function": {"name": "probe"}}, ToolCall("call_1_0", "probe", "{}")),
+        ({"id": 7, "function": {"name": None, "arguments": ""}}, ToolCall("7", "", "")),
+    ],
+)
+def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolCall) -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    answer = talk.hear(asks(item))
+    assert answer.tool_calls == (read,)
+    talk.say(ToolMessage(read.call_id, "ok"))
+    messages = encoded(talk.request())["messages"]
+    assert messages[-2]["tool_calls"][0]["id"] == messages[-1]["tool_call_id"] == read.call_id
+
+
+def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
+    message = {
+        "role": "assistant",
+        "content": "x",
+        "reasoning_content": "thought",
+        "extra": {"signature": "abc", "n": [1, 2.5, None]},
+        "tool_calls": [{**CALL, "extra_content": {"google": {"thought_signature": "s"}}, "index": 0}],
+    }
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    talk.hear(reply(message))
+    assert encoded(talk.request())["messages"][-1] == message
+
+
+def test_an_empty_answer_has_content_all_the_same() -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    talk.hear(reply({"role": "assistant", "content": None, "tool_calls": []}))
+    assert encoded(talk.request())["messages"][-1] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        "text",
+        {"choices": []},
+        {"choices": None},
+        {"choices": [None]},
+        {"choices": [{"message": None}]},
+        {"choices": {"0": {"message": {}}}},
+        asks("odd"),
+        asks({"id": "c1"}),
+        asks({"function": "probe"}),
+        reply({"tool_calls": "odd"}),
+        reply({"tool_calls": 5}),
+    ],
+    ids=repr,
+)
+def test_what_is_no_reply_is_malformed(value: object) -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        decoded(codec(), value, "openai")
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "malformed", "openai")
+
+
+def test_a_failure_told_with_status_200_is_a_failure() -> None:
+    with pytest.raises(PromptEvaluationError, match="upstream is down") as caught:
+        codec().decode({"error": {"message": "upstream is down", "code": 502}})
+    assert (caught.value.phase, caught.value.code) == ("response", "provider_failed")
+
+
+WHOLE: dict[str, Any] = {
+    "choices": [
+        {
+            "message": {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "x"}],
+                "refusal": None,
+                "tool_calls": [CALL],
+            },
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+    "error": None,
+}
+
+
+@given(broken(WHOLE))
+def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    try:
+        answer = talk.hear(value)
+    except PromptEvaluationError as error:
+        assert error.phase == "response"  # noqa: PT017 - either end will do
+        return
+    assert isinstance(answer.text, str)
+    assert all(isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls)
+    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    encoded(talk.request())
+
+
+@given(name=st.text(), arguments=st.text() | ANY_JSON)
+def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    answer = talk.hear(json.loads(json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))))
+    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    assert len(encoded(talk.request())["messages"]) == 3
+
+
+# --- What a turn costs
+
+
+def test_a_turn_appends_the_same_whatever_came_before() -> None:
+    growth = Growth(codec(), SPEC, lambda turn: asks({**CALL, "id": f"call_{turn:05}"}), "messages")
+    assert growth.at(1_000) == growth.at(10)
+    assert growth.at(10).objects == 2

@@ -1,0 +1,373 @@
+"""What every adapter that uses the inner loop does around it: events, limits, progress, buses."""
+
+import asyncio
+import copy
+import logging
+import pickle
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from support.agents import Args, answers, ok, prompt, recorded, tool
+from weakincentives.adapters.core import LoopAdapter, PromptResponse
+from weakincentives.adapters.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    LimitError,
+    PromptEvaluationError,
+    ThrottleError,
+    TurnLimitError,
+)
+from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
+from weakincentives.errors import WeakIncentivesError
+from weakincentives.limits import Budget, Deadline, TokenUsage
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt.errors import OutputParseError
+from weakincentives.prompt.renderer import RenderedPrompt
+from weakincentives.runtime.events import (
+    Event,
+    InProcessEventBus,
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+)
+from weakincentives.runtime.session import Append, Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+START = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+class Watch:
+    """A clock that stands until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+# --- Events
+
+
+def test_the_events_of_an_evaluation_come_in_order_and_say_what_happened() -> None:
+    session = Session()
+    events = recorded(session.bus, Event)
+    adapter = ScriptedAdapter[Any]([call(("probe", {"a": 1}), usage=TokenUsage(5, 2, 1)), say("done")])
+    response = adapter.evaluate(prompt(tool()), session=session)
+    rendered, asked, invoked, again, executed = events
+    assert isinstance(rendered, PromptRendered)
+    assert (rendered.ns, rendered.key, rendered.adapter, rendered.tool_names) == (
+        "tests",
+        "agent",
+        "scripted",
+        ("probe",),
+    )
+    assert isinstance(asked, ProviderCalled)
+    assert (asked.turn, asked.usage, asked.finish, asked.tool_calls, asked.error) == (
+        1,
+        TokenUsage(5, 2, 1),
+        "tool_calls",
+        1,
+        None,
+    )
+    assert isinstance(invoked, ToolInvoked)
+    assert (invoked.params, invoked.content, invoked.prompt_name) == (Args(1), "ok", "agent")
+    assert isinstance(again, ProviderCalled)
+    assert again.turn == 2
+    assert isinstance(executed, PromptExecuted)
+    assert (executed.text, executed.turns, executed.usage) == ("done", 2, TokenUsage(15, 7, 1))
+    assert {event.session_id for event in events} == {session.session_id}
+    assert (response.text, response.turns, response.usage) == ("done", 2, TokenUsage(15, 7, 1))
+    assert response.output is None
+    assert [type(message) for message in response.transcript] == [
+        UserMessage,
+        AssistantMessage,
+        ToolMessage,
+        AssistantMessage,
+    ]
+    assert isinstance(response.transcript, tuple)
+
+
+def test_a_rendered_prompt_is_evaluated_as_it_is() -> None:
+    rendered = prompt(text="First.").render()
+    adapter = ScriptedAdapter[Any]([say("done")])
+    adapter.evaluate(rendered, session=Session())
+    assert adapter.requests[0].messages == (UserMessage(rendered.text),)
+
+
+def test_a_rendering_without_its_prompt_is_refused() -> None:
+    template = prompt().template
+    bare = template.renderer.render(param_lookup={})
+    with pytest.raises(ValueError, match=r"rendered by Prompt\.render"):
+        ScriptedAdapter[Any]([]).evaluate(bare, session=Session())
+
+
+def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
+    adapter = ScriptedAdapter[Any]([say("done")])
+    adapter.evaluate(prompt(text="a\ud800b"), session=Session())
+    [message] = adapter.requests[0].messages
+    assert isinstance(message, UserMessage)
+    assert message.content.endswith("a?b")
+
+
+def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:
+    session, bus = Session(), InProcessEventBus()
+    own, foreign = recorded(session.bus, Event), recorded(bus, Event)
+    ScriptedAdapter[Any]([call(("probe", {})), say("done")]).evaluate(prompt(tool()), session=session, bus=bus)
+    assert own == []
+    assert len(foreign) == 5
+    kept = [*session[PromptRendered], *session[ProviderCalled], *session[ToolInvoked], *session[PromptExecuted]]
+    assert sorted(event.event_id for event in kept) == sorted(event.event_id for event in foreign)
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
+    foreign: bool,  # noqa: FBT001 - a case
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = Session()
+
+    def reduce(view: object, event: object) -> Append[Args]:
+        raise RuntimeError("reducer broke")
+
+    session[Args].register(ToolInvoked, reduce)
+    bus = InProcessEventBus() if foreign else None
+    adapter = ScriptedAdapter[Any]([call(("probe", {})), say("done")])
+    assert adapter.evaluate(prompt(tool()), session=session, bus=bus).text == "done"
+    assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
+
+
+def test_one_adapter_one_bus_two_sessions_do_not_mix() -> None:
+    bus = InProcessEventBus()
+    first, second = Session(bus=bus), Session(bus=bus)
+    adapter = ScriptedAdapter[Any]([call(("probe", {})), say("one"), say("two")])
+    adapter.evaluate(prompt(tool()), session=first)
+    adapter.evaluate(prompt(), session=second)
+    assert [len(session[ToolInvoked]) for session in (first, second)] == [1, 0]
+    assert [event.text for event in second[PromptExecuted].all()] == ["two"]
+
+
+# --- Limits
+
+
+def late(watch: Watch, seconds: float) -> Any:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        watch.passes(seconds)
+        return ToolResult("late")
+
+    return tool(handler)
+
+
+def test_a_deadline_that_has_passed_asks_nothing() -> None:
+    adapter = ScriptedAdapter[Any]([], clock=Watch())
+    with pytest.raises(DeadlineExceededError) as caught:
+        adapter.evaluate(prompt(), session=Session(), deadline=Deadline(START))
+    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("limit", "deadline", 0)
+    assert len(caught.value.transcript) == 1
+
+
+def test_a_handler_that_outlasts_the_deadline_is_recorded_and_the_next_call_answered_but_not_run() -> None:
+    watch, session = Watch(), Session()
+    adapter = ScriptedAdapter[Any]([call(("probe", {}), ("probe", {}))], clock=watch)
+    with pytest.raises(DeadlineExceededError) as caught:
+        adapter.evaluate(prompt(late(watch, 9)), session=session, deadline=Deadline.after(5, now=START))
+    assert [event.content for event in session[ToolInvoked].all()] == ["late"]
+    assert [(one.content, one.success) for one in answers(caught.value.transcript)] == [
+        ("late", True),
+        ("Not run: the evaluation ended.", False),
+    ]
+    assert (caught.value.turns, caught.value.usage) == (1, TokenUsage(10, 5))
+
+
+@pytest.mark.parametrize("where", ["argument", "rendered", "config", "budget", "config's budget"])
+def test_the_earliest_deadline_holds_wherever_it_was_set(where: str) -> None:
+    watch = Watch()
+    soon, much_later = Deadline.after(5, now=START), Deadline.after(500, now=START)
+    config = InnerLoopConfig(
+        deadline=soon if where == "config" else much_later,
+        budget=Budget(max_seconds=5) if where == "config's budget" else Budget(max_seconds=500),
+    )
+    adapter = ScriptedAdapter[Any]([call(("probe", {}))], clock=watch, config=config)
+    rendered = prompt(late(watch, 9)).render(deadline=soon if where == "rendered" else much_later)
+    with pytest.raises(DeadlineExceededError):
+        adapter.evaluate(
+            rendered,
+            session=Session(),
+            deadline=soon if where == "argument" else much_later,
+            budget=Budget(max_seconds=5) if where == "budget" else None,
+        )
+
+
+def test_handlers_are_told_the_deadline() -> None:
+    seen: list[Deadline | None] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        seen.append(context.deadline)
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter[Any]([call(("probe", {})), say("done")], clock=Watch())
+    adapter.evaluate(prompt(tool(handler)), session=Session(), budget=Budget(max_seconds=60))
+    assert seen == [Deadline(START + timedelta(seconds=60))]
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (Budget(max_tokens=15), "max_tokens=15 reached with 15"),
+        (Budget(max_input_tokens=10), "max_input_tokens=10"),
+        (Budget(max_output_tokens=5), "max_output_tokens=5"),
+        (Budget(max_calls=1), "max_calls=1"),
+        (Budget(max_tool_calls=1), "max_tool_calls=1"),
+    ],
+)
+@pytest.mark.parametrize("configured", [False, True])
+def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
+    budget: Budget,
+    said: str,
+    configured: bool,  # noqa: FBT001 - a case
+) -> None:
+    config = InnerLoopConfig(budget=budget if configured else Budget(max_calls=50))
+    adapter = ScriptedAdapter[Any]([call(("probe", {}))] * 9, config=config)
+    with pytest.raises(BudgetExceededError, match=said) as caught:
+        adapter.evaluate(prompt(tool()), session=Session(), budget=None if configured else budget)
+    assert (caught.value.turns, caught.value.usage) == (1, TokenUsage(10, 5))
+    assert (caught.value.phase, caught.value.code) == ("limit", "budget")
+
+
+def test_the_number_of_turns_is_bounded() -> None:
+    adapter = ScriptedAdapter[Any]([call(("probe", {}))] * 9, config=InnerLoopConfig(max_turns=3))
+    with pytest.raises(TurnLimitError) as caught:
+        adapter.evaluate(prompt(tool()), session=Session())
+    assert (caught.value.turns, caught.value.usage, len(answers(caught.value.transcript))) == (
+        3,
+        TokenUsage(30, 15),
+        3,
+    )
+    assert (caught.value.phase, caught.value.code) == ("limit", "turns")
+
+
+# --- Structured output
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    score: int = 0
+
+
+def test_a_typed_answer_is_repaired_with_all_faults_listed() -> None:
+    session = Session()
+    adapter = ScriptedAdapter[Any]([say('{"score": "x", "more": 1}'), say('{"text": "ok", "score": 2}')])
+    response = adapter.evaluate(prompt(output=Answer), session=session)
+    assert response.output == Answer("ok", 2)
+    asked = adapter.requests[1].messages[-1]
+    assert isinstance(asked, UserMessage)
+    assert all(name in asked.content for name in ("text: ", "score: ", "more: "))
+    assert [event.output for event in session[PromptExecuted].all()] == [Answer("ok", 2)]
+
+
+def test_repairs_are_bounded_and_end_in_an_evaluation_error() -> None:
+    session = Session()
+    adapter = ScriptedAdapter[Any]([say("no")] * 3)
+    with pytest.raises(PromptEvaluationError) as caught:
+        adapter.evaluate(prompt(output=Answer), session=session)
+    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("response", "output", 3)
+    assert isinstance(caught.value.__cause__, OutputParseError)
+    assert session[PromptExecuted].all() == ()
+
+
+def test_without_repairs_the_first_wrong_answer_ends_it() -> None:
+    adapter = ScriptedAdapter[Any]([say("no")], config=InnerLoopConfig(max_repairs=0))
+    with pytest.raises(PromptEvaluationError, match="after 0 repairs"):
+        adapter.evaluate(prompt(output=Answer), session=Session())
+
+
+# --- Errors
+
+
+def test_limits_and_throttling_are_evaluation_errors() -> None:
+    assert issubclass(ThrottleError, PromptEvaluationError)
+    for kind in (DeadlineExceededError, BudgetExceededError, TurnLimitError):
+        assert issubclass(kind, LimitError)
+    assert issubclass(LimitError, PromptEvaluationError)
+    assert issubclass(PromptEvaluationError, WeakIncentivesError)
+
+
+def test_an_error_says_where_what_and_the_remedy_in_one_line() -> None:
+    error = PromptEvaluationError(
+        "no such model", phase="request", code="not_found", provider="openai", status=404, remedy="check its name"
+    )
+    assert str(error) == "openai 404: no such model; check its name [request/not_found]"
+
+
+@pytest.mark.parametrize("kind", [PromptEvaluationError, ThrottleError, DeadlineExceededError])
+def test_an_error_survives_pickling_and_copying_with_all_it_knows(kind: type[PromptEvaluationError]) -> None:
+    error = kind("slow down", phase="request", code="throttled", provider="p", status=429, remedy="wait")
+    error.at(usage=TokenUsage(1, 2), turns=3, transcript=[UserMessage("hi")])
+    if isinstance(error, ThrottleError):
+        error.retry_after = timedelta(seconds=7)
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(twin) is kind
+        assert str(twin) == str(error)
+        assert vars(twin) == vars(error)
+
+
+# --- A subclass
+
+
+class Broken(LoopAdapter[Any]):
+    """A provider that fails in a way that its adapter did not foresee."""
+
+    name = "broken"
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "Broken":
+        return self
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        raise OSError("disk on fire")
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_an_unforeseen_failure_passes_as_it_is_and_is_told_in_an_event() -> None:
+    session = Session()
+    with pytest.raises(OSError, match="disk on fire"):
+        Broken().evaluate(prompt(), session=session)
+    [event] = session[ProviderCalled].all()
+    assert (event.error, event.usage) == ("OSError: disk on fire", TokenUsage())
+
+
+def test_a_cancelled_request_is_told_in_an_event() -> None:
+    session = Session()
+
+    async def main() -> None:
+        running = asyncio.create_task(Broken().evaluate_async(prompt(), session=session))
+        await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(main())
+    [event] = session[ProviderCalled].all()
+    assert event.error is not None
+    assert event.error.startswith("CancelledError")
+
+
+def test_loop_adapters_can_add_tools_to_a_running_conversation() -> None:
+    assert Broken().supports_dynamic_tools is True
+
+
+def test_a_response_shows_itself_without_its_transcript() -> None:
+    response: PromptResponse[Any] = ScriptedAdapter[Any]([say("done")]).evaluate(prompt(tool(ok)), session=Session())
+    assert "transcript" not in repr(response)
+    assert "done" in repr(response)

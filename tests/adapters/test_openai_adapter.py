@@ -1,0 +1,498 @@
+"""The adapter through the real SDK, against a scripted server: what goes over the wire, both APIs alike."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from support.agents import Args, prompt, tool
+from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.visibility import SectionVisibility
+
+KEY = "sk-test-key"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("OPENAI_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+# Any: prompts of every output, options of every kind.
+def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter[Any]:
+    arguments: dict[str, Any] = {"base_url": server.openai_url, "api_key": KEY, "max_retries": 0, **options}
+    return OpenAIAdapter("test-model", **arguments)
+
+
+def evaluate(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
+    return one.evaluate(asked, session=session or Session())
+
+
+def evaluate_async(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
+    return asyncio.run(one.evaluate_async(asked, session=session or Session()))
+
+
+apis = pytest.mark.parametrize("api", ["responses", "chat"])
+drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
+type Run = Callable[..., PromptResponse[Any]]
+
+
+def history(request: Request) -> list[Any]:
+    """The conversation in a request of either API."""
+    said: list[Any] = request.json.get("input") or request.json.get("messages")
+    return said
+
+
+def tool_names(request: Request) -> list[str]:
+    return [one.get("name") or one["function"]["name"] for one in request.json.get("tools", [])]
+
+
+def outputs(request: Request) -> list[str]:
+    """What the tools answered, as it stands in the recorded request."""
+    return [
+        item["output"] if item.get("type") == "function_call_output" else item["content"]
+        for item in history(request)
+        if item.get("type") == "function_call_output" or item.get("role") == "tool"
+    ]
+
+
+def layered(output: Any = None) -> Prompt[Any]:
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    shown = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool()])
+    return Prompt(ns="tests", key="layers", sections=[shown, hidden], structured_output=output)
+
+
+# --- A conversation
+
+
+@apis
+@drivers
+def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
+    session = Session()
+    calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
+    with ScriptedServer(Say(calls=calls, usage=Usage(20, 8, cached=5)), Say("Both done.")) as server:
+        response = run(adapter(server, api=api), prompt(tool()), session)
+        first, second = server.requests
+    assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
+    assert response.usage == TokenUsage(30, 13, 5)
+    assert first.json["model"] == "test-model"
+    assert first.header("authorization") == f"Bearer {KEY}"
+    assert first.path == ("/v1/chat/completions" if api == "chat" else "/v1/responses")
+    assert outputs(second) == ["ok", "ok"]
+    assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
+
+
+@apis
+def test_each_request_begins_with_the_one_before(api: Any) -> None:
+    read = Call("read_section", {"section_key": "more"})
+    script = Say(calls=(Call("probe"),), reasoning="hm"), Say(calls=(read,)), Say("w", (Call("late"),)), Say("done")
+    with ScriptedServer(*script) as server:
+        evaluate(adapter(server, api=api), layered())
+        requests = server.requests
+    for before, after in pairwise(requests):
+        said = history(before)
+        assert history(after)[: len(said)] == said
+        assert after.json["tools"][: len(before.json["tools"])] == before.json["tools"]
+    assert [tool_names(one) for one in requests] == [["probe", "read_section"]] * 2 + [
+        ["probe", "read_section", "late"]
+    ] * 2
+    rest = [
+        {key: value for key, value in one.json.items() if key not in {"input", "messages", "tools"}} for one in requests
+    ]
+    assert all(one == rest[0] for one in rest)
+
+
+@apis
+def test_what_the_events_say_is_byte_for_byte_what_was_sent(api: Any) -> None:
+    texts = iter(["plain", "ünïcödé 🙂", 'quotes " and \\ and \n', "a\ud800b", "\u2028\x7f", ""])
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(next(texts))
+
+    session = Session()
+    calls = (*[Call("probe")] * 6, Call("unknown"), Call("probe", "{"))
+    with ScriptedServer(Say(calls=calls), Say("done")) as server:
+        evaluate(adapter(server, api=api), prompt(tool(handler)), session)
+        sent = outputs(server.requests[1])
+    assert [event.content.encode() for event in session[ToolInvoked].all()] == [text.encode() for text in sent]
+
+
+@apis
+def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
+    seen: list[ToolContext] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        seen.append(context)
+        return ToolResult("ok")
+
+    with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
+        one = adapter(server, api=api)
+        evaluate(one, prompt(tool(handler)))
+        assert seen[0].adapter is one
+        assert seen[0].rendered_prompt is not None
+        assert history(server.requests[0])[0] == {"role": "user", "content": seen[0].rendered_prompt.text}
+
+
+@apis
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1', "", "null", "[]", '{"b": 1}', '{"a": "\ud800"}', "[" * 50_000, "x" * 1_000_000]
+)
+def test_whatever_the_model_writes_is_answered_on_the_wire(api: Any, arguments: str) -> None:
+    with ScriptedServer(Say(calls=(Call("pro\ud800be", arguments), Call("probe", arguments))), Say("done")) as server:
+        response = evaluate(adapter(server, api=api), prompt(tool()))
+        assert len(outputs(server.requests[1])) == 2
+    assert response.text == "done"
+
+
+@apis
+def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
+    @dataclass(frozen=True)
+    class Open:
+        anything: dict[str, Any]
+
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server, api=api), prompt(tool(), tool(name="open", params=Open)))
+        tools = [one.get("function", one) for one in server.requests[0].json["tools"]]
+    assert [(one["name"], one["strict"]) for one in tools] == [("probe", True), ("open", False)]
+    assert tools[0]["parameters"]["required"] == ["a"]
+    assert tools[0]["parameters"]["additionalProperties"] is False
+
+
+@apis
+def test_a_prompt_without_tools_sends_none(api: Any) -> None:
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server, api=api), prompt())
+        assert "tools" not in server.requests[0].json
+
+
+def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
+    items = [
+        {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x", "content": None, "status": None},
+        {"type": "brand_new", "payload": {"n": 1.0, "deep": [None, {"x": "ü"}]}},
+        {
+            "type": "function_call",
+            "id": "fc",
+            "call_id": "c1",
+            "name": "probe",
+            "arguments": "{}",
+            "async": True,
+            "phase": "commentary",
+        },
+    ]
+    with ScriptedServer(Raw.json({"id": "r", "status": "completed", "output": items}), Say("done")) as server:
+        evaluate(adapter(server), prompt(tool()))
+        assert server.requests[1].json["input"][1:4] == items
+
+
+def test_unknown_fields_of_a_chat_message_come_back_unchanged() -> None:
+    message = {
+        "role": "assistant",
+        "content": "thinking",
+        "reasoning_content": "hm",
+        "tool_calls": [
+            {
+                "id": "c1",
+                "type": "function",
+                "function": {"name": "probe", "arguments": "{}", "x": 1},
+                "extra_content": {"google": {"thought_signature": "s"}},
+            }
+        ],
+    }
+    reply = {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
+    with ScriptedServer(Raw.json(reply), Say("done")) as server:
+        evaluate(adapter(server, api="chat"), prompt(tool()))
+        assert server.requests[1].json["messages"][1] == message
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> None:  # noqa: FBT001 - a case
+    read = Call("read_section", {"section_key": "more"})
+    with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
+        evaluate(adapter(server, tools_in_conversation=placed), layered())
+        _, second, third = server.requests
+    items = [item for item in history(second) if item.get("type") == "additional_tools"]
+    names = [[one["name"] for one in item["tools"]] for item in items]
+    assert names == ([["late"]] if placed else [])
+    assert tool_names(second) == ["probe", "read_section", *([] if placed else ["late"])]
+    assert outputs(third) == ["Content of section 'more':\n\n## 2. More\n\nThe rest.", "ok"]
+    assert history(third)[: len(history(second))] == history(second)
+
+
+# --- Options
+
+
+def test_nothing_is_kept_by_openai_when_that_is_asked_for() -> None:
+    with ScriptedServer(Say("a"), Say("b"), Say("c")) as server:
+        evaluate(adapter(server, store=False), prompt())
+        evaluate(adapter(server), prompt())
+        evaluate(adapter(server, api="chat", store=False), prompt())
+        first, second, third = server.requests
+    assert (first.json["store"], first.json["include"]) == (False, ["reasoning.encrypted_content"])
+    assert "store" not in second.json
+    assert "include" not in third.json
+
+
+@apis
+def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
+    with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
+        one = adapter(server, api=api, prompt_role="developer", options={"temperature": 0, "seed": None})
+        evaluate(one, prompt(tool()))
+        for request in server.requests:
+            assert request.json["temperature"] == 0
+            assert request.json["seed"] is None
+            assert history(request)[0]["role"] == "developer"
+
+
+def test_an_unknown_api_is_refused() -> None:
+    wrong: Any = "completions"
+    with pytest.raises(ValueError, match="use 'responses' or 'chat'"):
+        OpenAIAdapter("m", api=wrong)
+
+
+def test_a_given_client_is_used_as_it_is() -> None:
+    with ScriptedServer(Say("sync"), Say("async")) as server:
+        client = openai.OpenAI(base_url=server.openai_url, api_key="its-own", max_retries=0)
+        async_client = openai.AsyncOpenAI(base_url=server.openai_url, api_key="its-own-too", max_retries=0)
+        one: OpenAIAdapter[Any] = OpenAIAdapter("m", client=client, async_client=async_client)
+        assert evaluate(one, prompt()).text == "sync"
+
+        async def main() -> str:
+            response = await one.evaluate_async(prompt(), session=Session())
+            await async_client.close()
+            return response.text
+
+        assert asyncio.run(main()) == "async"
+        client.close()
+        keys = [request.header("authorization") for request in server.requests]
+    assert keys == ["Bearer its-own", "Bearer its-own-too"]
+
+
+def test_the_key_and_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedServer(Say("done")) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
+        assert evaluate(OpenAIAdapter("m"), prompt()).text == "done"
+        assert server.requests[0].header("authorization") == "Bearer from-environment"
+
+
+# --- Structured output
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    score: int = 0
+
+
+def typed(output: Any) -> Prompt[Any]:
+    return prompt(output=output)
+
+
+def schema_of(request: Request) -> Any:
+    body = request.json
+    return body["response_format"]["json_schema"] if "messages" in body else body["text"]["format"]
+
+
+@apis
+@drivers
+def test_an_object_is_asked_for_strictly_and_parsed(api: Any, run: Run) -> None:
+    with ScriptedServer(Say('{"text": "hi", "score": 3}')) as server:
+        response = run(adapter(server, api=api), typed(Answer))
+        asked = schema_of(server.requests[0])
+    assert response.output == Answer("hi", 3)
+    assert (asked["name"], asked["strict"]) == ("Answer", True)
+    assert asked["schema"]["required"] == ["text", "score"]
+
+
+@apis
+@pytest.mark.parametrize("mode", ["native", "prompted"])
+@pytest.mark.parametrize("fence", ["{}", "```json\n{}\n```", "Sure:\n```\n{}\n```"])
+def test_an_array_travels_in_an_object_in_both_modes(api: Any, mode: Any, fence: str) -> None:
+    body = json.dumps({"items": [{"text": "a", "score": 1}, {"text": "b", "score": 2}]})
+    with ScriptedServer(Say(fence.replace("{}", body))) as server:
+        response = evaluate(adapter(server, api=api, structured_output=mode), typed(list[Answer]))
+        request = server.requests[0]
+    assert response.output == [Answer("a", 1), Answer("b", 2)]
+    if mode == "native":
+        assert list(schema_of(request)["schema"]["properties"]) == ["items"]
+    else:
+        assert "response_format" not in request.json
+        assert "text" not in request.json
+        assert '"items"' in history(request)[0]["content"]
+
+
+LEFT_OUT = '{"text": "hi", "score": null}'
+
+
+@apis
+def test_null_for_a_left_out_default_is_the_default(api: Any) -> None:
+    with ScriptedServer(Say(f"```json\n{LEFT_OUT}\n```"), Say(f'{{"items": [{LEFT_OUT}]}}')) as server:
+        assert evaluate(adapter(server, api=api), typed(Answer)).output == Answer("hi", 0)
+        assert evaluate(adapter(server, api=api), typed(list[Answer])).output == [Answer("hi", 0)]
+
+
+@apis
+def test_a_wrong_answer_is_repaired_over_the_wire(api: Any) -> None:
+    with ScriptedServer(Say('{"score": "x"}'), Say('```json\n{"text": "ok", "score": 1}\n```')) as server:
+        response = evaluate(adapter(server, api=api), typed(Answer))
+        said = history(server.requests[1])[-1]
+    assert response.output == Answer("ok", 1)
+    assert said["role"] == "user"
+    assert "text: " in said["content"]
+    assert "score: " in said["content"]
+
+
+@apis
+def test_repairs_that_do_not_help_end_it(api: Any) -> None:
+    with ScriptedServer(Say("no"), Say("no"), Say("no")) as server, pytest.raises(PromptEvaluationError) as caught:
+        evaluate(adapter(server, api=api), typed(Answer))
+    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("response", "output", 3)
+    assert type(caught.value.__cause__).__name__ == "OutputParseError"
+
+
+# --- Many at once
+
+
+def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections() -> None:
+    with ScriptedServer(Say("one"), Say("two")) as server:
+        one = adapter(server)
+        assert evaluate_async(one, prompt()).text == "one"
+        assert one._async_clients == {}
+        assert evaluate_async(one, prompt()).text == "two"
+
+
+@apis
+def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
+    def reply(request: Request) -> Say:
+        said = history(request)
+        if any(item.get("role") == "tool" or item.get("type") == "function_call_output" for item in said):
+            return Say(said[0]["content"])
+        return Say(calls=(Call("probe"),))
+
+    async def main(one: OpenAIAdapter[Any]) -> list[str]:
+        responses = await asyncio.gather(
+            *[one.evaluate_async(prompt(tool(), text=f"Number {n}."), session=Session()) for n in range(8)]
+        )
+        return [response.text for response in responses]
+
+    with ScriptedServer(*[reply] * 16) as server:
+        texts = asyncio.run(main(adapter(server, api=api)))
+    assert all(f"Number {n}." in text for n, text in enumerate(texts))
+
+
+def test_one_adapter_serves_sixteen_threads() -> None:
+    def reply(request: Request) -> Say:
+        return Say(history(request)[0]["content"])
+
+    with ScriptedServer(*[reply] * 64) as server, ThreadPoolExecutor(16) as pool:
+        one = adapter(server)
+        texts = list(pool.map(lambda n: evaluate(one, prompt(text=f"Number {n}.")).text, range(64)))
+    assert all(f"Number {n}." in text for n, text in enumerate(texts))
+
+
+def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None:
+    async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        inner: Any = context.adapter
+        response = await inner.evaluate_async(prompt(text="Inner."), session=context.session, bus=context.event_bus)
+        return ToolResult(response.text)
+
+    for run in (evaluate, evaluate_async):
+        with ScriptedServer(Say(calls=(Call("probe"),)), Say("from inside"), Say("done")) as server:
+            response = run(adapter(server), prompt(tool(handler)))
+            assert outputs(server.requests[2]) == ["from inside"]
+        assert response.text == "done"
+
+
+# --- Transport
+
+
+@apis
+@drivers
+def test_the_sdk_s_retries_work(api: Any, run: Run) -> None:
+    with ScriptedServer(Fail(500, headers=(("retry-after-ms", "1"),)), Say("done")) as server:
+        assert run(adapter(server, api=api, max_retries=1), prompt()).text == "done"
+        first, second = server.requests
+    assert first.json == second.json
+
+
+def test_a_conversation_sends_what_is_new_once_however_long_it_gets() -> None:
+    turns = 30
+    script: Iterator[Say] = (Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns))
+    with ScriptedServer(*script, Say("done")) as server:
+        evaluate(adapter(server, config=InnerLoopConfig(max_turns=None)), prompt(tool()))
+        sizes = [len(json.dumps(history(request))) for request in server.requests]
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert max(steps[9:]) == min(steps[9:]), "from id 10 on all have the same width"
+
+
+def test_the_answers_are_in_the_response_s_transcript() -> None:
+    with ScriptedServer(Say(calls=(Call("probe", id="mine"),)), Say("done")) as server:
+        response = evaluate(adapter(server), prompt(tool()))
+    assert ToolMessage("mine", "ok") in response.transcript
+
+
+# --- Without the SDK
+
+BLOCKED = """
+import sys
+sys.modules["openai"] = None
+from weakincentives.adapters.openai import OpenAIAdapter
+try:
+    OpenAIAdapter("m")
+except ImportError as error:
+    print(error)
+"""
+LAZY = """
+import sys
+from weakincentives.adapters.openai import OpenAIAdapter
+OpenAIAdapter("m", api_key="k")
+print("openai" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        (BLOCKED, "OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'"),
+        (LAZY, "False"),
+    ],
+    ids=["blocked", "lazy"],
+)
+def test_the_sdk_is_imported_on_first_use_and_its_absence_named(program: str, printed: str) -> None:
+    source = str(Path(sys.modules["weakincentives"].__path__[0]).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    assert done.stdout.strip() == printed

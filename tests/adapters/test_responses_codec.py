@@ -1,0 +1,229 @@
+"""OpenAI's Responses: neutral values to items and back, without a wire."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import tool
+from support.codecs import ANY_JSON, Growth, Talk, broken, encoded
+from weakincentives.adapters.codec import CodecOptions, decoded
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.openai.responses import ResponsesCodec
+from weakincentives.adapters.tool_spec import OutputSpec, tool_to_spec
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from weakincentives.limits import TokenUsage
+
+SPEC = tool_to_spec(tool())
+LATE = tool_to_spec(tool(name="late"))
+OUTPUT = OutputSpec("Answer", {"type": "object"}, strict=False, wrapped=False)
+WIRE_TOOL = {
+    "type": "function",
+    "name": "probe",
+    "description": "For tests.",
+    "parameters": SPEC.parameters,
+    "strict": True,
+}
+CALL = {
+    "type": "function_call",
+    "id": "fc1",
+    "call_id": "c1",
+    "name": "probe",
+    "arguments": "{}",
+    "status": "completed",
+}
+REASONING = {"type": "reasoning", "id": "rs1", "summary": [], "encrypted_content": "xyz", "new_field": [1, None]}
+
+
+# Any: wire payloads.
+def codec(**options: Any) -> ResponsesCodec:
+    return ResponsesCodec(CodecOptions(model="m", **options), "openai")
+
+
+def said(text: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "message", "id": "m1", "role": "assistant", "phase": "final_answer", "content": [part]}
+
+
+def reply(*items: object, status: str = "completed", **rest: object) -> dict[str, Any]:
+    return {"id": "r1", "status": status, "error": None, "incomplete_details": None, "output": list(items), **rest}
+
+
+def test_a_conversation_is_encoded_turn_by_turn_and_items_come_back_unchanged() -> None:
+    talk = Talk(codec(), "Go.", SPEC)
+    first = encoded(talk.request())
+    assert first == {"model": "m", "input": [{"role": "user", "content": "Go."}], "tools": [WIRE_TOOL]}
+    unknown = {"type": "brand_new_item", "payload": {"a": [1]}}
+    talk.hear(reply(REASONING, unknown, said("wait"), CALL))
+    talk.say(ToolMessage("c1", "ok"), UserMessage("More."))
+    second = encoded(talk.request())
+    assert second["input"] == [
+        *first["input"],
+        REASONING,
+        unknown,
+        said("wait"),
+        CALL,
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+        {"role": "user", "content": "More."},
+    ]
+
+
+def test_later_tools_join_the_list_by_default() -> None:
+    talk = Talk(codec(), "Go.", SPEC)
+    first = encoded(talk.request())
+    talk.say(ToolsAdded((LATE,)))
+    second = encoded(talk.request())
+    assert second["input"] == first["input"]
+    assert [one["name"] for one in second["tools"]] == ["probe", "late"]
+
+
+def test_later_tools_stand_in_the_conversation_where_that_is_wanted() -> None:
+    talk = Talk(codec(tools_in_conversation=True), "Go.", SPEC)
+    talk.request()
+    talk.say(ToolsAdded((LATE,)), UserMessage("More."))
+    body = encoded(talk.request())
+    assert body["tools"] == [WIRE_TOOL]
+    assert body["input"][1:] == [
+        {"type": "additional_tools", "role": "developer", "tools": [{**WIRE_TOOL, "name": "late"}]},
+        {"role": "user", "content": "More."},
+    ]
+
+
+def test_typed_output_is_asked_for_natively_or_in_words() -> None:
+    native = encoded(Talk(codec(), "Go.", output=OUTPUT).request())
+    assert native["text"] == {
+        "format": {"type": "json_schema", "name": "Answer", "schema": {"type": "object"}, "strict": False}
+    }
+    prompted = encoded(Talk(codec(structured_output="prompted"), "Go.", output=OUTPUT).request())
+    assert "text" not in prompted
+    assert '{"type": "object"}' in prompted["input"][0]["content"]
+
+
+def test_role_and_options_are_choices() -> None:
+    body = encoded(Talk(codec(prompt_role="developer", extra={"store": False}), "Go.").request())
+    assert body["input"][0]["role"] == "developer"
+    assert body["store"] is False
+    assert "tools" not in body
+
+
+def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
+    talk = Talk(codec(), "Go.")
+    talk.say(AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)), AssistantMessage())
+    assert encoded(talk.request())["input"][1:] == [
+        {"role": "assistant", "content": "t"},
+        {"type": "function_call", "call_id": "c1", "name": "probe", "arguments": "{"},
+    ]
+
+
+# --- Reading
+
+
+def test_text_calls_and_usage_are_read() -> None:
+    usage = {"input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3}}
+    answer = codec().decode(reply(REASONING, said("a"), said("b"), CALL, usage=usage))
+    assert (answer.text, answer.finish, answer.usage) == ("ab", "tool_calls", TokenUsage(9, 4, 3))
+    assert answer.tool_calls == (ToolCall("c1", "probe", "{}"),)
+    assert codec().decode(reply(said("a"))).finish == "stop"
+
+
+@pytest.mark.parametrize(
+    ("details", "finish"),
+    [
+        ({"reason": "max_output_tokens"}, "length"),
+        ({"reason": "content_filter"}, "content_filter"),
+        ({"reason": "max_messages"}, "length"),
+        ({}, "length"),
+        (None, "length"),
+    ],
+)
+def test_an_incomplete_response_is_never_taken_for_a_whole_one(details: object, finish: str) -> None:
+    answer = codec().decode(reply(said("a"), status="incomplete", incomplete_details=details))
+    assert answer.finish == finish
+
+
+def test_a_refusal_is_an_ending_of_its_own() -> None:
+    refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+    answer = codec().decode(reply(refusal))
+    assert (answer.finish, answer.text) == ("refusal", "I will not.")
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "queued", "in_progress"])
+def test_a_response_that_did_not_complete_is_a_failure(status: str) -> None:
+    with pytest.raises(PromptEvaluationError, match=status) as caught:
+        codec().decode(reply(status=status))
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "provider_failed", "openai")
+
+
+def test_a_failure_tells_the_provider_s_message_cut_to_a_length() -> None:
+    with pytest.raises(PromptEvaluationError, match="The model broke") as caught:
+        codec().decode(
+            reply(status="failed", error={"code": "server_error", "message": "The model broke" + "!" * 5000})
+        )
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("item", "read"),
+    [
+        ({"type": "function_call", "name": "probe", "arguments": {"a": 1}}, ToolCall("call_1_0", "probe", '{"a": 1}')),
+        ({"type": "function_call", "call_id": "", "name": None}, ToolCall("call_1_0", "", "{}")),
+    ],
+)
+def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolCall) -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    assert talk.hear(reply(item)).tool_calls == (read,)
+    talk.say(ToolMessage(read.call_id, "ok"))
+    call, output = encoded(talk.request())["input"][-2:]
+    assert call["call_id"] == output["call_id"] == read.call_id
+
+
+@pytest.mark.parametrize("value", [None, [], {}, "text", {"output": None}, {"output": {}}, {"choices": []}], ids=repr)
+def test_what_is_no_reply_is_malformed(value: object) -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        decoded(codec(), value, "openai")
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "malformed", "openai")
+
+
+WHOLE: dict[str, Any] = reply(
+    REASONING,
+    said("x"),
+    {"type": "message", "content": [{"type": "refusal", "refusal": None}]},
+    CALL,
+    usage={"input_tokens": 1, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 0}},
+)
+
+
+@given(broken(WHOLE))
+def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    try:
+        answer = talk.hear(value)
+    except PromptEvaluationError as error:
+        assert error.phase == "response"  # noqa: PT017 - either end will do
+        return
+    assert isinstance(answer.text, str)
+    assert all(isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls)
+    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    encoded(talk.request())
+
+
+@given(name=st.text(), arguments=st.text() | ANY_JSON)
+def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    answer = talk.hear(json.loads(json.dumps(reply({**CALL, "name": name, "arguments": arguments}))))
+    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    assert len(encoded(talk.request())["input"]) == 3
+
+
+# --- What a turn costs
+
+
+def test_a_turn_appends_the_same_whatever_came_before() -> None:
+    growth = Growth(codec(), SPEC, lambda turn: reply(REASONING, {**CALL, "call_id": f"call_{turn:05}"}), "input")
+    assert growth.at(1_000) == growth.at(10)
+    assert growth.at(10).objects == 3

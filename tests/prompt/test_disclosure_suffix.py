@@ -1,0 +1,139 @@
+"""The line that ends a summarized section, and the tool that it names."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from support.strategies import SUMMARY, Nothing, Who, forests, overrides, sections
+from weakincentives.prompt import Disclosure, MarkdownSection, PromptTemplate, PromptValidationError, Tool
+from weakincentives.prompt.disclosure import disclosure_tool
+
+READ = "`read_section`"
+OPEN = "`open_sections`"
+
+
+def prompt(*roots: MarkdownSection[Who], disclosure: Disclosure = Disclosure.READ) -> PromptTemplate[None]:
+    return PromptTemplate(ns="tests", key="suffix", sections=roots, disclosure=disclosure)
+
+
+def summarized(**arguments: object) -> MarkdownSection[Who]:
+    # The keywords of a section, whichever a test wants.
+    return MarkdownSection[Who](
+        **{"title": "Context", "template": "All of it.", "summary": "In short.", "visibility": SUMMARY, **arguments}  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    )
+
+
+@pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
+def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool: str) -> None:
+    # PD-29, C-02
+    text = prompt(summarized(), disclosure=disclosure).render().text
+    assert text == (
+        "## 1. Context\n\nIn short.\n\n---\n"
+        f'[This section is summarized. To view full content, call {tool} with key "context".]'
+    )
+
+
+@pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
+def test_the_suffix_lists_the_direct_children_in_order_of_declaration(disclosure: Disclosure, tool: str) -> None:
+    # PD-30
+    grandchild = MarkdownSection(title="Deep", template="")
+    children = [MarkdownSection(title=title, template="", children=[grandchild]) for title in ("Zeta", "Alpha")]
+    lines = prompt(summarized(children=children), disclosure=disclosure).render().text.splitlines()
+    assert lines[-1] == (
+        f'[This section is summarized. Call {tool} with key "context" to view full content including '
+        "subsections: zeta, alpha.]"
+    )
+
+
+def test_a_full_section_has_no_suffix() -> None:
+    assert (
+        prompt(summarized(visibility=lambda params: SUMMARY))
+        .render(visibility_overrides={("context",): type(SUMMARY)("full")})
+        .text
+        == "## 1. Context\n\nAll of it."
+    )
+
+
+def test_the_key_shown_is_the_dotted_path() -> None:
+    # PD-32
+    parent = MarkdownSection(title="Parent", template="", children=[summarized(title="Child", key="child")])
+    assert 'with key "parent.child"' in prompt(parent).render().text
+
+
+def test_the_summary_takes_the_same_params_as_the_body() -> None:
+    # PD-33
+    text = prompt(summarized(summary="Docs for ${name}.")).render(Who("Ada")).text
+    assert "Docs for Ada.\n\n---\n" in text
+
+
+def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
+    # C-01
+    tool = Tool[Nothing, Nothing](name="t")
+    with_own = summarized(title="Own", key="own", tools=[tool])
+    with_deep = summarized(
+        title="Deep",
+        key="deep",
+        children=[
+            MarkdownSection(
+                title="X",
+                template="",
+                children=[MarkdownSection(title="Y", template="", tools=[Tool[Nothing, Nothing](name="u")])],
+            )
+        ],
+    )
+    without = summarized(title="None", key="none")
+    tree = prompt(with_own, with_deep, without, disclosure=Disclosure.SPLIT)
+    assert {node.key: disclosure_tool(Disclosure.SPLIT, node) for node in tree.registry.sections if not node.depth} == {
+        "own": "open_sections",
+        "deep": "open_sections",
+        "none": "read_section",
+    }
+    text = tree.render().text
+    assert f'{OPEN} with key "own"' in text
+    assert f'{OPEN} with key "deep"' in text
+    assert f'{READ} with key "none"' in text
+
+
+def test_the_suffix_does_not_tell_whether_a_section_has_tools() -> None:
+    # DT-15
+    plain, tooled = summarized(), summarized(tools=[Tool[Nothing, Nothing](name="t")])
+    assert prompt(plain).render().text == prompt(tooled).render().text
+
+
+@pytest.mark.parametrize("value", ["read", None, True])
+def test_any_other_disclosure_is_refused(value: object) -> None:
+    # DT-06
+    with pytest.raises(PromptValidationError, match=r"use Disclosure\.READ, \.OPEN or \.SPLIT"):
+        prompt(disclosure=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.DataObject) -> None:
+    # PD-31
+    roots = data.draw(forests())
+    rendered = PromptTemplate(ns="tests", key="md", sections=sections(roots)).render(
+        visibility_overrides=data.draw(overrides(roots))
+    )
+    tokens = [token.type for token in MarkdownIt().parse(rendered.text)]
+    assert tokens.count("heading_open") == len(rendered.visits)
+    assert tokens.count("hr") == list(rendered.visibility.values()).count(SUMMARY)
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_the_disclosure_tools_present_are_those_that_the_text_names(data: st.DataObject) -> None:
+    # PD-01 to PD-04, PD-08, DT-05, DT-07
+    roots = data.draw(forests())
+    disclosure = data.draw(st.sampled_from(Disclosure))
+    tree = PromptTemplate(ns="tests", key="md", sections=sections(roots), disclosure=disclosure)
+    rendered = tree.render(visibility_overrides=data.draw(overrides(roots)))
+    names = [tool.name for tool in rendered.tools]
+    own = [name for name in names if name.startswith("tool-")]
+    builtin = names[len(own) :]
+    assert names == own + builtin
+    assert builtin == [name for name in ("open_sections", "read_section") if f"`{name}`" in rendered.text]
+    assert all(not tool.accepts_overrides for tool in rendered.tools[len(own) :])
+    held = {tool.name for node in tree.registry.sections for tool in node.section.tools()}
+    assert held.isdisjoint({"open_sections", "read_section"})

@@ -1,0 +1,204 @@
+"""A bound template: the three ways to one, what binding keeps, and what it refuses."""
+
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.strategies import Size, Who
+from weakincentives.limits import Deadline
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    SectionPath,
+    SectionVisibility,
+    StructuredOutputConfig,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+@dataclass(frozen=True)
+class Unused:
+    pass
+
+
+@dataclass(frozen=True)
+class WhoElse(Who):
+    """A subclass is a type of its own."""
+
+
+def greeting() -> PromptTemplate[None]:
+    return PromptTemplate(
+        ns="tests",
+        key="greeting",
+        sections=[
+            MarkdownSection[Who](title="Who", template="$name"),
+            MarkdownSection[Size](title="Size", template="$count $unit"),
+        ],
+    )
+
+
+def body(prompt: Prompt[Any], *params: object) -> list[str]:
+    return prompt.render(*params).text.split("\n\n")[1::2]
+
+
+def test_three_ways_lead_to_the_same_prompt() -> None:
+    # C-06, PR-03
+    template = greeting()
+    inline = Prompt(ns="tests", key="greeting", sections=template.sections)
+    ways = [Prompt(template), template.bind(), inline]
+    assert {way.render().text for way in ways} == {template.render().text}
+    assert {(way.ns, way.key, way.name, way.output_type) for way in ways} == {("tests", "greeting", "greeting", None)}
+    assert inline.template == template
+
+
+def test_a_subscripted_prompt_declares_its_output() -> None:
+    assert Prompt[Answer](ns="n", key="k", sections=[]).output_type is Answer
+    assert Prompt[list[Answer]](ns="n", key="k").output_type == list[Answer]
+    config = StructuredOutputConfig(Answer)
+    assert Prompt[Answer](ns="n", key="k", structured_output=config).template.structured_output == config
+    template = PromptTemplate[Answer](ns="n", key="k")
+    assert Prompt[Answer](template).template is template
+
+
+# Any: calls that no type checker would let pass.
+Loose: Any = Prompt
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Loose(greeting(), ns="n"), "ns beside a template"),
+        (lambda: Loose[Answer](greeting()), "output_type beside a template for None"),
+        (lambda: Loose("template"), "'template' is no PromptTemplate"),
+        (lambda: Loose[Answer]("template"), "'template' is no PromptTemplate"),
+        (lambda: Loose(ns="", key="k"), "ns is ''"),
+    ],
+    ids=["both", "other output", "text", "text for output", "inline"],
+)
+def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, told: str) -> None:
+    with pytest.raises(PromptValidationError) as caught:
+        make()
+    assert told in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------ binding
+
+
+def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
+    # PS-03, PS-04, PR-06
+    prompt = Prompt(greeting())
+    assert prompt.bind() is prompt
+    assert prompt.bind(Who("Ada"), Size(2)) is prompt
+    assert body(prompt) == ["Ada", "2 items"]
+    prompt.bind(Who("Bob"))
+    assert body(prompt) == ["Bob", "2 items"]
+
+
+def test_params_of_a_render_count_for_that_call_only() -> None:
+    # PS-05
+    prompt = greeting().bind(Who("Ada"))
+    assert body(prompt, Who("Bob"), Size(1)) == ["Bob", "1 items"]
+    assert body(prompt) == ["Ada", "0 items"]
+
+
+def test_prompts_of_one_template_share_no_params() -> None:
+    # PS-04
+    template = greeting()
+    one, other = Prompt(template).bind(Who("Ada")), Prompt(template)
+    assert (body(one)[0], body(other)[0]) == ("Ada", "nobody")
+
+
+@given(st.lists(st.builds(Who, st.sampled_from("abc")) | st.builds(Size, st.integers(0, 3)), max_size=6))
+def test_the_last_of_each_type_counts_however_the_calls_are_cut(values: list[object]) -> None:
+    prompt = greeting().bind()
+    for value in values:
+        prompt.bind(value)
+    last: dict[type, object] = {type(value): value for value in values}
+    assert prompt.render().text == greeting().bind(*last.values()).render().text
+
+
+REFUSED = [
+    ((Who("a"), Who("b")), "Duplicate params type supplied to prompt.", "Who was given twice; give one."),
+    ((Who("a"), Who("a")), "Duplicate params type supplied to prompt.", "Who was given twice; give one."),
+    ((Unused(),), "Unexpected params type supplied to prompt.", "No section uses Unused; the sections use Size, Who."),
+    ((WhoElse(),), "Unexpected params type supplied to prompt.", "No section uses WhoElse"),
+    ((1,), "Prompt expects dataclass instances.", "Got 1."),
+    (({},), "Prompt expects dataclass instances.", "Got {}."),
+    ((None,), "Prompt expects dataclass instances.", "Got None."),
+    ((Who,), "Prompt expects dataclass instances.", "Got <class"),
+    (([Who("a")],), "Prompt expects dataclass instances.", "Got [Who("),
+]
+
+
+@pytest.mark.parametrize(("params", "message", "detail"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_bound_is_refused_by_every_door_and_changes_nothing(
+    params: tuple[object, ...], message: str, detail: str
+) -> None:
+    # PR-35, PR-36, PR-37
+    template = greeting()
+    prompt = template.bind(Who("kept"))
+    for door in (prompt.bind, prompt.render, template.bind, template.render):
+        with pytest.raises(PromptValidationError) as caught:
+            door(Size(9), *params)
+        assert caught.value.message == message
+        assert str(caught.value).startswith(message)
+        assert detail in str(caught.value)
+    assert body(prompt) == ["kept", "0 items"]
+
+
+def test_a_prompt_that_uses_no_params_says_so() -> None:
+    with pytest.raises(PromptValidationError, match="the sections use none"):
+        PromptTemplate(ns="n", key="k").bind(Who())
+
+
+# ---------------------------------------------------------------------------------------------------------- rendering
+
+
+def test_the_deadline_given_is_the_one_read() -> None:
+    # PS-22
+    deadline = Deadline.after(60)
+    assert greeting().bind().render(deadline=deadline).deadline is deadline
+    assert greeting().render(deadline=deadline).deadline is deadline
+    assert greeting().render().deadline is None
+
+
+def test_a_rendered_prompt_does_not_follow_later_binding() -> None:
+    prompt = greeting().bind(Who("Ada"))
+    visible: dict[SectionPath, SectionVisibility] = {("who",): SectionVisibility.SUMMARY}
+    rendered = prompt.render(visibility_overrides=visible)
+    text = rendered.text
+    prompt.bind(Who("Bob"))
+    visible.clear()
+    assert rendered.text == text
+    assert rendered.visibility[("who",)] is SectionVisibility.SUMMARY
+
+
+def test_a_prompt_tells_its_name_in_its_repr() -> None:
+    assert repr(greeting().bind()) == "<Prompt tests/greeting>"
+
+
+def test_many_threads_may_use_one_template() -> None:
+    # U-03
+    template = greeting()
+    found: dict[int, set[str]] = {}
+
+    def work(number: int) -> None:
+        prompt = template.bind(Who(f"w{number}"), Size(number))
+        found[number] = {prompt.render().text for _ in range(30)}
+
+    threads = [Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {n: {f"## 1. Who\n\nw{n}\n\n## 2. Size\n\n{n} items"} for n in range(16)}

@@ -1,0 +1,280 @@
+"""The flattened tree: its shape, its look-ups, and everything that is refused when it is built."""
+
+from dataclasses import InitVar, dataclass
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.strategies import Nothing, Plan, Size, Who, forests, paths, sections
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    PromptValidationError,
+    RegistrySnapshot,
+    Section,
+    SectionPath,
+    Tool,
+    ToolExample,
+)
+
+# Any: a section is made with whatever arguments a test wants, wrong ones included.
+Loose: Any = MarkdownSection
+
+
+def section(title: str, *children: Section[Any], **arguments: Any) -> Section[Any]:
+    made: Section[Any] = Loose(**{"title": title, "template": "", "children": children, **arguments})
+    return made
+
+
+def tool(name: str) -> Tool[Nothing, Nothing]:
+    return Tool[Nothing, Nothing](name=name)
+
+
+def refused(*roots: Section[Any]) -> PromptValidationError:
+    with pytest.raises(PromptValidationError) as caught:
+        RegistrySnapshot(roots)
+    with pytest.raises(PromptValidationError) as again:
+        PromptTemplate(ns="tests", key="refused", sections=roots)
+    assert str(again.value) == str(caught.value)
+    return caught.value
+
+
+# ------------------------------------------------------------------------------------------------------------- shape
+
+
+@given(forests())
+@settings(max_examples=60)
+def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) -> None:
+    # PR-07, PR-10, PR-11
+    registry = RegistrySnapshot(tuple(sections(roots)))
+    nodes = registry.sections
+    assert [node.path for node in nodes] == list(paths(roots))
+    for index, node in enumerate(nodes):
+        assert (node.index, node.depth, node.key) == (index, len(node.path) - 1, ".".join(node.path))
+        assert node.section.key == node.path[-1]
+        beneath = [one.path for one in nodes if one.path[: len(node.path)] == node.path]
+        assert [one.path for one in nodes[index : node.end]] == beneath
+        assert [one.path[:-1] == node.path for one in nodes[index + 1 : node.end]].count(True) == len(node.child_keys)
+        assert node.tools_in_subtree is any(one.tools for one in nodes[index : node.end])
+        assert registry.get_section(node.path) is node
+        assert registry.find(node.key) is node
+        assert [one.path for one in registry.ancestors(node)] == [
+            node.path[:length] for length in range(1, len(node.path))
+        ]
+
+
+@given(forests())
+@settings(max_examples=50)
+def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -> None:
+    registry = RegistrySnapshot(tuple(sections(roots)))
+    assert registry.params_types == {node.section.params_type for node in registry.sections} - {None}
+    for node in registry.sections:
+        for one in node.tools:
+            assert registry.tool(one.name) is one
+            assert registry.tool_paths[one.name] == node.path
+    assert sum(len(node.tools) for node in registry.sections) == len(registry.tool_paths)
+
+
+@given(forests(), st.lists(st.text(max_size=4), max_size=3).map(tuple))
+@settings(max_examples=50)
+def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: SectionPath) -> None:
+    registry = RegistrySnapshot(tuple(sections(roots)))
+    known = set(paths(roots))
+    node = registry.get_section(path)
+    assert (node and node.path) == (path if path in known else None)
+    dotted = {".".join(one): one for one in known}
+    found = registry.find(".".join(path))
+    assert (found and found.path) == dotted.get(".".join(path))
+    assert registry.tool("unknown") is None
+
+
+def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
+    # C-04
+    registry = RegistrySnapshot((section("A", section("B"), section("C", section("D"))), section("E")))
+    assert [(node.number, node.heading) for node in registry.sections] == [
+        ("1", "## 1. A"),
+        ("1.1", "### 1.1. B"),
+        ("1.2", "### 1.2. C"),
+        ("1.2.1", "#### 1.2.1. D"),
+        ("2", "## 2. E"),
+    ]
+
+
+def test_the_registry_is_built_once_a_template() -> None:
+    # PR-08
+    class Counting(Section[None]):
+        looked = 0
+
+        def templates(self) -> Any:
+            Counting.looked += 1
+            return super().templates()
+
+        def render_body(self, params: None, *, path: SectionPath) -> str:
+            return ""
+
+    template = PromptTemplate(ns="n", key="k", sections=[Counting(title="S")])
+    assert Counting.looked == 1
+    prompt = template.bind()
+    assert prompt.render().registry is template.bind().render().registry is template.registry
+    assert Counting.looked == 1
+
+
+# -------------------------------------------------------------------------------------------------------------- keys
+
+
+def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
+    # PS-10
+    error = refused(section("Group", section("One", key="same"), section("Two", key="same")))
+    assert error.section_path == ("group", "same")
+    assert "('group', 'same') is used twice; give it another key" in str(error)
+    assert refused(section("Same"), section("Same")).section_path == ("same",)
+
+
+def test_equal_keys_in_different_branches_are_fine() -> None:
+    registry = RegistrySnapshot((section("A", section("Same")), section("B", section("Same"))))
+    assert [node.key for node in registry.sections] == ["a", "a.same", "b", "b.same"]
+
+
+def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
+    # U-10
+    error = refused(section("A", section("B")), section("Joined", key="a.b"))
+    assert error.section_path == ("a.b",)
+    assert "reads the same as that of ('a', 'b') once joined by dots; give it another key" in str(error)
+    deep = refused(section("A", section("B.C", key="b.c")), section("A.B", section("C"), key="a.b"))
+    assert deep.section_path == ("a.b", "c")
+
+
+def test_a_dotted_key_alone_is_found_by_itself() -> None:
+    registry = RegistrySnapshot((section("Joined", section("Inner"), key="a.b"),))
+    assert [registry.find(key) is not None for key in ("a.b", "a.b.inner", "a", "b", "inner")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- tools
+
+
+def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown() -> None:
+    # TL-22, C-30
+    error = refused(
+        section("A", section("Hidden", tools=[tool("same")], enabled=False)), section("B", tools=[tool("same")])
+    )
+    assert error.section_path == ("b",)
+    assert "tool name 'same' is used twice, in section 'a.hidden' and here" in str(error)
+    assert "names are unique" in str(error)
+
+
+def test_a_tool_may_not_stand_twice_in_one_section() -> None:
+    one = tool("same")
+    error = refused(section("A", tools=[one, tool("other"), one]))
+    assert error.section_path == ("a",)
+    assert "'same'" in str(error)
+
+
+@pytest.mark.parametrize("name", ["read_section", "open_sections"])
+def test_the_names_of_the_disclosure_tools_are_reserved(name: str) -> None:
+    # U-09
+    error = refused(section("G", section("A", tools=[tool(name)])))
+    assert error.section_path == ("g", "a")
+    assert f"tool name '{name}' is reserved for disclosure; rename the tool" in str(error)
+
+
+def test_tool_params_without_a_json_schema_are_refused() -> None:
+    @dataclass
+    class Odd:
+        callback: object
+        made: type(Ellipsis)  # type: ignore[valid-type]  # pyright: ignore[reportInvalidTypeForm]
+
+    error = refused(section("A", tools=[Tool[Odd, Nothing](name="odd")]))
+    assert error.section_path == ("a",)
+    assert "tool 'odd': its params type has no JSON schema" in str(error)
+
+
+def test_examples_that_json_cannot_hold_are_refused() -> None:
+    example = ToolExample("Bad", Nothing(), object())
+    error = refused(section("A", tools=[Tool[Nothing, object](name="odd", examples=[example])]))
+    assert error.section_path == ("a",)
+    assert "tool 'odd': an example fails" in str(error)
+
+
+def test_a_section_that_only_groups_may_hold_tools() -> None:
+    # TL-20
+    rendered = PromptTemplate(ns="n", key="k", sections=[section("Group", tools=[tool("t")])]).render()
+    assert [one.name for one in rendered.tools] == ["t"]
+    assert rendered.text == "## 1. Group"
+
+
+# ------------------------------------------------------------------------------------------------------ placeholders
+
+
+@pytest.mark.parametrize("where", ["template", "summary"])
+def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_fields(where: str) -> None:
+    # C-24, PR-39
+    error = refused(section("G", Loose[Size](title="S", **{"template": "", where: "$count ${missing}"})))
+    assert error.section_path == ("g", "s")
+    assert error.placeholder == "$missing"
+    assert "no params field for a placeholder; Size has count, unit (section 'g.s', placeholder '$missing')" in str(
+        error
+    )
+
+
+@pytest.mark.parametrize("where", ["template", "summary"])
+def test_a_placeholder_in_an_unspecialized_section_is_refused_with_the_remedy(where: str) -> None:
+    error = refused(section("S", **{where: "$name"}))
+    assert (error.section_path, error.placeholder) == (("s",), "$name")
+    assert "write the section as MarkdownSection[Params](…)" in str(error)
+
+
+@pytest.mark.parametrize("where", ["template", "summary"])
+@pytest.mark.parametrize("text", ["cost: $ 5", "$", "$1", "${", "${a b}", "ends with $"])
+def test_a_malformed_placeholder_is_refused_with_what_stands_there(where: str, text: str) -> None:
+    # PR-39; refused at construction, where its author can see it
+    error = refused(section("S", **{where: text}))
+    assert (error.section_path, error.placeholder) == (("s",), "$")
+    assert "write '$$' for a dollar sign" in str(error)
+    assert repr(text[text.index("$") :][:10]) in str(error)
+
+
+def test_only_real_fields_count_as_fields() -> None:
+    @dataclass
+    class Params:
+        own: str = ""
+        given: InitVar[int] = 1
+        shared: ClassVar[int] = 2
+
+    for name in ("given", "shared", "__class__"):
+        error = refused(MarkdownSection[Params](title="S", template=f"$own ${name}"))
+        assert error.placeholder == f"${name}"
+        assert "Params has own" in str(error)
+    RegistrySnapshot((MarkdownSection[Params](title="S", template="$own"),))
+
+
+def test_engines_other_syntax_is_plain_text() -> None:
+    # PS-02
+    text = "{{ name }} {% if x %} {name} %(name)s #{name}"
+    body = MarkdownSection[Who](title="S", template=f"{text} $name.upper()")
+    rendered = PromptTemplate(ns="n", key="k", sections=[body]).render(Who("Ada"))
+    assert rendered.text == f"## 1. S\n\n{text} Ada.upper()"
+
+
+# ------------------------------------------------------------------------------------------------- what is no section
+
+
+def test_what_is_no_section_is_refused_a_prompt_included() -> None:
+    # PS-40
+    prompt = PromptTemplate(ns="n", key="inner").bind()
+    for item in (prompt, prompt.template, "text", None):
+        with pytest.raises(PromptValidationError, match="which is no Section; reuse a prompt's parts through children"):
+            PromptTemplate(ns="n", key="outer", sections=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+def test_every_fault_deep_in_a_tree_is_found_whatever_is_shown() -> None:
+    bad = MarkdownSection(title="Bad", template="$x", enabled=False)
+    error = refused(section("A", section("B", bad, enabled=False), visibility=lambda: None))
+    assert error.section_path == ("a", "b", "bad")

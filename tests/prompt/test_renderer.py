@@ -1,0 +1,587 @@
+"""What a prompt shows: laws over random trees against the model in support.strategies, then single rows."""
+
+import re
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from support.strategies import FULL, SUMMARY, Asked, Nothing, Plan, Who, expected, forests, overrides, params, sections
+from weakincentives.limits import Deadline
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptRenderer,
+    PromptRenderError,
+    PromptTemplate,
+    PromptValidationError,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolExample,
+    ToolOverride,
+    ToolResult,
+    VisibilityOverrides,
+)
+from weakincentives.prompt.walk import Scene
+from weakincentives.runtime.session import Session
+
+KEY_IN_SUFFIX = re.compile(r'with key "([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Params that cannot be made without being told."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Search:
+    query: str
+    limit: int = 10
+
+
+def template(roots: tuple[Plan, ...], asked: list[Asked] | None = None) -> PromptTemplate[None]:
+    return PromptTemplate(ns="tests", key="random", sections=sections(roots, asked))
+
+
+def one(section: Section[Any], *more: Section[Any]) -> PromptTemplate[None]:
+    return PromptTemplate(ns="tests", key="single", sections=[section, *more])
+
+
+def bindable(built: PromptTemplate[None], given: list[object]) -> list[object]:
+    return [value for value in given if type(value) in built.registry.params_types]
+
+
+# ------------------------------------------------------------------------------------------------------------- laws
+
+
+@given(st.data())
+@settings(max_examples=120)
+def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    built = template(roots)
+    bound = bindable(built, data.draw(params()))
+    visibility = data.draw(overrides(roots))
+    rendered = built.bind(*bound).render(visibility_overrides=visibility)
+    model = expected(roots, bound=bound, visibility=visibility)
+    assert rendered.text == model.text
+    assert [tool.name for tool in rendered.tools if tool.name != "read_section"] == model.tools
+    assert rendered.visibility == {shown.path: shown.visibility for shown in model.shown}
+    assert rendered.tool_paths == {name: shown.path for shown in model.shown for name in shown.tools}
+    reads = any(shown.visibility is SUMMARY for shown in model.shown)
+    assert ("read_section" in {tool.name for tool in rendered.tools[-1:]}) is reads
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_each_selector_that_matters_is_asked_once_in_pre_order_with_the_real_params_and_session(
+    data: st.DataObject,
+) -> None:
+    roots = data.draw(forests())
+    asked: list[Asked] = []
+    built = template(roots, asked)
+    bound = bindable(built, data.draw(params()))
+    visibility = data.draw(overrides(roots))
+    session = Session()
+    prompt = built.bind(*bound)
+    assert asked == []
+    prompt.render(session=session, visibility_overrides=visibility)
+    assert asked == expected(roots, bound=bound, visibility=visibility, session=session).asked
+    assert all(call.session in (None, session) for call in asked)
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    built = template(roots)
+    visibility = data.draw(overrides(roots))
+    rendered = built.render(visibility_overrides=visibility)
+    model = expected(roots, visibility=visibility)
+    parts = [rendered.text[span.start : span.end] for span in rendered.spans]
+    assert [span.path for span in rendered.spans] == [shown.path for shown in model.shown]
+    assert parts == [shown.part for shown in model.shown]
+    assert "\n\n".join(parts) == rendered.text
+    assert all(part == part.strip() for part in parts)
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_numbers_are_given_by_place_whatever_is_shown(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    built = template(roots)
+    numbers = {node.path: node.number for node in built.registry.sections}
+    rendered = built.render(visibility_overrides=data.draw(overrides(roots)))
+    for span in rendered.spans:
+        heading = rendered.text[span.start : span.end].partition("\n")[0]
+        assert heading.startswith(f"{'#' * (len(span.path) + 1)} {numbers[span.path]}. ")
+        assert len(numbers[span.path].split(".")) == len(span.path)
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_every_key_that_a_prompt_prints_is_found(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    built = template(roots)
+    rendered = built.render(visibility_overrides=data.draw(overrides(roots)))
+    printed = KEY_IN_SUFFIX.findall(rendered.text)
+    found = [built.registry.find(key) for key in printed]
+    assert [node and node.path for node in found] == [
+        path for path, shown in rendered.visibility.items() if shown is SUMMARY
+    ]
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_rendering_is_repeatable_and_leaves_no_trace(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    built = template(roots)
+    bound = bindable(built, data.draw(params()))
+    visibility = data.draw(overrides(roots))
+    prompt = built.bind(*bound)
+    first = prompt.render()
+    prompt.render(visibility_overrides=visibility)
+    again, other = prompt.render(), built.bind(*bound).render()
+    assert first.text == again.text == other.text
+    assert [tool.name for tool in first.tools] == [tool.name for tool in again.tools]
+    assert first.registry is again.registry is other.registry
+
+
+@given(st.data())
+@settings(max_examples=50)
+def test_overrides_of_the_session_and_of_the_call_give_the_same_prompt(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    assume(roots)
+    visibility = data.draw(overrides(roots))
+    built = template(roots)
+    session = Session()
+    session[VisibilityOverrides].seed(VisibilityOverrides(visibility))
+    assert built.render(session=session).text == built.render(visibility_overrides=visibility).text
+    opposite = dict.fromkeys(visibility, FULL)
+    assert (
+        built.render(session=session, visibility_overrides=opposite).text
+        == built.render(visibility_overrides=opposite).text
+    )
+
+
+# ------------------------------------------------------------------------------------------- disabled and summarized
+
+
+def refuse() -> Any:
+    raise AssertionError("this selector must not be asked")
+
+
+@pytest.mark.parametrize("visibility", [FULL, SUMMARY])
+def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(visibility: SectionVisibility) -> None:
+    # PR-13, PR-14
+    hidden = MarkdownSection[Needed](
+        title="Hidden",
+        template="$value",
+        enabled=lambda: False,
+        visibility=refuse,
+        children=[
+            MarkdownSection[Needed](
+                title="Child", template="$value", enabled=refuse, tools=[Tool[Nothing, Nothing](name="t")]
+            )
+        ],
+    )
+    rendered = one(hidden, MarkdownSection(title="Shown", template="Here.")).render(
+        visibility_overrides={("hidden",): visibility, ("hidden", "child"): FULL}
+    )
+    assert rendered.text == "## 2. Shown\n\nHere."
+    assert rendered.tools == ()
+
+
+def test_a_statically_disabled_section_is_skipped_too() -> None:
+    assert one(MarkdownSection(title="Off", template="x", enabled=False)).render().text == ""
+    assert one(MarkdownSection(title="On", template="x", enabled=True)).render().text == "## 1. On\n\nx"
+
+
+def test_what_a_summary_hides_needs_no_params_and_is_not_asked() -> None:
+    # PR-19, PR-21, PR-28
+    child = MarkdownSection[Needed](
+        title="Child",
+        template="$value",
+        enabled=refuse,
+        visibility=refuse,
+        tools=[Tool[Nothing, Nothing](name="of_child")],
+    )
+    parent = MarkdownSection(
+        title="Parent",
+        template="Full.",
+        summary="Short.",
+        visibility=SUMMARY,
+        tools=[Tool[Nothing, Nothing](name="of_parent")],
+        children=[child],
+    )
+    rendered = one(parent).render()
+    assert rendered.text == (
+        "## 1. Parent\n\nShort.\n\n---\n[This section is summarized. Call `read_section` with key "
+        '"parent" to view full content including subsections: child.]'
+    )
+    assert [tool.name for tool in rendered.tools] == ["read_section"]
+
+
+def test_a_section_without_a_summary_text_can_be_summarized() -> None:
+    # PR-20
+    section = MarkdownSection(
+        title="Long", template="Body.", visibility=SUMMARY, tools=[Tool[Nothing, Nothing](name="t")]
+    )
+    rendered = one(section).render()
+    assert rendered.text == (
+        '## 1. Long\n\n---\n[This section is summarized. To view full content, call `read_section` with key "long".]'
+    )
+    assert [tool.name for tool in rendered.tools] == ["read_section"]
+
+
+def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None:
+    # PR-28, TL-20, TL-21, TL-23
+    def with_tool(name: str, **arguments: Any) -> MarkdownSection[Any]:
+        return MarkdownSection(
+            title=name, key=name, template="", tools=[Tool[Nothing, Nothing](name=f"t_{name}")], **arguments
+        )
+
+    tree = one(
+        with_tool("a", children=[with_tool("b"), with_tool("c", enabled=lambda: False, children=[with_tool("d")])]),
+        with_tool("e", visibility=SUMMARY),
+        with_tool("f"),
+    )
+    names = [[tool.name for tool in tree.render().tools] for _ in range(100)]
+    assert names == [["t_a", "t_b", "t_f", "read_section"]] * 100
+
+
+# ------------------------------------------------------------------------------------------------------- precedence
+
+
+def test_call_beats_session_beats_selector() -> None:
+    # PR-18, PR-32, PR-33
+    tree = one(MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY))
+    session = Session()
+    session[VisibilityOverrides].seed(VisibilityOverrides({("s",): FULL, ("unknown",): SUMMARY}))
+    assert tree.render().visibility == {("s",): SUMMARY}
+    assert tree.render(session=session).visibility == {("s",): FULL}
+    assert tree.render(session=session, visibility_overrides={("s",): SUMMARY}).visibility == {("s",): SUMMARY}
+    assert tree.render(session=session, visibility_overrides={}).visibility == {("s",): FULL}
+
+
+def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
+    # PR-41, by counting
+    class Counting(dict[SectionPath, SectionVisibility]):
+        gets = 0
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            Counting.gets += 1
+            return super().get(key, default)
+
+        def __iter__(self) -> Any:
+            raise AssertionError("overrides are looked up, not gone through")
+
+    tree = one(*(MarkdownSection(title=f"S{index}", template="x") for index in range(5)))
+    scene_overrides = Counting({(f"other{index}",): SUMMARY for index in range(10_000)})
+    # The walk itself: the renderer copies overrides when it merges those of the session with the call's.
+    visits = Scene(registry=tree.registry, params={}, visibility=scene_overrides).visits()
+    assert len(visits) == Counting.gets == 5
+
+
+# ------------------------------------------------------------------------------------------------------------ params
+
+
+@dataclass(frozen=True)
+class Level:
+    value: str = "built"
+
+
+def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_else_built() -> None:
+    # PS-20
+    def section(key: str, default: Level | None = None) -> MarkdownSection[Level]:
+        return MarkdownSection[Level](title=key, key=key, template="$value", default_params=default)
+
+    def values(tree: PromptTemplate[None], *bound: Level) -> list[str]:
+        return re.findall(r"^(?!#)(.+)$", tree.bind(*bound).render().text, re.MULTILINE)
+
+    with_defaults = one(section("a"), section("b", Level("own")), section("c", Level("third")))
+    assert values(with_defaults) == ["own", "own", "third"]
+    assert values(with_defaults, Level("bound")) == ["bound"] * 3
+    assert values(one(section("a"), section("b"))) == ["built"] * 2
+
+
+def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
+    deep = MarkdownSection[Level](title="Deep", template="$value", default_params=Level("deep"), enabled=False)
+    late = MarkdownSection[Level](title="Late", template="$value", default_params=Level("late"))
+    group = MarkdownSection(title="Group", template="", children=[deep])
+    first = MarkdownSection[Level](title="First", template="$value")
+    assert one(first, group, late).render().text == "## 1. First\n\ndeep\n\n## 2. Group\n\n## 3. Late\n\nlate"
+
+
+def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
+    # PS-21
+    tree = one(
+        MarkdownSection(
+            title="Group", template="", children=[MarkdownSection[Needed](title="Inner", template="$value")]
+        )
+    )
+    with pytest.raises(PromptRenderError) as caught:
+        tree.render()
+    assert caught.value.section_path == ("group", "inner")
+    assert "no Needed is bound" in str(caught.value)
+    assert "bind one: prompt.bind(Needed(…))" in str(caught.value)
+    assert "'group.inner'" in str(caught.value)
+
+
+def test_a_params_type_that_refuses_to_be_built_is_reported_like_missing_params() -> None:
+    @dataclass
+    class Refusing:
+        value: str = ""
+
+        def __post_init__(self) -> None:
+            if not self.value:
+                raise ValueError("value is empty")
+
+    tree = one(MarkdownSection[Refusing](title="S", template="$value"))
+    with pytest.raises(PromptRenderError, match="value is empty") as caught:
+        tree.render()
+    assert caught.value.section_path == ("s",)
+    assert tree.render(Refusing("x")).text == "## 1. S\n\nx"
+
+
+def test_a_params_type_is_built_once_a_render() -> None:
+    built: list[int] = []
+
+    @dataclass
+    class Counted:
+        def __post_init__(self) -> None:
+            built.append(1)
+
+    tree = one(
+        *(MarkdownSection[Counted](title=f"S{index}", template="x", enabled=lambda params: True) for index in range(3))
+    )
+    assert tree.render().text.count("x") == 3
+    assert len(built) == 1
+
+
+# -------------------------------------------------------------------------------------------------- sections' own code
+
+
+class Custom(Section[Who]):
+    """A section of the user's own."""
+
+    calls: list[str]
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.calls = []
+
+    def render_body(self, params: Who | None, *, path: SectionPath) -> str:
+        self.calls.append("body")
+        assert params is not None
+        return f"Custom body for {params.name} at {'/'.join(path)}  \n"
+
+    def render_override(self, override_body: str, params: Who | None, *, path: SectionPath) -> str:
+        self.calls.append("override")
+        return f"{override_body} for {params and params.name} at {'/'.join(path)}"
+
+
+def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
+    # PR-22
+    group = MarkdownSection(title="Group", template="Intro.", children=[Custom(title="Own")])
+    assert one(group).render(Who("Ada")).text == (
+        "## 1. Group\n\nIntro.\n\n### 1.1. Own\n\nCustom body for Ada at group/own"
+    )
+
+
+def test_an_override_stands_for_the_whole_body() -> None:
+    # PR-26, PR-27
+    own, markdown = Custom(title="Own"), MarkdownSection[Who](title="Text", template="Was $name")
+    fixed = MarkdownSection(title="Fixed", template="Stays", accepts_overrides=False)
+    tree = one(own, markdown, fixed)
+    rendered = tree.renderer.render(
+        param_lookup={Who: Who("Ada")},
+        overrides={("own",): "New", ("text",): "  Is ${name} for $$1\n", ("fixed",): "Never", ("gone",): "Nowhere"},
+    )
+    assert rendered.text == "## 1. Own\n\nNew for Ada at own\n\n## 2. Text\n\nIs Ada for $1\n\n## 3. Fixed\n\nStays"
+    assert own.calls == ["override"]
+
+
+@pytest.mark.parametrize(
+    ("body", "placeholder"), [("$nobody", "$nobody"), ("cost: $ 5", "$"), ("$__class__", "$__class__")]
+)
+def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeholder: str) -> None:
+    tree = one(MarkdownSection[Who](title="Text", template="Was $name"))
+    with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
+        tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
+    assert (caught.value.section_path, caught.value.placeholder) == (("text",), placeholder)
+
+
+def test_an_override_of_the_body_does_not_displace_the_summary() -> None:
+    tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
+    rendered = tree.renderer.render(param_lookup={}, overrides={("s",): "Other"})
+    assert "Short" in rendered.text
+    assert "Other" not in rendered.text
+
+
+def test_what_a_sections_own_code_raises_gets_the_path() -> None:
+    class Broken(Section[None]):
+        def render_body(self, params: None, *, path: SectionPath) -> str:
+            raise ZeroDivisionError("by zero")
+
+    tree = one(MarkdownSection(title="Group", template="", children=[Broken(title="Bad")]))
+    with pytest.raises(PromptRenderError, match=r"Broken failed to render: ZeroDivisionError: by zero") as caught:
+        tree.render()
+    assert caught.value.section_path == ("group", "bad")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_selector_that_raises_names_the_section() -> None:
+    def failing() -> bool:
+        raise LookupError("no such flag")
+
+    with pytest.raises(PromptRenderError, match="LookupError: no such flag") as caught:
+        one(MarkdownSection(title="S", template="", enabled=failing)).render()
+    assert caught.value.section_path == ("s",)
+
+
+def test_a_visibility_that_is_none_is_refused_at_render() -> None:
+    tree = one(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PromptRenderError, match=r"'summary'; return SectionVisibility\.FULL or \.SUMMARY") as caught:
+        tree.render()
+    assert caught.value.section_path == ("s",)
+
+
+def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:
+    tree = one(MarkdownSection(title="S", template="", enabled=lambda *, session: len(session[Who]) > 0))
+    with pytest.raises(PromptRenderError, match=r"use render\(session=…\)"):
+        tree.render()
+    session = Session()
+    assert tree.render(session=session).text == ""
+    session.dispatch(Who("Ada"))
+    assert tree.render(session=session).text == "## 1. S"
+
+
+# --------------------------------------------------------------------------------------------- what a render result is
+
+
+def search(params: Search, *, context: ToolContext) -> ToolResult[None]:
+    raise AssertionError("rendering runs no handler")
+
+
+def searching(**arguments: Any) -> Tool[Search, None]:
+    return Tool[Search, None](name="search", description="Searches.", handler=search, **arguments)
+
+
+def test_parts_are_joined_by_one_blank_line() -> None:
+    # PR-30
+    tree = one(MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template=""))
+    assert tree.render().text == "## 1. A\n\nx\n\n## 2. B"
+
+
+def test_headings_grow_by_one_mark_a_level() -> None:
+    # PS-18, PS-19
+    leaf = MarkdownSection(title="Leaf", template="")
+    tree = one(
+        MarkdownSection(title="Off", template="", enabled=False),
+        MarkdownSection(
+            title="Root", template="", children=[MarkdownSection(title="Sub", template="", children=[leaf])]
+        ),
+        MarkdownSection(title="Last", template=""),
+    )
+    assert tree.render().text.split("\n\n") == ["## 2. Root", "### 2.1. Sub", "#### 2.1.1. Leaf", "## 3. Last"]
+
+
+def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
+    # PR-31, PS-22
+    tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
+    prompt = tree.bind()
+    deadline = Deadline.after(5)
+    rendered = prompt.render(deadline=deadline)
+    assert rendered.prompt is prompt
+    assert rendered.deadline is deadline
+    assert rendered.structured_output is None
+    assert rendered.output_type is None
+    assert rendered.container is None
+    assert rendered.tool_param_descriptions == {}
+    assert [tool.name for tool in rendered.tools] == ["search"]
+    assert rendered.tool_paths == {"search": ("s",)}
+    for name in ("text", "tools", "structured_output", "deadline", "tool_param_descriptions"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(rendered, name, None)
+
+
+def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
+    # PR-29, TL-24, TL-15
+    own, fixed = searching(), Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False)
+    tree = one(MarkdownSection(title="S", template="x", tools=[own, fixed]))
+    override = ToolOverride(description="Finds things.", param_descriptions={"query": "What to find"})
+    rendered = tree.renderer.render(
+        param_lookup={}, tool_overrides={"search": override, "fixed": override, "unknown": override}
+    )
+    assert [tool.description for tool in rendered.tools] == ["Finds things.", "Fixed."]
+    assert rendered.tool_param_descriptions == {"search": {"query": "What to find"}}
+    assert own.description == "Searches."
+    assert rendered.tools[0].handler is own.handler
+    only_params = tree.renderer.render(
+        param_lookup={}, tool_overrides={"search": ToolOverride(param_descriptions={"limit": "How many"})}
+    )
+    assert only_params.tools[0] is own
+    assert only_params.tool_param_descriptions == {"search": {"limit": "How many"}}
+
+
+def test_an_overriding_description_is_held_to_the_same_rules() -> None:
+    tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
+    with pytest.raises(PromptValidationError, match="'search'"):
+        tree.renderer.render(param_lookup={}, tool_overrides={"search": ToolOverride(description="é")})
+
+
+def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
+    # PR-09
+    tree = one(
+        MarkdownSection[Who](title="A", template="$name", tools=[searching()]),
+        MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY),
+    )
+    session = Session()
+    by_hand = PromptRenderer[None](registry=tree.registry, structured_output=None).render(
+        param_lookup={Who: Who("Ada")}, overrides=None, tool_overrides=None, session=session
+    )
+    own = tree.bind(Who("Ada")).render(session=session)
+    assert by_hand.text == own.text
+    assert [tool.name for tool in by_hand.tools] == [tool.name for tool in own.tools]
+    renderer: Any = PromptRenderer  # as the rendering document calls it; a type checker wants to know the output
+    assert renderer(registry=tree.registry).render(param_lookup={}).text == tree.render().text
+
+
+def test_examples_of_tools_follow_the_body_of_a_full_section() -> None:
+    example = ToolExample(description="Two cats", input=Search("cat", 2), output=None)
+    tree = one(MarkdownSection(title="S", template="Body", summary="Short", tools=[searching(examples=[example])]))
+    shown = 'Examples of `search`:\n\n- Two cats\n  - input: `{"query":"cat","limit":2}`\n  - output: `null`'
+    assert tree.render().text == f"## 1. S\n\nBody\n\n{shown}"
+    assert "Examples of" not in tree.render(visibility_overrides={("s",): SUMMARY}).text
+
+
+def test_rendering_and_binding_run_no_handler() -> None:
+    # TL-25
+    tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
+    assert [tool.name for tool in Prompt(tree).bind().render().tools] == ["search"]
+
+
+def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
+    # PR-25, U-19
+    tree = one(MarkdownSection[Who](title="S", template="$name costs $$1"))
+    assert tree.render(Who("$other %s ${name} ## 9. Fake")).text == "## 1. S\n\n$other %s ${name} ## 9. Fake costs $1"
+
+
+def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
+    # U-08
+    @dataclass
+    class Listing:
+        items: list[str]
+
+    listing = Listing(["a"])
+    prompt = one(MarkdownSection[Listing](title="S", template="$items")).bind(listing)
+    assert prompt.render().text.endswith("['a']")
+    listing.items.append("b")
+    assert prompt.render().text.endswith("['a', 'b']")

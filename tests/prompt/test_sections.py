@@ -1,0 +1,322 @@
+"""Sections by themselves: what one holds, what is refused when it is made, and what a clone is."""
+
+import copy
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.strategies import SUMMARY, Nothing, Who, forests, sections
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptRenderError,
+    PromptTemplate,
+    PromptValidationError,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+)
+
+
+@dataclass
+class Value:
+    value: str = ""
+
+
+class Plain(Section[Who]):
+    def render_body(self, params: Who | None, *, path: SectionPath) -> str:
+        return ""
+
+
+TOOL = Tool[Nothing, Nothing](name="tool")
+
+
+# ---------------------------------------------------------------------------------------------------- what one holds
+
+
+def test_section_is_abstract_and_gives_back_what_it_was_made_of() -> None:
+    # PS-06, TL-19
+    with pytest.raises(TypeError, match="abstract"):
+        Section(title="S")  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+    child = Plain(title="Child")
+
+    def enabled(params: Who) -> bool:
+        return bool(params.name)
+
+    section = Plain(
+        title="Title",
+        key="key",
+        children=[child],
+        tools=[TOOL],
+        enabled=enabled,
+        visibility=SUMMARY,
+        summary="Short",
+        default_params=Who("x"),
+        accepts_overrides=False,
+    )
+    assert (section.title, section.key, section.summary) == ("Title", "key", "Short")
+    assert (section.children, section.tools()) == ((child,), (TOOL,))
+    assert (section.enabled, section.visibility) == (enabled, SUMMARY)
+    assert (section.default_params, section.accepts_overrides) == (Who("x"), False)
+
+
+def test_what_is_left_out_has_its_default() -> None:
+    section = Plain(title="T")
+    assert (section.summary, section.children, section.tools()) == (None, (), ())
+    assert (section.enabled, section.visibility) == (None, SectionVisibility.FULL)
+    assert (section.default_params, section.accepts_overrides) == (None, True)
+
+
+@pytest.mark.parametrize("kind", [Plain, MarkdownSection[Who]])
+def test_a_specialized_section_knows_its_params_type(kind: Any) -> None:
+    # PS-07
+    assert (kind(title="S") if kind is Plain else kind(title="S", template="")).params_type is Who
+
+
+def test_an_unspecialized_section_takes_no_params() -> None:
+    # PS-07
+    assert MarkdownSection(title="S", template="x").params_type is None
+    assert MarkdownSection(title="S", template="x", params_type=Who).params_type is Who
+    assert PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="x")]).render().text
+
+
+@pytest.mark.parametrize(
+    ("title", "key"),
+    [
+        ("Guidance", "guidance"),
+        ("Project Context", "project-context"),
+        ("  What's new? (2026) ", "what-s-new-2026"),
+        ("ÉTÉ abc", "t-abc"),
+        ("x" * 80, "x" * 64),
+    ],
+)
+def test_a_missing_key_is_the_titles_slug(title: str, key: str) -> None:
+    # PS-09
+    assert MarkdownSection(title=title, template="").key == key
+
+
+@given(st.from_regex(r"[a-zA-Z0-9 .!-]{1,80}", fullmatch=True).filter(lambda title: any(c.isalnum() for c in title)))
+def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None:
+    section = MarkdownSection(title=title, template="")
+    assert MarkdownSection(title="T", template="", key=section.key).key == section.key
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True))
+def test_every_key_of_the_pattern_is_taken(key: str) -> None:
+    assert MarkdownSection(title="T", template="", key=key).key == key
+
+
+@pytest.mark.parametrize("key", ["instructions", "context.history", "step-1", "a" * 64, "0"])
+def test_keys_that_are_valid(key: str) -> None:
+    # PR-34
+    assert MarkdownSection(title="T", template="", key=key).key == key
+
+
+@pytest.mark.parametrize("key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr)
+def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None:
+    # PR-34
+    with pytest.raises(PromptValidationError, match=r"use|with 1 to 64 of a-z") as caught:
+        MarkdownSection(title="The Title", template="", key=key)
+    assert repr(key) in str(caught.value)
+    assert "'The Title'" in str(caught.value)
+    assert caught.value.section_path == ((key,) if isinstance(key, str) and key else None)
+
+
+def test_a_title_without_a_slug_asks_for_a_key() -> None:
+    with pytest.raises(PromptValidationError, match="'指南' is not valid; give it key="):
+        MarkdownSection(title="指南", template="")
+    assert MarkdownSection(title="指南", template="", key="guide").title == "指南"
+
+
+@pytest.mark.parametrize("title", ["", "  ", "a\nb", "a\rb", "a\u2028b", None], ids=repr)
+def test_a_title_is_one_line_of_text(title: Any) -> None:
+    with pytest.raises(PromptValidationError, match="use one line of text") as caught:
+        MarkdownSection(title=title, template="", key="s")
+    assert repr(title) in str(caught.value)
+    assert caught.value.section_path == ("s",)
+
+
+@pytest.mark.parametrize("item", ["tool", Tool, None, Nothing()], ids=repr)
+def test_what_is_no_tool_is_refused(item: Any) -> None:
+    # TL-19
+    with pytest.raises(PromptValidationError, match=r"which is no Tool; wrap a function as Tool\(") as caught:
+        MarkdownSection(title="S", template="", tools=[TOOL, item])
+    assert repr(item) in str(caught.value)
+    assert caught.value.section_path == ("s",)
+
+
+def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> None:
+    # PS-40
+    prompt = PromptTemplate(ns="n", key="k").bind()
+    for item in ("text", prompt, prompt.template, MarkdownSection):
+        with pytest.raises(PromptValidationError, match="which is no Section; reuse a prompt's sections") as caught:
+            MarkdownSection(title="S", template="", children=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+        assert repr(item) in str(caught.value)
+        assert caught.value.section_path == ("s",)
+
+
+@pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)
+def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
+    # PS-08
+    with pytest.raises(PromptValidationError, match="is no dataclass; declare the params as a dataclass") as caught:
+        MarkdownSection[kind](title="S", template="")
+    assert repr(kind) in str(caught.value)
+    assert caught.value.section_path == ("s",)
+
+
+def test_default_params_must_be_of_the_sections_type() -> None:
+    with pytest.raises(PromptValidationError, match=r"default_params is Value\(value=''\).*takes Who") as caught:
+        MarkdownSection[Who](title="S", template="", default_params=Value())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert caught.value.section_path == ("s",)
+    with pytest.raises(PromptValidationError, match="takes no params"):
+        MarkdownSection(title="S", template="", default_params=Value())
+
+
+@pytest.mark.parametrize("text", [5, None, b"bytes"], ids=repr)
+def test_a_template_is_text(text: Any) -> None:
+    with pytest.raises(PromptValidationError, match=r"template .* is no text; write a string") as caught:
+        MarkdownSection(title="S", template=text)
+    assert repr(text) in str(caught.value)
+    assert caught.value.section_path == ("s",)
+
+
+def test_a_summary_is_text_or_nothing() -> None:
+    assert MarkdownSection(title="S", template="", summary=None).summary is None
+    with pytest.raises(PromptValidationError, match="summary 5 is no text"):
+        MarkdownSection(title="S", template="", summary=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# -------------------------------------------------------------------------------------------------------------- text
+
+
+def test_template_and_summary_are_dedented_and_stripped() -> None:
+    # PS-11
+    section = MarkdownSection(
+        title="S",
+        template="""
+            First
+              indented
+
+            Last
+        """,
+        summary="\n    Short\n    and flush\n",
+    )
+    assert section.template == "First\n  indented\n\nLast"
+    assert section.summary == "Short\nand flush"
+    assert section.render_body(None, path=("s",)) == section.template
+
+
+def test_render_body_fills_the_template_and_leaves_the_heading_to_the_renderer() -> None:
+    # PR-23, PR-24, C-27: an unspecialized section takes the params that it is handed
+    section = MarkdownSection(title="Test", template="Value: $value", key="test")
+    assert section.render_body(Value("hello"), path=("test",)) == "Value: hello"
+
+
+@pytest.mark.parametrize(
+    ("template", "placeholder"),
+    [("$missing_var", "$missing_var"), ("${missing_var} $value", "$missing_var"), ("a $ 5", "$")],
+)
+def test_render_body_called_directly_raises_with_path_and_placeholder(template: str, placeholder: str) -> None:
+    # PR-38, PR-39
+    section = MarkdownSection(title="Instructions", template=template, summary=template)
+    for render in (section.render_body, section.render_summary):
+        with pytest.raises(PromptRenderError, match=r"^Failed to render section template\.") as caught:
+            render(Value("x"), path=("instructions",))
+        assert caught.value.message == "Failed to render section template."
+        assert caught.value.section_path == ("instructions",)
+        assert caught.value.placeholder == placeholder
+        assert caught.value.__cause__ is not None
+
+
+# ------------------------------------------------------------------------------------------------------------ clones
+
+
+def test_a_clone_is_decoupled_all_the_way_down_and_shares_tools() -> None:
+    # PS-39
+    leaf = MarkdownSection(title="Leaf", template="leaf", tools=[TOOL])
+    root = MarkdownSection[Who](
+        title="Root", template="$name", children=[MarkdownSection(title="Mid", template="", children=[leaf])]
+    )
+    clone = root.clone()
+    cloned_leaf = clone.children[0].children[0]
+    assert clone is not root
+    assert clone.children[0] is not root.children[0]
+    assert cloned_leaf is not leaf
+    assert cloned_leaf.tools()[0] is TOOL
+    leaf.title = "Changed"
+    assert cloned_leaf.title == "Leaf"
+    assert isinstance(clone, MarkdownSection)
+
+
+@given(forests())
+@settings(max_examples=30)
+def test_a_clone_renders_as_its_original(roots: Any) -> None:
+    originals = sections(roots)
+    clones = [section.clone() for section in originals]
+    pair = [PromptTemplate(ns="n", key="k", sections=given).render().text for given in (originals, clones)]
+    assert pair[0] == pair[1]
+
+
+def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
+    # PS-39
+    section = MarkdownSection[Who](title="S", template="$name", summary="old")
+    changed = section.clone(
+        key="other", title="Other", template="\n  New ${name}\n", summary="  short ", tools=[TOOL], visibility=SUMMARY
+    )
+    assert (changed.key, changed.title, changed.template, changed.summary) == ("other", "Other", "New ${name}", "short")
+    assert changed.render_body(Who("Ada"), path=("s",)) == "New Ada"
+    assert changed.render_summary(Who(), path=("s",)) == "short"
+    assert changed.tools() == (TOOL,)
+    assert (section.template, section.summary, section.tools()) == ("$name", "old", ())
+    child = MarkdownSection(title="Child", template="")
+    assert section.clone(children=[child]).children == (child,)
+    assert section.clone(summary=None).summary is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"key": " a "}, "key ' a '"),
+        ({"title": ""}, "title ''"),
+        ({"tools": ["x"]}, "no Tool"),
+        ({"children": ["x"]}, "no Section"),
+        ({"params_type": int}, "no dataclass"),
+        ({"template": None}, "template None"),
+    ],
+)
+def test_a_clone_is_refused_what_a_section_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(PromptValidationError, match=told):
+        MarkdownSection[Who](title="S", template="").clone(**changes)
+
+
+@pytest.mark.parametrize("name", ["nope", "_tools", "_body", "clone"])
+def test_a_clone_is_refused_arguments_that_the_section_does_not_have(name: str) -> None:
+    with pytest.raises(PromptValidationError, match=f"a MarkdownSection has no argument '{name}'") as caught:
+        MarkdownSection(title="S", template="").clone(**{name: 1})
+    assert caught.value.section_path == ("s",)
+
+
+def test_one_section_may_stand_in_several_prompts() -> None:
+    shared = MarkdownSection(title="Shared", template="x")
+    first = PromptTemplate(ns="n", key="a", sections=[shared])
+    second = PromptTemplate(ns="n", key="b", sections=[MarkdownSection(title="G", template="", children=[shared])])
+    assert first.render().text == "## 1. Shared\n\nx"
+    assert second.render().text == "## 1. G\n\n### 1.1. Shared\n\nx"
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "deep", "pickle"]
+)
+def test_a_copied_or_pickled_section_works_as_before(duplicate: Any) -> None:
+    section = MarkdownSection[Who](title="S", template="$name", summary="$name?", tools=[TOOL])
+    twin = duplicate(section)
+    assert (twin.key, twin.params_type, twin.tools()) == ("s", Who, (TOOL,))
+    assert twin.render_body(Who("Ada"), path=("s",)) == "Ada"
+    assert twin.render_summary(Who("Ada"), path=("s",)) == "Ada?"

@@ -1,0 +1,195 @@
+"""The typed answer: what can be declared, where it is found in a text, and how strictly it is read."""
+
+import copy
+import json
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives import serde
+from weakincentives.prompt import (
+    OutputParseError,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    StructuredOutputConfig,
+    parse_structured_output,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    file: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    score: float = 0.0
+    sources: tuple[Source, ...] = ()
+    kind: Literal["fact", "guess"] = "fact"
+    note: str | None = field(default=None, metadata={"description": "Anything else"})
+
+
+ONE = PromptTemplate[Answer](ns="tests", key="one").render()
+MANY = PromptTemplate[list[Answer]](ns="tests", key="many").render()
+TEXT = PromptTemplate(ns="tests", key="text").render()
+
+SOURCES = st.builds(Source, st.text(max_size=10), st.integers(-(2**40), 2**40))
+ANSWERS = st.builds(
+    Answer,
+    st.text(max_size=30) | st.sampled_from(["```", "```json\n{}\n```", "\n```\n", '{"text": 1}', "[]"]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.lists(SOURCES, max_size=3).map(tuple),
+    st.sampled_from(("fact", "guess")),
+    st.none() | st.text(max_size=10),
+)
+
+
+# ------------------------------------------------------------------------------------------------------ declaration
+
+
+def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
+    # PS-22, PS-23
+    assert (ONE.output_type, ONE.container) == (Answer, "object")
+    assert (MANY.output_type, MANY.container) == (Answer, "array")
+    assert (TEXT.output_type, TEXT.container) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "output", [int, str, dict, list, list[int], list[Any], tuple[Answer, ...], Answer | None, set], ids=repr
+)
+def test_any_other_output_type_is_refused_with_the_type_and_the_remedy(output: Any) -> None:
+    # PS-24
+    with pytest.raises(PromptValidationError, match="neither a dataclass nor a list of one") as caught:
+        PromptTemplate[output](ns="n", key="k")
+    assert repr(output) in str(caught.value)
+    assert "declare a dataclass" in str(caught.value)
+    with pytest.raises(PromptValidationError):
+        StructuredOutputConfig(output)
+
+
+def test_a_subscript_and_a_config_say_the_same() -> None:
+    # PR-03
+    by_subscript = Prompt[Answer](ns="n", key="k", sections=[])
+    by_config = Prompt[Answer](ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer))
+    alone = Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(Answer))
+    assert by_subscript.template == by_config.template == alone.template
+    assert by_subscript.render().output_type is by_config.render().output_type is Answer
+
+
+def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
+    # PR-04
+    with pytest.raises(PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"):
+        Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Source))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PromptValidationError):
+        PromptTemplate[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(list[Answer]))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_config_is_a_value() -> None:
+    config = StructuredOutputConfig(list[Answer])
+    assert config == StructuredOutputConfig[list[Answer]](list[Answer])
+    assert hash(config) == hash(StructuredOutputConfig(list[Answer]))
+    other: object = StructuredOutputConfig(Answer)
+    assert config != other
+    lenient = replace(config, allow_extra_keys=True)
+    assert (lenient.allow_extra_keys, lenient.item_type, lenient.container) == (True, Answer, "array")
+    assert pickle.loads(pickle.dumps(lenient)) == lenient
+    with pytest.raises(FrozenInstanceError):
+        config.allow_extra_keys = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+@given(ANSWERS)
+def test_a_dumped_answer_is_read_back_bare_and_fenced_with_prose_around(answer: Answer) -> None:
+    text = serde.dump_json(answer)
+    pretty = json.dumps(json.loads(text), indent=2)
+    for written in (
+        text,
+        f"  {pretty}\n",
+        f"Here it is:\n```json\n{pretty}\n```\nDone.",
+        f"```\n{text}\n```",
+        f"```JSON\n{text}\n```",
+    ):
+        assert parse_structured_output(written, ONE) == answer
+
+
+@given(st.lists(ANSWERS, max_size=3))
+def test_a_dumped_list_is_read_back(answers: list[Answer]) -> None:
+    text = "[" + ",".join(map(serde.dump_json, answers)) + "]"
+    assert parse_structured_output(text, MANY) == answers
+    assert parse_structured_output(f"Sure.\n\n```json\n{text}\n```", MANY) == answers
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```python\nprint("x")\n```\nand then\n```json\n{"text": "a"}\n```',
+        '```\nnot this\n```\n```json\n{"text": "a"}\n```',
+        '```json\n{"text": "a"}\n```\n```json\n{"text": "second"}\n```',
+        '````json\n{"text": "a"}\n````',
+        '  ```json\n  {"text": "a"}\n  ```',
+        '```json\r\n{"text": "a"}\r\n```\r\n',
+        '```json title="x"\n{"text": "a"}\n```',
+    ],
+)
+def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(text: str) -> None:
+    # PS-25
+    assert parse_structured_output(text, ONE) == Answer("a")
+
+
+@pytest.mark.parametrize("text", ["", "It is so.", "```json\n```", '```json\n{"text": "a"', '{"text": "a"} trailing'])
+def test_a_text_without_json_is_an_error_that_keeps_the_whole_answer(text: str) -> None:
+    # PS-25, PS-28
+    with pytest.raises(OutputParseError) as caught:
+        parse_structured_output(text, ONE)
+    assert caught.value.raw_response == text
+
+
+def test_the_container_must_be_the_declared_one() -> None:
+    # PS-26
+    with pytest.raises(OutputParseError, match="must be a JSON object, not an array"):
+        parse_structured_output('[{"text": "a"}]', ONE)
+    with pytest.raises(OutputParseError, match="must be a JSON array, not an object"):
+        parse_structured_output('{"text": "a"}', MANY)
+    with pytest.raises(OutputParseError):
+        parse_structured_output('"text"', ONE)
+
+
+def test_every_fault_is_told_with_its_path() -> None:
+    # PS-27
+    with pytest.raises(OutputParseError) as caught:
+        parse_structured_output('{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE)
+    message = str(caught.value)
+    assert all(path in message for path in ("text:", "score:", "sources.1.file:", "extra:"))
+
+
+def test_extra_keys_pass_where_they_are_allowed() -> None:
+    # PS-27
+    lenient = PromptTemplate[Answer](
+        ns="n", key="k", structured_output=StructuredOutputConfig(Answer, allow_extra_keys=True)
+    ).render()
+    text = '{"text": "a", "extra": 1, "sources": [{"file": "f", "more": 2}]}'
+    assert parse_structured_output(text, lenient) == Answer("a", sources=(Source("f"),))
+    with pytest.raises(OutputParseError, match="extra"):
+        parse_structured_output(text, ONE)
+
+
+def test_a_prompt_that_declares_nothing_has_nothing_to_parse() -> None:
+    with pytest.raises(OutputParseError, match=r"declares no output type; use PromptTemplate\[Output\]") as caught:
+        parse_structured_output("{}", TEXT)
+    assert caught.value.raw_response == "{}"
+
+
+def test_the_error_can_be_copied_and_pickled_whole() -> None:
+    error = OutputParseError("text: missing", raw_response="{}")
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is OutputParseError
+        assert (str(twin), twin.raw_response, twin.args) == ("text: missing", "{}", ("text: missing",))

@@ -1,0 +1,185 @@
+"""The definition of a prompt: what it must have, and that it is a value."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.strategies import Nothing, Who
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    SectionPath,
+    SectionVisibility,
+    StructuredOutputConfig,
+    TaskExample,
+    TaskExamplesSection,
+    TaskStep,
+    Tool,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+def is_named(params: Who) -> bool:
+    return bool(params.name)
+
+
+def shown(params: Who) -> SectionVisibility:
+    return SectionVisibility.FULL if params.name == "Ada" else SectionVisibility.SUMMARY
+
+
+def example() -> PromptTemplate[Answer]:
+    return PromptTemplate[Answer](
+        ns="tests",
+        key="example",
+        sections=[
+            MarkdownSection[Who](
+                title="Greeting",
+                template="Hello $name.",
+                summary="A greeting.",
+                enabled=is_named,
+                visibility=shown,
+                tools=[Tool[Nothing, Nothing](name="greet")],
+            ),
+            TaskExamplesSection(
+                examples=[
+                    TaskExample(objective="Greet", steps=(TaskStep(tool="greet", input=Nothing(), result="done"),))
+                ]
+            ),
+        ],
+    )
+
+
+def test_a_template_gives_back_what_it_was_made_of() -> None:
+    # PS-01, PR-01
+    section = MarkdownSection(title="S", template="")
+    template = PromptTemplate(ns="a/b", key="k", name="Shown", sections=iter([section]), disclosure=Disclosure.SPLIT)
+    assert (template.ns, template.key, template.name) == ("a/b", "k", "Shown")
+    assert (template.sections, template.disclosure) == ((section,), Disclosure.SPLIT)
+    assert (template.structured_output, template.output_type) == (None, None)
+    for field in fields(template):
+        with pytest.raises(FrozenInstanceError):
+            setattr(template, field.name, None)
+
+
+@pytest.mark.parametrize(("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")])
+def test_a_missing_name_is_made_from_the_key(key: str, name: str) -> None:
+    # PR-02, DT-34
+    assert PromptTemplate(ns="n", key=key).name == name
+
+
+@given(st.text(min_size=1).filter(str.strip))
+def test_a_name_is_never_empty(key: str) -> None:
+    assert PromptTemplate(ns="n", key=key).name
+
+
+@pytest.mark.parametrize("field", ["ns", "key"])
+@pytest.mark.parametrize("value", ["", "  ", None, 5], ids=repr)
+def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
+    # PS-01
+    with pytest.raises(PromptValidationError, match=f"give every prompt a non-empty {field}") as caught:
+        PromptTemplate(ns=value if field == "ns" else "n", key=value if field == "key" else "k")
+    assert repr(value) in str(caught.value)
+
+
+def test_an_empty_template_renders_to_nothing() -> None:
+    rendered = PromptTemplate(ns="n", key="k").render()
+    assert (rendered.text, rendered.tools, rendered.spans) == ("", (), ())
+
+
+@pytest.mark.parametrize("output", [Answer, list[Answer]], ids=repr)
+def test_the_output_type_comes_from_the_subscript(output: Any) -> None:
+    template = PromptTemplate[output](ns="n", key="k")
+    assert template.output_type == output
+    assert template.structured_output == StructuredOutputConfig(output)
+    assert type(template) is PromptTemplate
+
+
+def test_without_a_subscript_or_with_none_the_output_is_text() -> None:
+    assert PromptTemplate(ns="n", key="k").output_type is None
+    assert PromptTemplate[None](ns="n", key="k") == PromptTemplate(ns="n", key="k")
+
+
+# ------------------------------------------------------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), replace],
+    ids=["copy", "deep copy", "pickle", "replace"],
+)
+def test_a_duplicate_of_a_template_renders_alike(duplicate: Callable[[Any], PromptTemplate[Answer]]) -> None:
+    template = example()
+    twin = duplicate(template)
+    for params in (Who("Ada"), Who("Bob"), Who("")):
+        mine, its = template.render(params), twin.render(params)
+        assert (mine.text, mine.visibility) == (its.text, its.visibility)
+        assert [tool.name for tool in mine.tools] == [tool.name for tool in its.tools]
+    assert twin.structured_output == template.structured_output
+
+
+def test_templates_of_the_same_sections_are_equal_and_hash_alike() -> None:
+    shared = example().sections
+    one, other = (PromptTemplate[Answer](ns="n", key="k", sections=shared) for _ in range(2))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != replace(one, key="other")
+    text: object = PromptTemplate(ns="n", key="k", sections=shared)
+    assert one != text
+
+
+def test_replace_gives_a_checked_template() -> None:
+    template = example()
+    changed = replace(template, name="New", disclosure=Disclosure.OPEN)
+    assert (changed.name, changed.disclosure, changed.sections) == ("New", Disclosure.OPEN, template.sections)
+    assert changed.output_type is Answer
+    assert replace(template, sections=()).render().text == ""
+    with pytest.raises(PromptValidationError):
+        replace(template, ns="")
+    with pytest.raises(PromptValidationError):
+        replace(template, sections=(*template.sections, *template.sections))
+
+
+def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> None:
+    built = list(example().sections)
+    template = PromptTemplate(ns="n", key="k", sections=built)
+    kept = template.sections
+    built.clear()
+    assert template.sections is kept
+    assert len(kept) == 2
+
+
+# ------------------------------------------------------------------------------------------------- binding, rendering
+
+
+def test_bind_makes_a_new_prompt_each_time() -> None:
+    # PS-04, C-28
+    template = example()
+    one, other = template.bind(Who("Ada")), template.bind()
+    assert isinstance(one, Prompt)
+    assert one is not other
+    assert one.template is other.template is template
+    assert "Hello Ada" in one.render().text
+    assert "Hello Ada" not in other.render().text
+
+
+def test_render_of_a_template_is_render_of_a_prompt() -> None:
+    # C-07
+    template = example()
+    visibility: dict[SectionPath, SectionVisibility] = {("greeting",): SectionVisibility.FULL}
+    direct = template.render(Who("Bob"), visibility_overrides=visibility)
+    assert direct.text == template.bind(Who("Bob")).render(visibility_overrides=visibility).text
+    assert direct.prompt is not None
+    assert direct.prompt.template is template

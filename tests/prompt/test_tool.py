@@ -1,0 +1,442 @@
+"""Tools: how one learns its types, what is refused when it is made, what a result becomes."""
+
+import copy
+import functools
+import inspect
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives import serde
+from weakincentives.errors import SerdeError
+from weakincentives.prompt import (
+    PromptValidationError,
+    Tool,
+    ToolContext,
+    ToolExample,
+    ToolRenderableResult,
+    ToolResult,
+)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    entity_id: str
+    related: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    url: str
+    note: str | None = None
+
+
+@dataclass
+class Unhashable:
+    items: list[str]
+
+
+def lookup(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+    """Looks one entity up.
+
+    The rest is for programmers.
+    """
+    return ToolResult(message="found", value=Found(params.entity_id))
+
+
+async def lookup_async(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+    """Looks up later."""
+    return ToolResult(message="found", value=Found(params.entity_id))
+
+
+def unannotated(params, *, context):  # type: ignore[no-untyped-def]
+    return ToolResult(message="")
+
+
+def says_only_params(params: Lookup, *, context: ToolContext):  # type: ignore[no-untyped-def]
+    return ToolResult(message="")
+
+
+def by_awaitable(params: Lookup, *, context: ToolContext) -> Awaitable[ToolResult[Found]]:
+    return lookup_async(params, context=context)
+
+
+class Lookups:
+    """Not the tool's description."""
+
+    def __call__(self, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return lookup(params, context=context)
+
+    def method(self, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        """A method of its own."""
+        return lookup(params, context=context)
+
+    @staticmethod
+    def static(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return lookup(params, context=context)
+
+    @classmethod
+    def of_class(cls, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return lookup(params, context=context)
+
+
+def with_prefix(prefix: str, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult(message=prefix, value=Found(params.entity_id))
+
+
+def types(tool: Tool[Any, Any]) -> tuple[type, type]:
+    return tool.params_type, tool.result_type
+
+
+# ------------------------------------------------------------------------------------------------ types, description
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [lookup, lookup_async, Lookups(), Lookups().method, Lookups.static, Lookups.of_class],
+    ids=["function", "coroutine function", "callable", "method", "static", "of class"],
+)
+def test_a_handlers_annotations_say_the_types(handler: Any) -> None:
+    # C-33
+    assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
+
+
+def test_a_partial_says_the_types_of_what_is_left() -> None:
+    # functools.partial has no signature that a type checker could match against a keyword-only context
+    handler: Any = functools.partial(with_prefix, "p")
+    assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
+
+
+def test_a_subscript_says_the_types_and_beats_annotations() -> None:
+    # TL-16
+    assert types(Tool[Lookup, Found](name="lookup")) == (Lookup, Found)
+    assert types(Tool[Lookup, Found](name="lookup", handler=unannotated)) == (Lookup, Found)
+    assert types(Tool[Unhashable, Lookup](name="lookup", handler=lookup)) == (Unhashable, Lookup)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
+    # TL-17
+    assert types(Tool(name="lookup", params_type=Lookup)) == (Lookup, object)
+    assert types(Tool(name="lookup", params_type=Lookup, result_type=Found)) == (Lookup, Found)
+    assert types(Tool(name="lookup", params_type=Lookup, handler=lookup)) == (Lookup, Found)
+    assert types(Tool(name="lookup", params_type=Lookup, handler=unannotated)) == (Lookup, object)
+    assert types(Tool(name="lookup", handler=says_only_params)) == (Lookup, object)
+    assert types(Tool(name="lookup", handler=by_awaitable)) == (Lookup, object)
+
+
+def test_the_way_of_saying_the_types_does_not_change_the_schema() -> None:
+    subscripted, inferred = Tool[Lookup, Found](name="a"), Tool(name="a", handler=lookup)
+    assert serde.json_schema(subscripted.params_type) == serde.json_schema(inferred.params_type)
+
+
+def test_a_missing_description_is_the_docstrings_first_line_else_the_name() -> None:
+    assert Tool(name="t", handler=lookup).description == "Looks one entity up."
+    assert Tool(name="t", handler=Lookups().method).description == "A method of its own."
+    assert Tool(name="t", handler=Lookups()).description == "t"
+    assert Tool(name="t", handler=by_awaitable).description == "t"
+    assert Tool(name="t", params_type=Lookup).description == "t"
+    assert Tool(name="t", description="Own.", handler=lookup).description == "Own."
+
+
+# ---------------------------------------------------------------------------------------------------------- refusals
+
+
+@given(st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True))
+def test_every_name_of_the_pattern_is_taken(name: str) -> None:
+    assert Tool[Lookup, Found](name=name, description="x").name == name
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "a b", "é", "a\n", "a" * 65, "a.b", None, 5], ids=repr)
+def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
+    # TL-12
+    with pytest.raises(PromptValidationError, match="use 1 to 64 of a-z, 0-9, '_' and '-'") as caught:
+        Tool[Lookup, Found](name=name)
+    assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [1, 200])
+def test_a_description_may_have_1_to_200_ascii_characters(length: int) -> None:
+    # TL-13
+    assert len(Tool[Lookup, Found](name="t", description="x" * length).description) == length
+
+
+@pytest.mark.parametrize(
+    ("description", "told"),
+    [("", "0 characters"), ("x" * 201, "201 characters"), ("naïve", "not ASCII"), (5, "5; write it as text")],
+    ids=["empty", "long", "not ASCII", "no text"],
+)
+def test_any_other_description_is_refused_with_tool_fault_and_remedy(description: Any, told: str) -> None:
+    # TL-13
+    with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
+        Tool[Lookup, Found](name="lookup", description=description)
+    assert told in str(caught.value)
+    assert "write" in str(caught.value)
+
+
+def test_a_docstring_that_is_no_description_is_refused_like_one() -> None:
+    def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return lookup(params, context=context)
+
+    handler.__doc__ = "é"
+    with pytest.raises(PromptValidationError, match="not ASCII"):
+        Tool(name="t", handler=handler)
+
+
+class Misleading:
+    """Methods whose own code reads like a handler's, but not once they are bound."""
+
+    def handler(self, *, context: ToolContext) -> ToolResult[Found]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda params: None,
+        lambda *, context: None,
+        lambda one, two, *, context: None,
+        lambda params, *, context, more: None,
+        Misleading().handler,
+        5,
+    ],
+    ids=["no context", "no params", "two params", "more", "bound", "no function"],
+)
+def test_a_handler_that_cannot_be_called_is_refused_with_tool_handler_and_remedy(handler: Any) -> None:
+    # TL-14
+    with pytest.raises(PromptValidationError, match=r"tool 'lookup': handler .* cannot be called") as caught:
+        Tool[Lookup, Found](name="lookup", handler=handler)
+    assert getattr(handler, "__name__", type(handler).__name__) in str(caught.value)
+    assert "(params: Params, *, context: ToolContext)" in str(caught.value)
+
+
+# Any: handlers of shapes that work at run time, whatever a type checker would say.
+CALLABLE: list[Callable[..., Any]] = [
+    lambda params, *, context: None,
+    lambda params, /, *, context: None,
+    lambda params, *, context, more=1: None,
+    lambda params, context: None,
+    lambda *args, **kwargs: None,
+]
+
+
+@pytest.mark.parametrize("handler", CALLABLE, ids=range(len(CALLABLE)))
+def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: Any) -> None:
+    assert Tool[Lookup, Found](name="lookup", handler=handler).handler is handler
+
+
+@pytest.mark.parametrize("kind", [int, str, dict, list[Lookup], Lookup("x"), Lookup | None], ids=repr)
+def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
+    # TL-18
+    with pytest.raises(PromptValidationError, match=r"tool 't': params type .* is no dataclass; declare") as caught:
+        Tool[kind, Found](name="t")
+    assert repr(kind) in str(caught.value)
+    with pytest.raises(PromptValidationError, match="is no dataclass"):
+        Tool(name="t", params_type=kind)
+
+
+def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
+    with pytest.raises(
+        PromptValidationError, match=r"say the types: Tool\[Params, Result\]\(…\) or params_type=Params"
+    ):
+        Tool(name="t")
+    with pytest.raises(PromptValidationError, match="handler unannotated does not say the type of 'params'"):
+        Tool(name="t", handler=unannotated)
+
+
+def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed() -> None:
+    def handler(params: "Missing", *, context: ToolContext) -> "ToolResult[Missing]":  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+        raise NotImplementedError
+
+    with pytest.raises(PromptValidationError, match=r"handler handler cannot be read .*Missing.*give params_type="):
+        Tool(name="t", handler=handler)
+    assert types(Tool(name="t", params_type=Lookup, handler=handler)) == (Lookup, object)
+
+
+def test_examples_must_fit_the_params() -> None:
+    good = ToolExample[Lookup, Found](description="One", input=Lookup("1"), output=Found("u"))
+    assert Tool[Lookup, Found](name="t", examples=[good]).examples == (good,)
+    for bad in (ToolExample("Wrong", Found("u"), Found("u")), "text"):
+        with pytest.raises(PromptValidationError, match=r"tool 't'.*no ToolExample with an input of Lookup"):
+            Tool[Lookup, Found](name="t", examples=[bad])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+# ----------------------------------------------------------------------------------------------------- tools as values
+
+
+def tools() -> st.SearchStrategy[Tool[Any, Any]]:
+    def build(name: str, description: str | None, handler: Any, typed: bool, overrides: bool) -> Tool[Any, Any]:  # noqa: FBT001 - drawn
+        examples = [ToolExample("One", Lookup("1"), Unhashable(["a"]))] if typed else []
+        return Tool[Lookup, Unhashable](
+            name=name, description=description, handler=handler, examples=examples, accepts_overrides=overrides
+        )
+
+    return st.builds(
+        build,
+        st.sampled_from(["a", "b"]),
+        st.sampled_from([None, "Same."]),
+        st.sampled_from([None, lookup, lookup_async]),
+        st.booleans(),
+        st.booleans(),
+    )
+
+
+@given(tools(), tools())
+def test_equal_tools_are_equal_hash_alike_and_survive_pickling(one: Tool[Any, Any], other: Tool[Any, Any]) -> None:
+    names = [field.name for field in fields(Tool)]
+    assert (one == other) is all(getattr(one, name) == getattr(other, name) for name in names)
+    if one == other:
+        assert hash(one) == hash(other)
+    for twin in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
+        assert twin == one
+        assert hash(twin) == hash(one)
+        assert type(twin) is Tool
+
+
+@given(tools())
+def test_replace_gives_a_checked_tool_of_the_new_values(tool: Tool[Any, Any]) -> None:
+    assert replace(tool) == tool
+    renamed = replace(tool, name="c", accepts_overrides=False)
+    assert (renamed.name, renamed.accepts_overrides, renamed.params_type) == ("c", False, tool.params_type)
+    with pytest.raises(PromptValidationError):
+        replace(tool, name="No")
+    with pytest.raises(PromptValidationError):
+        replace(tool, params_type=int)
+
+
+def test_a_subscript_makes_no_difference_to_the_value() -> None:
+    subscripted, plain = Tool[Lookup, Found](name="t", handler=lookup), Tool(name="t", handler=lookup)
+    assert subscripted == plain
+    assert type(subscripted) is type(plain) is Tool
+    assert Tool[Lookup, Found] == Tool[Lookup, Found]
+
+
+def test_a_tool_cannot_be_changed_and_owns_its_examples() -> None:
+    examples = [ToolExample("One", Lookup("1"), Found("u"))]
+    tool = Tool[Lookup, Found](name="t", examples=examples)
+    examples.clear()
+    assert len(tool.examples) == 1
+    for field in fields(Tool):
+        with pytest.raises(FrozenInstanceError):
+            setattr(tool, field.name, None)
+    with pytest.raises((AttributeError, TypeError)):
+        tool.extra = 1  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_tools_accept_overrides_unless_told_otherwise() -> None:
+    # TL-15
+    assert Tool[Lookup, Found](name="t").accepts_overrides
+    assert not Tool[Lookup, Found](name="t", accepts_overrides=False).accepts_overrides
+
+
+def test_a_tool_may_have_no_handler() -> None:
+    assert Tool[Lookup, Found](name="t").handler is None
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
+    # TL-01, TL-02
+    assert [field.name for field in fields(ToolResult)] == [
+        "message",
+        "value",
+        "success",
+        "exclude_value_from_context",
+    ]
+    result = ToolResult(message="m", value=Found("u"))
+    assert (result.success, result.exclude_value_from_context) == (True, False)
+    assert ToolResult[Found](message="m", value=Found("u")) == result
+    assert ToolResult(message="m") == ToolResult("m", None)
+
+
+@given(st.builds(Found, st.text(), st.none() | st.text()))
+def test_a_value_is_rendered_as_its_json_without_nones(value: Found) -> None:
+    # TL-05
+    rendered = ToolResult(message="m", value=value).render()
+    assert json.loads(rendered) == serde.dump(value, exclude_none=True)
+    assert ("note" in json.loads(rendered)) is (value.note is not None)
+
+
+class Table:
+    def __init__(self, text: Any) -> None:
+        self.text = text
+
+    def render(self) -> str:
+        return self.text  # type: ignore[no-any-return]
+
+
+def test_a_values_own_render_replaces_its_json() -> None:
+    # TL-04, TL-06
+    assert isinstance(Table("a table"), ToolRenderableResult)
+    assert not isinstance(Found("u"), ToolRenderableResult)
+    assert ToolResult(message="m", value=Table("a table")).render() == "a table"
+
+
+def test_a_render_that_gives_no_text_is_an_error() -> None:
+    # TL-07
+    with pytest.raises(TypeError, match=r"Table\.render\(\) must return a string, got int"):
+        ToolResult(message="m", value=Table(1)).render()
+
+
+def test_no_value_renders_as_nothing() -> None:
+    # TL-10
+    assert ToolResult(message="m").render() == ""
+    assert ToolResult[Found](message="m", success=False).content() == "m"
+
+
+def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_empty() -> None:
+    # TL-03, TL-08, C-31
+    value = Table("a table")
+    assert ToolResult("m", value).content() == "m\n\na table"
+    assert ToolResult("m", value, exclude_value_from_context=True).content() == "m"
+    assert ToolResult("m", Table("")).content() == "m"
+
+
+def test_a_value_that_json_cannot_hold_is_an_error_of_the_result() -> None:
+    # U-14
+    with pytest.raises(SerdeError):
+        ToolResult("m", Unhashable([object()])).render()  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+
+def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
+    # TL-11
+    program = (
+        "from dataclasses import dataclass\n"
+        "from weakincentives.prompt import ToolResult\n"
+        "@dataclass\n"
+        "class Bag:\n"
+        "    words: frozenset[str]\n"
+        "    counts: dict[str, int]\n"
+        "print(ToolResult('m', Bag(frozenset('abcdefgh'), {'b': 1, 'a': 2})).render())"
+    )
+    source = Path(inspect.getfile(Tool)).parents[2]
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(source)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    assert texts == {'{"words":["a","b","c","d","e","f","g","h"],"counts":{"b":1,"a":2}}\n'}
+
+
+def test_a_context_is_frozen_slotted_and_begins_with_what_the_runtime_holds() -> None:
+    # TL-29
+    names = [field.name for field in fields(ToolContext)]
+    assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
+    context = ToolContext(*(Any,) * 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert not hasattr(context, "__dict__")
+    with pytest.raises(FrozenInstanceError):
+        context.session = None  # type: ignore[misc, assignment]  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,203 @@
+"""The bus delivers in order, by type, and lets no handler harm another; events are values with an identity."""
+
+import logging
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from weakincentives.limits import TokenUsage
+from weakincentives.ports import EventBus
+from weakincentives.prompt import ToolResult
+from weakincentives.runtime.events import (
+    Event,
+    InProcessEventBus,
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+    ToolsInjected,
+    VisibilityExpanded,
+)
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+@dataclass(frozen=True)
+class Remark(Note):
+    """A note of a kind."""
+
+
+class Told:
+    """Handlers that write down what they were given, and by what name they were asked."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def named(self, name: str) -> Callable[[object], None]:
+        return lambda event: self.told.append((name, event))
+
+
+def test_handlers_are_called_in_order_of_subscription_before_publish_returns() -> None:
+    bus, told = InProcessEventBus(), Told()
+    for name in ("first", "second", "third"):
+        bus.subscribe(Note, told.named(name))
+    note = Note("x")
+    bus.publish(note)
+    assert told.told == [("first", note), ("second", note), ("third", note)]
+
+
+def test_a_subscription_to_a_base_is_told_of_every_kind_of_it_and_of_nothing_else() -> None:
+    bus, told = InProcessEventBus(), Told()
+    bus.subscribe(Remark, told.named("remarks"))
+    bus.subscribe(Note, told.named("notes"))
+    bus.subscribe(object, told.named("all"))
+    for event in (Remark("r"), Note("n"), 1):
+        bus.publish(event)
+    assert [name for name, _ in told.told] == ["remarks", "notes", "all", "notes", "all", "all"]
+
+
+def test_subscribing_counts_from_the_next_event_on() -> None:
+    """Also for a type that was published before."""
+    bus, told = InProcessEventBus(), Told()
+    bus.publish(Note("before"))
+    bus.subscribe(Note, told.named("late"))
+    bus.publish(Note("after"))
+    assert told.told == [("late", Note("after"))]
+
+
+def test_ending_one_of_two_equal_subscriptions_leaves_the_other() -> None:
+    bus, told = InProcessEventBus(), Told()
+    handler = told.named("twice")
+    end = bus.subscribe(Note, handler)
+    bus.subscribe(Note, handler)
+    bus.publish(Note("two"))
+    end()
+    end()
+    bus.publish(Note("one"))
+    assert [event for _, event in told.told] == [Note("two"), Note("two"), Note("one")]
+
+
+def test_a_handler_may_subscribe_unsubscribe_and_publish() -> None:
+    bus, told = InProcessEventBus(), Told()
+
+    def once(note: Note) -> None:
+        end()
+        bus.subscribe(Note, told.named("next"))
+        bus.publish(Remark(note.text + "!"))
+        told.named("once")(note)
+
+    end = bus.subscribe(Note, once)
+    bus.subscribe(Note, told.named("after"))
+    bus.publish(Note("x"))
+    assert told.told == [
+        ("after", Remark("x!")),
+        ("next", Remark("x!")),
+        ("once", Note("x")),
+        ("after", Note("x")),
+    ]
+
+
+class Unprintable:
+    """A handler that fails, and fails again when the log wants to name it."""
+
+    def __call__(self, event: object) -> None:
+        raise ValueError("no use")
+
+    def __repr__(self) -> str:
+        raise ValueError("no name")
+
+
+def fail(event: object) -> None:
+    raise ValueError("no use")
+
+
+@pytest.mark.parametrize(("handler", "name"), [(fail, "fail"), (Unprintable(), "Unprintable")])
+def test_a_failing_handler_is_logged_with_its_traceback_and_the_others_run(
+    handler: Callable[[object], None], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, told = InProcessEventBus(), Told()
+    bus.subscribe(Note, told.named("before"))
+    bus.subscribe(Note, handler)
+    bus.subscribe(Note, told.named("after"))
+    with caplog.at_level(logging.ERROR, logger="weakincentives.runtime.events"):
+        bus.publish(Note("x"))
+    assert [name for name, _ in told.told] == ["before", "after"]
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert str(record.exc_info[1]) == "no use"
+    assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Note", name)
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_an_interrupt_in_a_handler_is_not_held_up(interrupt: type[BaseException]) -> None:
+    def stop(event: object) -> None:
+        raise interrupt
+
+    bus = InProcessEventBus()
+    bus.subscribe(Note, stop)
+    with pytest.raises(interrupt):
+        bus.publish(Note("x"))
+
+
+def test_an_in_process_bus_is_an_event_bus() -> None:
+    bus: EventBus = InProcessEventBus()
+    assert bus.publish(Note("nobody listens")) is None  # type: ignore[func-returns-value]
+
+
+# ------------------------------------------------------------------------------------------------------ the events
+
+RESULT = ToolResult("Found.", Note("x"))
+EVENTS = (
+    PromptRendered(ns="n", key="k", name="p", adapter="a", text="t", tool_names=("one",)),
+    ProviderCalled(adapter="a", turn=1, seconds=0.5),
+    ToolInvoked(name="look", call_id="1", params=Note("q"), result=RESULT, content="Found.\n\n{}"),
+    ToolsInjected(("one",), "section"),
+    VisibilityExpanded(section_keys=("a",), reason="why"),
+    PromptExecuted(
+        prompt_name="p", adapter="a", text="t", output=None, usage=TokenUsage(), turns=1, seconds=0.1, session_id="s"
+    ),
+)
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_has_an_id_of_its_own_and_an_aware_time(event: Event) -> None:
+    twin = replace(event, event_id="other")
+    assert event.event_id not in {"", "other"}
+    assert twin != event
+    assert event.created_at.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - event.created_at) < timedelta(hours=1)
+    assert pickle.loads(pickle.dumps(event)) == event
+    with pytest.raises(FrozenInstanceError):
+        event.event_id = "mine"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_no_two_events_share_an_id() -> None:
+    assert len({VisibilityExpanded(section_keys=(), reason="").event_id for _ in range(100)}) == 100
+
+
+def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch_seconds() -> None:
+    before = datetime.now(UTC).timestamp()
+    event = ToolsInjected(("one", "two"), "section")
+    assert (event.tool_names, event.section_key) == (("one", "two"), "section")
+    assert before <= event.timestamp <= datetime.now(UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("content", "rendered"), [("Found.\n\n{}", "{}"), ("Found.", ""), ("Found.\n\n\n spaced", "\n spaced")]
+)
+def test_a_tool_event_tells_the_value_as_the_model_saw_it(content: str, rendered: str) -> None:
+    event = ToolInvoked(name="look", call_id="1", params=None, result=RESULT, content=content)
+    assert event.rendered == rendered
+
+
+def test_a_tool_event_succeeded_as_its_result_did() -> None:
+    failed = replace(EVENTS[2], result=ToolResult[Note]("No.", success=False))
+    assert isinstance(failed, ToolInvoked)
+    assert not failed.success
+    assert failed.result.value is None

@@ -1,0 +1,204 @@
+"""Reducers: the built-in ones against plain folds, and those that a state class declares."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.runtime.session import (
+    Reducer,
+    Session,
+    append_all,
+    reducer,
+    replace_latest,
+    replace_latest_by,
+    upsert_by,
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    about: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    by: int = 1
+
+
+@dataclass(frozen=True)
+class Reset:
+    pass
+
+
+@dataclass(frozen=True)
+class Counter:
+    count: int = 0
+
+    @reducer(on=Tick)
+    def ticked(self, event: Tick) -> "Counter":
+        return replace(self, count=self.count + event.by)
+
+    @reducer(on=Reset)
+    def reset(self, event: Reset) -> "Counter":
+        return replace(self, count=0)
+
+
+facts = st.lists(st.builds(Fact, st.sampled_from("abc"), st.integers(0, 3)), max_size=12)
+
+
+def about(fact: Fact) -> str:
+    return fact.about
+
+
+def by_arrival(events: list[Fact]) -> list[Fact]:
+    """The newest for each key, where it came."""
+    return [
+        event for index, event in enumerate(events) if all(about(late) != about(event) for late in events[index + 1 :])
+    ]
+
+
+def by_key(events: list[Fact]) -> list[Fact]:
+    """The newest for each key, where the first of that key came."""
+    return list({about(event): event for event in events}.values())
+
+
+BUILT_IN: dict[str, tuple[Reducer[Fact, Fact], Callable[[list[Fact]], list[Fact]]]] = {
+    "append_all": (append_all, list),
+    "replace_latest": (replace_latest, lambda events: events[-1:]),
+    "replace_latest_by": (replace_latest_by(about), by_arrival),
+    "upsert_by": (upsert_by(about), by_key),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(events=facts)
+def test_a_built_in_reducer_equals_its_fold_over_a_list(name: str, events: list[Fact]) -> None:
+    reduce, fold = BUILT_IN[name]
+    session = Session()
+    session[Fact].register(Fact, reduce)
+    for event in events:
+        session.dispatch(event)
+    assert session[Fact].all() == tuple(fold(events))
+
+
+@given(events=facts)
+def test_without_a_reducer_every_event_is_kept(events: list[Fact]) -> None:
+    session = Session()
+    for event in events:
+        session.dispatch(event)
+    assert session[Fact].all() == tuple(events)
+
+
+# ------------------------------------------------------------------------------------------------ declared reducers
+
+
+def dispatched(state: type, *events: object) -> Session:
+    session = Session()
+    session.install(state)
+    for event in events:
+        session.dispatch(event)
+    return session
+
+
+def test_each_declared_reducer_folds_its_event_into_the_latest_state() -> None:
+    assert dispatched(Counter, Tick(2), Tick(3))[Counter].all() == (Counter(5),)
+    assert dispatched(Counter, Tick(2), Reset(), Tick(4))[Counter].all() == (Counter(4),)
+
+
+def test_nothing_is_there_before_the_first_event() -> None:
+    assert dispatched(Counter)[Counter].latest() is None
+
+
+def test_the_first_event_starts_from_what_was_seeded_else_from_initial() -> None:
+    session = Session()
+    session.install(Counter, initial=lambda: Counter(100))
+    session.dispatch(Tick())
+    assert session[Counter].latest() == Counter(101)
+    session[Counter].seed(Counter(7))
+    session.dispatch(Tick())
+    assert session[Counter].latest() == Counter(8)
+
+
+@dataclass(frozen=True)
+class Twice(Counter):
+    """Overrides a reducer without marking it again, and adds one for the same event."""
+
+    ticks: int = 0
+
+    def ticked(self, event: Tick) -> "Twice":
+        return replace(self, count=self.count + 2 * event.by)
+
+    @reducer(on=Tick)
+    def counted(self, event: Tick) -> "Twice":
+        return replace(self, ticks=self.ticks + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OnReset(Counter):
+    """Marks an inherited reducer for another event."""
+
+    @reducer(on=Fact)
+    def ticked(self, event: Fact) -> "OnReset":  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return replace(self, count=self.count + event.value)
+
+
+def test_a_subclass_inherits_reducers_and_its_overrides_are_the_ones_called() -> None:
+    session = dispatched(Twice, Tick(3), Reset(), Tick(5))
+    assert session[Twice].all() == (Twice(count=10, ticks=2),)
+    assert session[Counter].all() == ()
+
+
+def test_two_reducers_of_one_state_for_one_event_both_count() -> None:
+    assert dispatched(Twice, Tick(1))[Twice].latest() == Twice(count=2, ticks=1)
+
+
+def test_a_mark_on_an_override_takes_the_place_of_the_inherited_one() -> None:
+    session = dispatched(OnReset, Fact("x", 4), Tick(1))
+    assert session[OnReset].all() == (OnReset(4),)
+    assert session[Tick].all() == (Tick(1),)
+
+
+def test_base_and_subclass_can_stand_side_by_side() -> None:
+    session = Session()
+    session.install(Counter)
+    session.install(Twice)
+    session.dispatch(Tick(1))
+    assert session[Counter].latest() == Counter(1)
+    assert session[Twice].latest() == Twice(count=2, ticks=1)
+
+
+def test_a_type_without_reducers_is_not_installed() -> None:
+    with pytest.raises(TypeError, match=r"Fact declares no reducers; mark methods with @reducer"):
+        Session().install(Fact)
+
+
+def test_a_type_is_installed_once() -> None:
+    session = dispatched(Counter)
+    with pytest.raises(ValueError, match="Counter is installed in this session already"):
+        session.install(Counter)
+    session.dispatch(Tick())
+    assert session[Counter].latest() == Counter(1)
+
+
+def test_a_method_is_the_reducer_of_one_event() -> None:
+    with pytest.raises(TypeError, match=r"Counter\.ticked is the reducer of an event already"):
+        reducer(on=Tick)(Counter.ticked)
+
+
+def test_a_state_that_cannot_be_made_leaves_the_session_as_it_was() -> None:
+    @dataclass(frozen=True)
+    class Plan:
+        goal: str
+
+        @reducer(on=Tick)
+        def ticked(self, event: Tick) -> "Plan":
+            return self
+
+    session = dispatched(Plan)
+    with pytest.raises(TypeError, match="goal"):
+        session.dispatch(Tick())
+    assert (session[Plan].all(), session[Tick].all()) == ((), ())

@@ -1,0 +1,360 @@
+"""A session: events fold into slices, all of an event's slices or none, by any number of threads."""
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Barrier
+from typing import Any
+
+import pytest
+
+from weakincentives.ports import EventBus, SessionProtocol, Snapshotable, StateView
+from weakincentives.prompt import ToolResult
+from weakincentives.runtime.events import Event, InProcessEventBus, ToolInvoked, ToolsInjected
+from weakincentives.runtime.session import (
+    Append,
+    Replace,
+    Session,
+    SliceOp,
+    SlicePolicy,
+    append_all,
+    reducer,
+    replace_latest,
+)
+from weakincentives.runtime.session.protocols import SliceView
+from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Added:
+    value: int
+
+
+@dataclass(frozen=True)
+class Total:
+    value: int = 0
+
+    @reducer(on=Added)
+    def added(self, event: Added) -> "Total":
+        return replace(self, value=self.value + event.value)
+
+
+def count(view: SliceView[int], event: Added) -> SliceOp[int]:
+    return Replace(((view.latest() or 0) + 1,))
+
+
+def invoked(success: bool = True) -> ToolInvoked:  # noqa: FBT001, FBT002 - it is the only argument
+    result = ToolResult("Found." if success else "No.", 1 if success else None, success=success)
+    return ToolInvoked(name="look", call_id="1", params=None, result=result, content=result.message)
+
+
+# ------------------------------------------------------------------------------------------------------ dispatching
+
+
+def test_reducers_of_one_event_run_in_order_and_each_sees_what_the_last_made() -> None:
+    session = Session()
+    for factor in (2, 3):
+
+        def multiply(view: SliceView[int], event: Added, factor: int = factor) -> SliceOp[int]:
+            return Replace(tuple(value * factor + event.value for value in view))
+
+        session[int].register(Added, multiply)
+    session[int].seed(1)
+    session.dispatch(Added(10))
+    assert session[int].all() == ((1 * 2 + 10) * 3 + 10,)
+
+
+def test_an_event_with_reducers_is_not_kept_unless_one_of_them_keeps_it() -> None:
+    session = Session()
+    session.install(Total)
+    session.dispatch(Added(1))
+    assert session[Added].all() == ()
+    session[Added].register(Added, append_all)
+    session.dispatch(Added(2))
+    assert session[Added].all() == (Added(2),)
+    assert session[Total].latest() == Total(3)
+
+
+def test_reducers_are_found_by_the_exact_type_of_the_event() -> None:
+    @dataclass(frozen=True)
+    class AddedLoudly(Added):
+        pass
+
+    session = Session()
+    session.install(Total)
+    session.dispatch(AddedLoudly(1))
+    assert session[Total].all() == ()
+    assert session[AddedLoudly].all() == (AddedLoudly(1),)
+
+
+BROKEN: dict[str, Any] = {  # Any: what no reducer may answer
+    "nothing": None,
+    "a bare value": 1,
+    "a replacement by no tuple": Replace(None),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    "a type": Append,
+}
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_reducer_that_answers_nonsense_leaves_every_slice_as_it_was(answer: Any, place: int) -> None:
+    session = Session()
+    session[Added].seed(Added(0))
+    session[int].seed(5)
+    folds: list[Callable[[], None]] = [
+        lambda: session.install(Total),
+        lambda: session[int].register(Added, count),
+        lambda: session[Added].register(Added, append_all),
+    ]
+    folds.insert(place, lambda: session[str].register(Added, lambda _view, _event: answer))
+    for fold in folds:
+        fold()
+    with pytest.raises(TypeError):
+        session.dispatch(Added(1))
+    assert (session[Added].all(), session[int].all(), session[Total].all(), session[str].all()) == (
+        (Added(0),),
+        (5,),
+        (),
+        (),
+    )
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_reducer_that_raises_leaves_every_slice_as_it_was(error: type[BaseException], *, alone: bool) -> None:
+    def fail(view: SliceView[int], event: Added) -> SliceOp[int]:
+        raise error
+
+    session = Session()
+    if not alone:
+        session.install(Total)
+        session[Added].register(Added, append_all)
+    session[int].seed(5)
+    session[int].register(Added, fail)
+    before = session.snapshot()
+    with pytest.raises(error):
+        session.dispatch(Added(1))
+    assert (session[Added].all(), session[int].all(), session[Total].all()) == ((), (5,), ())
+    session[int].append(6)
+    session.restore(before)
+    assert session[int].all() == (5,)
+
+
+# -------------------------------------------------------------------------------------------------------- telemetry
+
+
+def test_a_session_makes_its_own_bus_or_takes_one() -> None:
+    bus = InProcessEventBus()
+    assert Session(bus=bus).bus is bus
+    assert isinstance(Session().bus, InProcessEventBus)
+    assert Session().bus is not Session().bus
+
+
+def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> None:
+    session = Session()
+    before = session.snapshot()
+    session.bus.publish(invoked())
+    session.dispatch("state")
+    session.restore(before)
+    assert len(session[ToolInvoked]) == 1
+    assert session[str].all() == ()
+    assert (session[ToolInvoked].policy, session[str].policy) == (SlicePolicy.LOG, SlicePolicy.STATE)
+
+
+def test_a_session_keeps_what_is_its_own_or_nobodys() -> None:
+    bus = InProcessEventBus()
+    one, other = Session(bus=bus, session_id="one"), Session(bus=bus, session_id="other")
+    for session_id in ("one", "other", None):
+        bus.publish(ToolsInjected((), "x", session_id=session_id))
+    assert [event.session_id for event in one[ToolsInjected]] == ["one", None]
+    assert [event.session_id for event in other[ToolsInjected]] == ["other", None]
+
+
+def test_what_is_published_and_is_no_telemetry_stays_out_of_the_session() -> None:
+    session = Session()
+    session.bus.publish(Added(1))
+    assert session[Added].all() == ()
+
+
+def test_failed_results_without_a_value_are_kept_like_others() -> None:
+    session = Session()
+    events = [invoked(success=success) for success in (False, True, False)]
+    for event in events:
+        session.bus.publish(event)
+    assert session[ToolInvoked].all() == tuple(events)
+    assert [event.result.value for event in session[ToolInvoked]] == [None, 1, None]
+
+
+@dataclass(frozen=True)
+class Failures:
+    count: int = 0
+
+    @reducer(on=ToolInvoked)
+    def saw(self, event: ToolInvoked) -> "Failures":
+        return self if event.success else replace(self, count=self.count + 1)
+
+
+def test_telemetry_is_kept_beside_what_is_folded_from_it() -> None:
+    session = Session()
+    session.install(Failures)
+    session.dispatch(invoked(success=False))
+    session.bus.publish(invoked(success=True))
+    assert session[Failures].latest() == Failures(1)
+    assert len(session[ToolInvoked]) == 2
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+def test_a_log_slice_with_a_reducer_of_its_own_keeps_what_that_says(*, own_first: bool) -> None:
+    session = Session()
+    if own_first:
+        session[ToolInvoked].register(ToolInvoked, replace_latest)
+    session.install(Failures)
+    if not own_first:
+        session[ToolInvoked].register(ToolInvoked, replace_latest)
+    events = [invoked(success=False) for _ in range(3)]
+    for event in events:
+        session.bus.publish(event)
+    assert session[ToolInvoked].all() == (events[-1],)
+    assert session[Failures].latest() == Failures(3)
+
+
+def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(view: SliceView[int], event: ToolInvoked) -> SliceOp[int]:
+        raise ValueError("no use")
+
+    session, told = Session(), list[object]()
+    session[int].register(ToolInvoked, fail)
+    session.bus.subscribe(Event, told.append)
+    session.bus.publish(invoked())
+    assert len(told) == 1
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+
+
+# ---------------------------------------------------------------------------------------------- snapshots, visibility
+
+
+def test_a_slice_first_used_after_a_snapshot_is_empty_after_going_back() -> None:
+    session = Session()
+    before = session.snapshot()
+    session.dispatch("new")
+    session.restore(before)
+    assert session[str].all() == ()
+    session.dispatch("again")
+    assert session[str].all() == ("again",)
+
+
+def test_another_session_takes_over_a_snapshot_with_slices_it_never_used() -> None:
+    one, other = Session(), Session()
+    one.dispatch("text")
+    one.bus.publish(invoked())
+    other.dispatch(1.5)
+    other.restore(one.snapshot())
+    assert other[str].all() == ("text",)
+    assert (other[float].all(), other[ToolInvoked].all()) == ((), ())
+
+
+def test_visibility_overrides_are_folded_into_one_value() -> None:
+    session = Session()
+    session[VisibilityOverrides].seed(VisibilityOverrides(overrides={("a",): SUMMARY, ("b",): FULL}))
+    session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
+    session.dispatch(SetVisibilityOverride(path=("c", "d"), visibility=SUMMARY))
+    assert session[VisibilityOverrides].all() == (
+        VisibilityOverrides({("a",): FULL, ("b",): FULL, ("c", "d"): SUMMARY}),
+    )
+    assert session[SetVisibilityOverride].all() == ()
+
+
+def test_visibility_goes_back_with_the_state() -> None:
+    session = Session()
+    before = session.snapshot()
+    session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
+    session.restore(before)
+    assert session[VisibilityOverrides].latest() is None
+
+
+def test_a_session_is_what_the_ports_say() -> None:
+    session = Session(session_id="mine")
+    as_session: SessionProtocol = session
+    as_state: StateView = session
+    bus: EventBus = as_session.bus
+    assert isinstance(session, Snapshotable)
+    assert (as_session.session_id, as_state[int].all(), bus) == ("mine", (), session.bus)
+    assert Session().session_id != Session().session_id
+
+
+# ---------------------------------------------------------------------------------------------------------- threads
+
+THREADS, EACH = 32, 60
+
+
+@pytest.fixture(name="restless")
+def _restless() -> Iterator[None]:
+    """Threads take turns as often as the interpreter allows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def counting() -> Session:
+    session = Session()
+    session.install(Total)
+    session[int].register(Added, count)
+    session[Added].register(Added, append_all)
+    return session
+
+
+@pytest.mark.usefixtures("restless")
+def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> None:
+    session, start = counting(), Barrier(THREADS)
+
+    def work(thread: int) -> list[tuple[int, int, int]]:
+        start.wait()
+        seen: list[tuple[int, int, int]] = []
+        for step in range(EACH):
+            session.dispatch(Added(1))
+            session.dispatch(f"{thread}.{step}")
+            session.bus.publish(ToolsInjected((f"{thread}.{step}",), "x"))
+            if step % 20 == 0:
+                copy = Session()
+                copy.restore(session.snapshot())
+                total = copy[Total].latest() or Total()
+                seen.append((total.value, copy[int].latest() or 0, len(copy[Added].all())))
+        return seen
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        seen = [moment for moments in pool.map(work, range(THREADS)) for moment in moments]
+    assert session[Total].all() == (Total(THREADS * EACH),)
+    assert session[int].all() == (THREADS * EACH,)
+    assert len(session[Added]) == THREADS * EACH
+    for log in (session[str].all(), [event.tool_names[0] for event in session[ToolsInjected]]):
+        by_thread = [[text for text in log if text.startswith(f"{thread}.")] for thread in range(THREADS)]
+        assert by_thread == [[f"{thread}.{step}" for step in range(EACH)] for thread in range(THREADS)]
+    assert len(seen) == THREADS * EACH / 20
+    assert all(total == folded == kept for total, folded, kept in seen)
+
+
+@pytest.mark.usefixtures("restless")
+def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() -> None:
+    session, start, told = Session(), Barrier(THREADS), list[object]()
+    kinds: list[Any] = [type(f"Kind{number}", (), {}) for number in range(20)]
+
+    def work(thread: int) -> None:
+        start.wait()
+        for kind in kinds:
+            session.bus.subscribe(kind, told.append)
+            session[kind].register(Added, append_all)
+            session[kind].append(thread)
+        session.bus.publish(kinds[-1]())
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    assert [sorted(session[kind].all()) for kind in kinds] == [list(range(THREADS))] * len(kinds)
+    told.clear()
+    session.bus.publish(kinds[0]())
+    assert len(told) == THREADS
+    session.dispatch(Added(1))
+    assert [len(session[kind]) for kind in kinds] == [2 * THREADS] * len(kinds)

@@ -1,0 +1,210 @@
+"""L10: whatever is appended, seeded, cleared, captured and put back, a slice equals its plain-list model."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from weakincentives.runtime.session import Append, Replace, Session, SessionSnapshot, Slice, SliceOp
+from weakincentives.runtime.session.protocols import SliceView
+
+KINDS: tuple[type, ...] = (int, str, float)
+
+type Model = dict[type, list[Any]]  # Any: a model holds values of every type
+
+
+def copied(model: Model) -> Model:
+    return {kind: list(values) for kind, values in model.items()}
+
+
+@dataclass(frozen=True)
+class Both:
+    """An event that two slices fold, one by appending and one by replacing."""
+
+    text: str
+    number: float
+
+
+def append_text(view: SliceView[str], event: Both) -> SliceOp[str]:
+    return Append(event.text)
+
+
+def keep_two_numbers(view: SliceView[float], event: Both) -> SliceOp[float]:
+    return Replace((*view.all()[-1:], event.number))
+
+
+def refuse(view: SliceView[str], event: Both) -> SliceOp[str]:
+    if event.text == "bad":
+        raise ValueError(event.text)
+    return append_text(view, event)
+
+
+@dataclass
+class Pair:
+    """A session and the lists that it should equal."""
+
+    session: Session = field(default_factory=Session)
+    model: Model = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    def __post_init__(self) -> None:
+        self.session[str].register(Both, append_text)
+        self.session[float].register(Both, keep_two_numbers)
+        self.session[str].register(Both, refuse)
+
+    def check(self) -> None:
+        for kind in KINDS:
+            values = self.model[kind]
+            held: Slice[Any] = self.session[kind]  # Any: one of several kinds
+            assert held.all() == tuple(values) == tuple(held)
+            assert held.latest() == (values[-1] if values else None)
+            assert (len(held), bool(held)) == (len(values), bool(values))
+
+
+type Captured = tuple[SessionSnapshot, Model]
+
+
+class SlicesEqualLists(RuleBasedStateMachine):
+    """Several sessions, which may take over each other's snapshots; branches part, and each goes on by itself."""
+
+    pairs = Bundle[Pair]("pairs")
+    captures = Bundle[Captured]("captures")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[Pair] = []
+        self.taken: list[Captured] = []
+
+    @initialize(target=pairs)
+    def start(self) -> Pair:
+        return self.added()
+
+    @rule(target=pairs)
+    def another(self) -> Pair:
+        return self.added()
+
+    def added(self) -> Pair:
+        self.all.append(Pair())
+        return self.all[-1]
+
+    @rule(pair=pairs, kind=st.sampled_from(KINDS), values=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    def append(self, pair: Pair, kind: type, values: list[int]) -> None:
+        for value in values:
+            pair.session[kind].append(kind(value))
+            pair.model[kind].append(kind(value))
+
+    @rule(pair=pairs, value=st.integers(0, 9))
+    def dispatch_without_reducers(self, pair: Pair, value: int) -> None:
+        pair.session.dispatch(value)
+        pair.model[int].append(value)
+
+    @rule(pair=pairs, text=st.sampled_from(["x", "y"]), number=st.sampled_from([0.5, 1.5]))
+    def dispatch_to_reducers(self, pair: Pair, text: str, number: float) -> None:
+        pair.session.dispatch(Both(text, number))
+        pair.model[str] += [text, text]
+        pair.model[float] = [*pair.model[float][-1:], number]
+
+    @rule(pair=pairs)
+    def dispatch_in_vain(self, pair: Pair) -> None:
+        """The third reducer raises, so that what the first two did must be undone."""
+        with pytest.raises(ValueError, match="bad"):
+            pair.session.dispatch(Both("bad", 2.5))
+
+    @rule(pair=pairs, kind=st.sampled_from(KINDS), values=st.lists(st.integers(0, 9), max_size=3))
+    def seed(self, pair: Pair, kind: type, values: list[int]) -> None:
+        pair.session[kind].seed(*map(kind, values))
+        pair.model[kind] = list(map(kind, values))
+
+    @rule(pair=pairs, kind=st.sampled_from(KINDS))
+    def clear(self, pair: Pair, kind: type) -> None:
+        pair.session[kind].clear()
+        pair.model[kind] = []
+
+    @rule(pair=pairs, kind=st.sampled_from(KINDS), value=st.integers(0, 9))
+    def clear_some(self, pair: Pair, kind: type, value: int) -> None:
+        pair.session[kind].clear(lambda held: held == kind(value))
+        pair.model[kind] = [held for held in pair.model[kind] if held != kind(value)]
+
+    @rule(pair=pairs, target=captures)
+    def snapshot(self, pair: Pair) -> Captured:
+        self.taken.append((pair.session.snapshot(), copied(pair.model)))
+        return self.taken[-1]
+
+    @rule(pair=pairs, captured=captures)
+    def restore(self, pair: Pair, captured: Captured) -> None:
+        snapshot, model = captured
+        pair.session.restore(snapshot)
+        pair.model = copied(model)
+
+    @rule(captured=consumes(captures))
+    def forget(self, captured: Captured) -> None:
+        """One capture is not used again, except at the end."""
+
+    @invariant()
+    def each_session_equals_its_lists(self) -> None:
+        for pair in self.all:
+            pair.check()
+
+    def teardown(self) -> None:
+        """Every capture, however old, still gives what it captured, in any session."""
+        for snapshot, model in self.taken:
+            for pair in (*self.all[:1], Pair()):
+                pair.session.restore(snapshot)
+                pair.model = copied(model)
+                pair.check()
+
+
+TestSlicesEqualLists = SlicesEqualLists.TestCase
+TestSlicesEqualLists.settings = settings(max_examples=80, stateful_step_count=30)
+
+
+def test_where_and_clear_take_the_same_values() -> None:
+    session = Session()
+    session[int].seed(*range(10))
+    odd = session[int].where(lambda value: value % 2 == 1)
+    session[int].clear(lambda value: value % 2 == 1)
+    assert Counter((*odd, *session[int])) == Counter(range(10))
+    assert odd == (1, 3, 5, 7, 9)
+
+
+def test_iterating_sees_the_values_of_its_beginning() -> None:
+    session = Session()
+    session[int].seed(1, 2)
+    for value in session[int]:
+        session[int].append(value * 10)
+    assert session[int].all() == (1, 2, 10, 20)
+
+
+def test_two_sessions_that_share_a_history_go_separate_ways() -> None:
+    one, other = Session(), Session()
+    one[int].seed(1, 2, 3)
+    other.restore(one.snapshot())
+    for value in (4, 5):
+        one[int].append(value)
+        other[int].append(-value)
+    assert one[int].all() == (1, 2, 3, 4, 5)
+    assert other[int].all() == (1, 2, 3, -4, -5)
+
+
+def test_going_back_and_forth_between_branches_keeps_each_whole() -> None:
+    session = Session()
+    session[int].seed(0)
+    root = session.snapshot()
+    branches: list[SessionSnapshot] = []
+    for branch in range(1, 6):
+        session.restore(root)
+        for value in range(branch):
+            session[int].append(branch * 10 + value)
+        branches.append(session.snapshot())
+    for branch, snapshot in enumerate(branches, 1):
+        session.restore(snapshot)
+        assert session[int].all() == (0, *(branch * 10 + value for value in range(branch)))
+
+
+def test_a_slice_shows_its_size_and_not_its_content() -> None:
+    session = Session()
+    session[str].seed("secret")
+    assert repr(session[str]) == "<Slice of 1 str>"

@@ -1,0 +1,385 @@
+"""L3, the session's part: whatever ends a block by raising, STATE is as before it and the LOG is kept."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.errors import ControlFlow
+from weakincentives.runtime.events import ToolsInjected
+from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import (
+    CompositeSnapshot,
+    create_snapshot,
+    restore_snapshot,
+    tool_transaction,
+)
+
+
+class Redirect(ControlFlow):
+    """Control flow of a test's own."""
+
+
+class Cell:
+    """A resource that can be put back, and can be told to fail at it."""
+
+    def __init__(self, name: str, undone: list[str], failure: type[BaseException] | None = None) -> None:
+        self.name = name
+        self.value = 0
+        self.undone = undone
+        self.failure = failure
+
+    def snapshot(self) -> int:
+        return self.value
+
+    def restore(self, snapshot: int, /) -> None:
+        self.undone.append(self.name)
+        if self.failure is not None:
+            raise self.failure(f"{self.name} is stuck")
+        self.value = snapshot
+
+
+FAILURES = (ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ExceptionGroup)
+
+
+def raised(kind: type[BaseException]) -> BaseException:
+    return ExceptionGroup("several", [ValueError()]) if kind is ExceptionGroup else kind()
+
+
+# ------------------------------------------------------------------------------------------- L3 over nested blocks
+
+
+@dataclass(frozen=True)
+class Block:
+    """A transaction to be: what happens in it, how it ends, and whether that goes on beyond it."""
+
+    steps: tuple["int | str | Block", ...]
+    ending: type[BaseException] | None
+    caught: bool
+
+
+# An int is dispatched, "log" is published, "roll back" and "clear" say what they do.
+_STEPS = st.integers(0, 9) | st.sampled_from(["log", "roll back", "clear"])
+_ENDINGS = st.none() | st.sampled_from([*FAILURES, Redirect])
+blocks: st.SearchStrategy[Block] = st.recursive(
+    st.builds(Block, st.lists(_STEPS, max_size=4).map(tuple), _ENDINGS, st.booleans()),
+    lambda inner: st.builds(
+        Block, st.lists(_STEPS | inner, min_size=1, max_size=4).map(tuple), _ENDINGS, st.booleans()
+    ),
+    max_leaves=12,
+)
+
+
+@dataclass
+class Model:
+    """What a session and a cell should hold, in plain lists."""
+
+    state: list[int] = field(default_factory=list[int])
+    cell: int = 0
+    logged: int = 0
+
+    def run(self, block: Block) -> None:
+        before = (list(self.state), self.cell)
+        try:
+            for step in block.steps:
+                match step:
+                    case Block():
+                        self.run(step)
+                    case int():
+                        self.state.append(step)
+                        self.cell += step
+                    case "log":
+                        self.logged += 1
+                    case "clear":
+                        self.state = []
+                    case _:
+                        self.state, self.cell = list(before[0]), before[1]
+            if block.ending is not None:
+                raise raised(block.ending)
+        except BaseException as error:
+            if not isinstance(error, ControlFlow):
+                self.state, self.cell = before
+            if not block.caught:
+                raise
+
+
+@dataclass
+class Real:
+    """The same with a session, a cell and transactions."""
+
+    session: Session = field(default_factory=Session)
+    cell: Cell = field(default_factory=lambda: Cell("cell", []))
+
+    def run(self, block: Block) -> None:
+        try:
+            with tool_transaction(self.session, (self.cell,), "block") as transaction:
+                for step in block.steps:
+                    match step:
+                        case Block():
+                            self.run(step)
+                        case int():
+                            self.session.dispatch(step)
+                            self.cell.value += step
+                        case "log":
+                            self.session.bus.publish(ToolsInjected((), "x"))
+                        case "clear":
+                            self.session[int].clear()
+                        case _:
+                            transaction.rollback()
+                if block.ending is not None:
+                    raise raised(block.ending)
+        except BaseException:
+            if not block.caught:
+                raise
+
+
+@given(blocks)
+def test_nested_blocks_leave_what_their_model_leaves_and_end_as_it_does(block: Block) -> None:
+    model, real = Model(), Real()
+    endings: list[type[BaseException] | None] = []
+    for subject in (model, real):
+        try:
+            subject.run(block)
+        except BaseException as error:  # the ending of a block, of whatever kind
+            endings.append(type(error))
+        else:
+            endings.append(None)
+    assert endings[0] == endings[1]
+    assert real.session[int].all() == tuple(model.state)
+    assert real.cell.value == model.cell
+    assert len(real.session[ToolsInjected]) == model.logged
+
+
+# ----------------------------------------------------------------------------------------------------- case by case
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_block_that_raises_leaves_no_trace_but_the_log(failure: type[BaseException]) -> None:
+    session, cell = Session(), Cell("cell", [])
+    session.dispatch("kept")
+    error = raised(failure)
+
+    def work() -> None:
+        with tool_transaction(session, (cell,), "tool"):
+            session.dispatch("dropped")
+            session[int].seed(1, 2)
+            cell.value = 9
+            session.bus.publish(ToolsInjected((), "x"))
+            raise error
+
+    with pytest.raises(failure) as caught:
+        work()
+    assert caught.value is error
+    assert (session[str].all(), session[int].all(), cell.value) == (("kept",), (), 0)
+    assert len(session[ToolsInjected]) == 1
+
+
+def dispatch_and_raise(session: Session, event: str, error: BaseException, *cells: Cell) -> None:
+    with tool_transaction(session, cells, "tool"):
+        session.dispatch(event)
+        raise error
+
+
+def test_control_flow_keeps_what_was_done() -> None:
+    session = Session()
+    with pytest.raises(Redirect):
+        dispatch_and_raise(session, "kept", Redirect())
+    assert session[str].all() == ("kept",)
+
+
+def test_a_block_that_ends_well_keeps_what_was_done_and_asks_nothing_back() -> None:
+    session, undone = Session(), list[str]()
+    with tool_transaction(session, (Cell("cell", undone),)):
+        session.dispatch("kept")
+    assert (session[str].all(), undone) == (("kept",), [])
+
+
+def test_what_follows_a_rollback_in_the_block_counts_as_the_blocks() -> None:
+    session = Session()
+    with tool_transaction(session) as transaction:
+        session.dispatch("dropped")
+        transaction.rollback()
+        session.dispatch("kept")
+
+
+def test_what_follows_a_rollback_goes_as_well_when_the_block_raises() -> None:
+    session = Session()
+
+    def work() -> None:
+        with tool_transaction(session) as transaction:
+            transaction.rollback()
+            session.dispatch("dropped")
+            raise ValueError("late")
+
+    session.dispatch("kept")
+    with pytest.raises(ValueError, match="late"):
+        work()
+    assert session[str].all() == ("kept",)
+
+
+def test_a_rollback_outside_of_its_block_does_nothing() -> None:
+    session = Session()
+    with tool_transaction(session) as transaction:
+        session.dispatch("kept")
+    transaction.rollback()
+    assert session[str].all() == ("kept",)
+
+
+def test_a_committed_inner_block_goes_with_its_outer_one() -> None:
+    session = Session()
+
+    def work() -> None:
+        with tool_transaction(session, tag="outer"):
+            with tool_transaction(session, tag="inner"):
+                session.dispatch("inner")
+            raise ValueError("outer")
+
+    with pytest.raises(ValueError, match="outer"):
+        work()
+    assert session[str].all() == ()
+
+
+def test_a_real_interrupt_undoes_the_block() -> None:
+    session = Session()
+
+    def work() -> None:
+        with tool_transaction(session):
+            session.dispatch("dropped")
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert session[str].all() == ()
+
+
+def test_a_cancelled_task_undoes_its_block() -> None:
+    session = Session()
+
+    async def work() -> None:
+        with tool_transaction(session):
+            session.dispatch("dropped")
+            await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        assert session[str].all() == ("dropped",)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert session[str].all() == ()
+
+
+def test_an_abandoned_generator_undoes_its_block() -> None:
+    session = Session()
+
+    def work() -> Iterator[None]:
+        with tool_transaction(session):
+            session.dispatch("dropped")
+            yield
+
+    running = work()
+    next(running)
+    running.close()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    assert session[str].all() == ()
+
+
+# -------------------------------------------------------------------------------------------------- undo that fails
+
+
+def stuck(
+    failure: type[BaseException], session: Session
+) -> tuple[tuple[Cell, Cell, Cell], list[str], CompositeSnapshot]:
+    """Three cells, of which the middle one fails to go back; a session that has changed; and the way back."""
+    undone: list[str] = []
+    cells = (Cell("first", undone), Cell("second", undone, failure), Cell("third", undone))
+    snapshot = create_snapshot(session, cells, "by hand")
+    session.dispatch("dropped")
+    for cell in cells:
+        cell.value = 9
+    return cells, undone, snapshot
+
+
+def test_by_hand_everything_goes_back_newest_first() -> None:
+    session, undone = Session(), list[str]()
+    cells = (Cell("first", undone), Cell("second", undone))
+    snapshot = create_snapshot(session, cells)
+    session.dispatch("dropped")
+    cells[0].value = cells[1].value = 9
+    restore_snapshot(snapshot)
+    assert undone == ["second", "first"]
+    assert (session[str].all(), cells[0].value, cells[1].value) == ((), 0, 0)
+
+
+def test_a_failing_undo_is_reported_and_the_rest_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+    session = Session()
+    cells, undone, snapshot = stuck(ValueError, session)
+    with (
+        caplog.at_level(logging.ERROR, logger="weakincentives.runtime.transactions"),
+        pytest.raises(ExceptionGroup, match=r"1 of 4 parts could not be put back") as caught,
+    ):
+        restore_snapshot(snapshot)
+    assert [str(error) for error in caught.value.exceptions] == ["second is stuck"]
+    assert undone == ["third", "second", "first"]
+    assert (session[str].all(), [cell.value for cell in cells]) == ((), [0, 9, 0])
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert (record.__dict__["part"], record.__dict__["tag"]) == ("Cell", "by hand")
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
+def test_an_interrupt_during_an_undo_goes_on_after_the_rest_went_back(interrupt: type[BaseException]) -> None:
+    session = Session()
+    cells, undone, snapshot = stuck(interrupt, session)
+    with pytest.raises(interrupt):
+        restore_snapshot(snapshot)
+    assert undone == ["third", "second", "first"]
+    assert (session[str].all(), [cell.value for cell in cells]) == ((), [0, 9, 0])
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failing_undo_does_not_displace_what_ended_the_block(failure: type[BaseException]) -> None:
+    """Else a cancellation would come out as an ordinary error, and be taken for one."""
+    session, undone = Session(), list[str]()
+    cells = (Cell("first", undone), Cell("second", undone, ValueError))
+    error = raised(failure)
+    with pytest.raises(failure) as caught:
+        dispatch_and_raise(session, "dropped", error, *cells)
+    assert caught.value is error
+    assert error.__notes__ == ["While undoing 'tool', 1 of 3 parts could not be put back (1 sub-exception)"]
+    assert (undone, session[str].all()) == (["second", "first"], ())
+
+
+def test_an_interrupt_during_the_undo_of_an_ordinary_error_goes_on() -> None:
+    session = Session()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        dispatch_and_raise(session, "dropped", ValueError("why it was undone"), Cell("cell", [], KeyboardInterrupt))
+    assert str(caught.value.__context__) == "why it was undone"
+    assert session[str].all() == ()
+
+
+def test_a_block_that_cannot_begin_changes_nothing() -> None:
+    class Shy:
+        def snapshot(self) -> Any:
+            raise ValueError("not now")
+
+        def restore(self, snapshot: Any, /) -> None:
+            raise AssertionError("nothing to put back")
+
+    session = Session()
+    session.dispatch("kept")
+    with pytest.raises(ValueError, match="not now"), tool_transaction(session, (Shy(),)):
+        session.dispatch("never")
+    assert session[str].all() == ("kept",)

@@ -1,0 +1,86 @@
+"""Small prompts, tools and wire bodies for tests of what runs them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.transcript import AssistantMessage, Message, ToolMessage, UserMessage
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.runtime.events import InProcessEventBus
+from weakincentives.runtime.session import Session
+
+# Any: handlers and outputs of every type.
+type Handler = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Args:
+    a: int = 3
+
+
+@dataclass(frozen=True)
+class Note:
+    """State that handlers write."""
+
+    text: str
+
+
+def ok(params: object, *, context: ToolContext) -> ToolResult[object]:
+    """Answers `ok` to everything."""
+    return ToolResult(message="ok")
+
+
+def tool(handler: Handler | None = ok, *, name: str = "probe", params: type[Any] = Args) -> Tool[Any, Any]:
+    """A tool of that handler; `Args` are its params unless others are given."""
+    return Tool[Any, Any](name=name, description="For tests.", handler=handler, params_type=params, result_type=object)
+
+
+def prompt(*tools: Tool[Any, Any], text: str = "Do it.", output: Any = None) -> Prompt[Any]:
+    """A prompt of one section with these tools, asking for `output`."""
+    section = MarkdownSection(title="Task", key="task", template=text, tools=tools)
+    return Prompt(PromptTemplate(ns="tests", key="agent", sections=[section], output_type=output))
+
+
+def answers(messages: Sequence[Message]) -> list[ToolMessage]:
+    """The answers to tool calls among `messages`."""
+    return [message for message in messages if isinstance(message, ToolMessage)]
+
+
+def told(message: Message) -> str:
+    """The text of a message of ours to the model."""
+    assert isinstance(message, UserMessage)
+    return message.content
+
+
+def only_answer(adapter: LoopAdapter[Any], asked: Prompt[Any], session: Session | None = None) -> ToolMessage:
+    """The one answer that an evaluation gave to a tool call."""
+    [message] = answers(adapter.evaluate(asked, session=session or Session()).transcript)
+    return message
+
+
+def check_answered(transcript: Sequence[Message]) -> None:
+    """Each tool call has one answer, in order, before anything else is said."""
+    at = 0
+    while at < len(transcript):
+        message = transcript[at]
+        at += 1
+        assert not isinstance(message, ToolMessage), "an answer without a call"
+        if isinstance(message, AssistantMessage):
+            wanted = [call.call_id for call in message.tool_calls]
+            given = transcript[at : at + len(wanted)]
+            assert [one.call_id for one in given if isinstance(one, ToolMessage)] == wanted
+            at += len(wanted)
+
+
+def recorded[E](bus: InProcessEventBus | Any, kind: type[E]) -> list[E]:
+    """A list that fills with the bus's events of one type."""
+    events: list[E] = []
+    bus.subscribe(kind, events.append)
+    return events
+
+
+def fields_but(event: Any, *left_out: str) -> Mapping[str, object]:
+    """An event's fields, without those that differ from run to run."""
+    skipped = {"event_id", "created_at", "seconds", "timestamp", "session_id", *left_out}
+    return {one.name: getattr(event, one.name) for one in fields(event) if one.name not in skipped}

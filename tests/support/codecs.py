@@ -1,0 +1,114 @@
+"""A codec's side of a conversation, without a loop and without a wire."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from weakincentives.adapters.codec import Codec, decoded
+from weakincentives.adapters.inner_loop import ProviderRequest
+from weakincentives.adapters.tool_spec import OutputSpec, ToolSpec
+from weakincentives.adapters.transcript import AssistantMessage, Message, ToolMessage, UserMessage
+
+# Any throughout: wire payloads, which tests index into.
+
+
+def encoded(body: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `body` as it stands now, made the way that the SDK writes it: no NaN, no lone surrogates."""
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    copied: dict[str, Any] = json.loads(text)
+    return copied
+
+
+class Talk:
+    """A transcript and the codec that speaks it."""
+
+    def __init__(self, codec: Codec, text: str, *tools: ToolSpec, output: OutputSpec | None = None) -> None:
+        self.codec = codec
+        self.transcript: list[Message] = [UserMessage(text)]
+        self._tools = tools
+        self._output = output
+        self._turn = 0
+
+    def request(self) -> dict[str, Any]:
+        """The body of the next request."""
+        self._turn += 1
+        return self.codec.encode(ProviderRequest(self._turn, self.transcript, self._tools, self._output, None))
+
+    def hear(self, reply: object) -> AssistantMessage:
+        """Takes a reply into the conversation; the wire's own objects are not touched."""
+        answer = decoded(self.codec, deepcopy(reply), "openai")
+        self.transcript.append(answer)
+        return answer
+
+    def say(self, *messages: Message) -> None:
+        self.transcript.extend(messages)
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@st.composite
+def broken(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
+    """`whole` with one to three of its places replaced by any JSON, or left out."""
+    value: Any = deepcopy(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        holder: Any = value
+        while True:
+            keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+            if not keys:
+                break
+            key = draw(st.sampled_from(keys))
+            inside = holder[key]
+            if isinstance(inside, dict | list) and inside and draw(st.integers(0, 3)):
+                holder = inside
+                continue
+            if isinstance(holder, dict) and draw(st.booleans()):
+                del holder[key]
+            else:
+                holder[key] = draw(ANY_JSON)
+            break
+    return value
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one turn added to a request: objects in its list, and their bytes."""
+
+    objects: int
+    size: int
+
+
+@dataclass
+class Growth:
+    """Counts what each turn adds in a conversation of one call a turn."""
+
+    codec: Codec
+    tool: ToolSpec
+    reply: Callable[[int], dict[str, Any]]
+    key: str
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def __post_init__(self) -> None:
+        self._talk = Talk(self.codec, "Go.", self.tool)
+        self._items: list[Any] = self._talk.request()[self.key]
+
+    def at(self, turn: int) -> Step:
+        """The step of that turn; checks that earlier items stay the very same objects."""
+        while len(self.steps) < turn:
+            before = list(self._items)
+            answer = self._talk.hear(self.reply(len(self.steps)))
+            self._talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
+            items = self._talk.request()[self.key]
+            assert items is self._items
+            assert all(old is new for old, new in zip(before, items, strict=False))
+            added = items[len(before) :]
+            self.steps.append(Step(len(added), len(json.dumps(added))))
+        return self.steps[turn - 1]

@@ -1,0 +1,278 @@
+"""Hypothesis strategies for prompts, and a model of what a tree of sections should give.
+
+A `Plan` is a section as plain data. `sections` builds the real thing from plans, with selectors that note when they are
+asked; `expected` walks the same plans by recursion, in the words of the specification, and shares no code with it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from string import Template
+from typing import Any
+
+from hypothesis import strategies as st
+
+from weakincentives.prompt import MarkdownSection, Section, SectionPath, SectionVisibility, Tool
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Who:
+    """Params with one field."""
+
+    name: str = "nobody"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Params with two fields."""
+
+    count: int = 0
+    unit: str = "items"
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Params of the tools here."""
+
+
+TEXTS: Mapping[type | None, tuple[str, ...]] = {
+    None: ("", "Plain text.", "It costs $$5 and 100%s.", "Two\n\nparagraphs"),
+    Who: ("Hello $name.", "${name}${name}", "$$name is $name", "No placeholder"),
+    Size: ("$count $unit", "100% of ${count}", "$unit"),
+}
+FORMS = ("constant", "()", "(session)")
+FORMS_WITH_PARAMS = (*FORMS, "(params)", "(params, session)")
+KEYS = ("a", "b", "c", "a.b", "b.c", "step-1", "x_2", "0")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One section to be; `enabled` and `visibility` are answers, given in the form of signature beside them."""
+
+    key: str
+    params: type | None
+    text: str
+    summary: str | None
+    enabled: bool
+    enabled_form: str
+    visibility: SectionVisibility
+    visibility_form: str
+    tools: int
+    children: "tuple[Plan, ...]"
+
+    @property
+    def title(self) -> str:
+        return f"Title of {self.key}"
+
+    def tool_names(self, number: str) -> list[str]:
+        return [f"tool-{number.replace('.', '-')}-{index}" for index in range(self.tools)]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A selector was called."""
+
+    path: SectionPath
+    which: str
+    params: object
+    session: object
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the model says about one section that a prompt shows."""
+
+    path: SectionPath
+    plan: Plan
+    number: str
+    visibility: SectionVisibility
+    part: str
+    tools: tuple[str, ...]
+
+
+@dataclass
+class Expected:
+    """All that the model says: sections shown, in order, and the selectors that had to be asked."""
+
+    shown: list[Shown] = field(default_factory=list[Shown])
+    asked: list[Asked] = field(default_factory=list[Asked])
+
+    @property
+    def text(self) -> str:
+        return "\n\n".join(one.part for one in self.shown)
+
+    @property
+    def tools(self) -> list[str]:
+        return [name for one in self.shown for name in one.tools]
+
+
+# ------------------------------------------------------------------------------------------------------- strategies
+
+
+@st.composite
+def plans(draw: st.DrawFn, depth: int = 2) -> Plan:
+    """A section with its subtree."""
+    params = draw(st.sampled_from((None, Who, Size)))
+    forms = st.sampled_from(FORMS if params is None else FORMS_WITH_PARAMS)
+    return Plan(
+        key=draw(st.sampled_from(KEYS)),
+        params=params,
+        text=draw(st.sampled_from(TEXTS[params])),
+        summary=draw(st.none() | st.sampled_from(TEXTS[params])),
+        enabled=draw(st.sampled_from((True, True, True, False))),
+        enabled_form=draw(forms),
+        visibility=draw(st.sampled_from((FULL, FULL, SUMMARY))),
+        visibility_form=draw(forms),
+        tools=draw(st.integers(0, 2)),
+        children=draw(forests(depth - 1)) if depth else (),
+    )
+
+
+def forests(depth: int = 2) -> st.SearchStrategy[tuple[Plan, ...]]:
+    """Sections side by side, none of whose dotted paths read the same."""
+    lists = st.lists(plans(depth), max_size=3, unique_by=lambda plan: plan.key)
+    return lists.map(tuple[Plan, ...]).filter(_unambiguous)
+
+
+def _unambiguous(roots: tuple[Plan, ...]) -> bool:
+    dotted = [".".join(path) for path in paths(roots)]
+    return len(dotted) == len(set(dotted))
+
+
+def overrides(roots: Sequence[Plan]) -> st.SearchStrategy[dict[SectionPath, SectionVisibility]]:
+    """Visibility for some of the sections."""
+    known = sorted(paths(roots))
+    if not known:
+        return st.just({})
+    return st.dictionaries(st.sampled_from(known), st.sampled_from((FULL, SUMMARY)), max_size=4)
+
+
+def params() -> st.SearchStrategy[list[object]]:
+    """Params to bind: none, one or both of the types."""
+    return st.tuples(
+        st.none() | st.builds(Who, st.text(max_size=8)),
+        st.none() | st.builds(Size, st.integers(), st.sampled_from(("$count", "%d", "items"))),
+    ).map(lambda pair: [one for one in pair if one is not None])
+
+
+# ------------------------------------------------------------------------------------------------- the real sections
+
+
+def paths(roots: Iterable[Plan], above: SectionPath = ()) -> Iterator[SectionPath]:
+    """Every path of the tree, in pre-order."""
+    for plan in roots:
+        yield (*above, plan.key)
+        yield from paths(plan.children, (*above, plan.key))
+
+
+def sections(
+    roots: Sequence[Plan], asked: list[Asked] | None = None, above: SectionPath = (), number: str = ""
+) -> list[Section[Any]]:
+    """The sections that `roots` plan; their selectors note in `asked` when they are called."""
+    log = [] if asked is None else asked
+    built: list[Section[Any]] = []
+    for position, plan in enumerate(roots, start=1):
+        path, own = (*above, plan.key), f"{number}{position}"
+        built.append(
+            MarkdownSection(
+                title=plan.title,
+                key=plan.key,
+                template=plan.text,
+                summary=plan.summary,
+                params_type=plan.params,
+                enabled=_selector(plan.enabled_form, plan.enabled, log, path, "enabled"),
+                visibility=_selector(plan.visibility_form, plan.visibility, log, path, "visibility"),
+                tools=[Tool[Nothing, Nothing](name=name) for name in plan.tool_names(own)],
+                children=sections(plan.children, log, path, f"{own}."),
+            )
+        )
+    return built
+
+
+# Any: one function stands for selectors of every form and answer.
+def _selector(form: str, answer: Any, log: list[Asked], path: SectionPath, which: str) -> Any:
+    def ask(params: object = None, session: object = None) -> object:
+        log.append(Asked(path, which, params, session))
+        return answer
+
+    match form:
+        case "constant":
+            return answer
+        case "()":
+            return lambda: ask()  # noqa: PLW0108 - its signature is what matters
+        case "(session)":
+            return lambda *, session: ask(session=session)
+        case "(params)":
+            return lambda params: ask(params)  # noqa: PLW0108 - likewise
+        case _:
+            return lambda params, *, session: ask(params, session)
+
+
+# --------------------------------------------------------------------------------------------------------- the model
+
+
+def expected(
+    roots: Sequence[Plan],
+    *,
+    bound: Sequence[object] = (),
+    visibility: Mapping[SectionPath, SectionVisibility] | None = None,
+    session: object = None,
+) -> Expected:
+    """What a prompt of these sections shows, and which selectors it must ask for that."""
+    found = Expected()
+    by_type = {type(one): one for one in bound}
+    _expect(found, roots, by_type, visibility or {}, session=session)
+    return found
+
+
+def _expect(
+    found: Expected,
+    plans: Sequence[Plan],
+    bound: Mapping[type, object],
+    overrides: Mapping[SectionPath, SectionVisibility],
+    *,
+    session: object,
+    above: SectionPath = (),
+    number: str = "",
+) -> None:
+    for position, plan in enumerate(plans, start=1):
+        path, own = (*above, plan.key), f"{number}{position}"
+        params = None if plan.params is None else bound.get(plan.params, plan.params())
+
+        def ask(which: str, form: str, path: SectionPath = path, params: object = params) -> None:
+            if form != "constant":
+                given = params if "params" in form else None
+                found.asked.append(Asked(path, which, given, session if "session" in form else None))
+
+        ask("enabled", plan.enabled_form)
+        if not plan.enabled:
+            continue
+        if path not in overrides:
+            ask("visibility", plan.visibility_form)
+        shown = overrides.get(path, plan.visibility)
+        body = _filled(plan.text if shown is FULL else plan.summary or "", params)
+        if shown is SUMMARY:
+            suffix = _suffix(path, plan)
+            body = f"{body}\n\n{suffix}" if body else suffix
+        heading = f"{'#' * (len(path) + 1)} {own}. {plan.title}"
+        part = f"{heading}\n\n{body}" if body else heading
+        tools = tuple(plan.tool_names(own)) if shown is FULL else ()
+        found.shown.append(Shown(path, plan, own, shown, part, tools))
+        if shown is FULL:
+            _expect(found, plan.children, bound, overrides, session=session, above=path, number=f"{own}.")
+
+
+def _filled(text: str, params: object) -> str:
+    return Template(text).substitute(vars(params) if params is not None else {}).rstrip()
+
+
+def _suffix(path: SectionPath, plan: Plan) -> str:
+    key = ".".join(path)
+    if not plan.children:
+        return f'---\n[This section is summarized. To view full content, call `read_section` with key "{key}".]'
+    children = ", ".join(child.key for child in plan.children)
+    return (
+        f'---\n[This section is summarized. Call `read_section` with key "{key}" to view full content including '
+        f"subsections: {children}.]"
+    )

@@ -1,0 +1,129 @@
+"""The documents agree with the code: modules, options, fault codes, links, and what the examples print."""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from weakincentives.adapters import faults
+from weakincentives.adapters.openai import OpenAIAdapter
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src/weakincentives"
+PAGES = sorted(page for pattern in ("*.md", "docs/**/*.md", "specs/**/*.md") for page in ROOT.glob(pattern))
+SPECS = sorted((ROOT / "specs").glob("*.md"))
+CODE = re.compile(r"^\s*(>>>|```python)", re.MULTILINE)
+
+
+def where(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tokens(page: Path) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text())
+
+
+def first_cells(page: Path, heading: str) -> list[str]:
+    """What the first column of the tables under `heading` holds in backticks, in order."""
+    text = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_architecture_lists_every_module_once() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    listed = re.findall(r"^\| `([\w/.]+)` \|", page, re.MULTILINE)
+    modules = [path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")]
+    assert sorted(listed) == sorted(re.sub(r"/__init__\.py$", "/", module) for module in modules)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=where)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    links = [
+        str(child.attrs["href"])
+        for token in tokens(page)
+        for child in token.children or ()
+        if child.type == "link_open"
+    ]
+    relative = [link.partition("#")[0] for link in links if not re.match(r"[a-z]+:", link)]
+    assert [link for link in relative if not (page.parent / link).exists()] == []
+
+
+def prints(page: Path) -> list[tuple[str, str]]:
+    """What each Python block with a `text` block right below it prints, and what that block says."""
+    module = ModuleType(f"printed_{page.stem.replace('-', '_')}")
+    sys.modules[module.__name__] = module
+    found: list[tuple[str, str]] = []
+    for token, after in pairwise([*tokens(page), Token("end", "", 0)]):
+        if token.type == "fence" and token.info == "python":
+            out = StringIO()
+            with redirect_stdout(out):
+                exec(compile(token.content, str(page), "exec"), module.__dict__)  # noqa: S102 - our own pages
+            if after.type == "fence" and after.info == "text":
+                found.append((out.getvalue(), after.content))
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```\n\n```text\n" in page.read_text()], ids=where)
+def test_a_text_block_below_python_is_what_it_prints(page: Path) -> None:
+    for printed, shown in prints(page):
+        assert printed == shown
+
+
+def test_every_page_and_docstring_with_code_is_collected() -> None:
+    modules = [path for path in PACKAGE.rglob("*.py") if CODE.search(path.read_text())]
+    pages = [path for path in PAGES if CODE.search(path.read_text())]
+    wanted = {where(path) for path in (*pages, *modules)}
+    listing = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *sorted(wanted)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    assert wanted == {line.partition("::")[0] for line in listing.splitlines() if "::" in line}
+
+
+def test_the_table_of_faults_lists_every_code() -> None:
+    codes = {code for code, _ in (*faults._BY_CODE.values(), *faults._BY_STATUS.values())}
+    codes.add(faults.status_fault("any", 599, message="").code)
+    for module in (PACKAGE / "adapters").rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            match node:
+                case ast.Call(func=ast.Name("request_fault"), args=[_, ast.Constant(str(code)), *_]):
+                    codes.add(code)
+                case ast.keyword("code", ast.Constant(str(code))):
+                    codes.add(code)
+                case _:
+                    pass
+    assert sorted(first_cells(ROOT / "docs/adapters.md", "Faults")) == sorted(codes)
+
+
+def test_the_table_of_options_lists_every_argument() -> None:
+    arguments = list(inspect.signature(OpenAIAdapter).parameters)
+    assert first_cells(ROOT / "docs/adapters.md", "Options of OpenAIAdapter") == arguments
+
+
+@pytest.mark.parametrize("page", SPECS, ids=where)
+def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", page.read_text(), re.MULTILINE)]
+    assert numbers
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_the_demo_is_asked_about_pages_that_exist() -> None:
+    asked = json.loads((ROOT / "tests/data/demo_questions.json").read_text())
+    assert len({entry["question"] for entry in asked}) == len(asked) >= 20
+    sources = {source for entry in asked for source in entry["sources"]}
+    assert sources <= {where(page) for page in PAGES}

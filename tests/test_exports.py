@@ -1,0 +1,131 @@
+"""One door: what each package exports is written down here, and a door defines nothing."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import weakincentives
+
+PACKAGE = Path(weakincentives.__file__).parent
+DOORS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("__init__.py"))
+
+EXPORTS = {
+    "weakincentives": [
+        "Budget",
+        "Deadline",
+        "MarkdownSection",
+        "Prompt",
+        "PromptTemplate",
+        "SectionVisibility",
+        "TokenUsage",
+        "Tool",
+        "ToolContext",
+        "ToolResult",
+    ],
+    "weakincentives.prompt": [
+        "Disclosure",
+        "MarkdownSection",
+        "OpenSectionsParams",
+        "OutputParseError",
+        "Prompt",
+        "PromptError",
+        "PromptRenderError",
+        "PromptRenderer",
+        "PromptTemplate",
+        "PromptValidationError",
+        "ReadSectionParams",
+        "ReadSectionResult",
+        "RegistrySnapshot",
+        "RenderedPrompt",
+        "Section",
+        "SectionNode",
+        "SectionPath",
+        "SectionVisibility",
+        "SetVisibilityOverride",
+        "Span",
+        "StructuredOutputConfig",
+        "TaskExample",
+        "TaskExamplesSection",
+        "TaskStep",
+        "Tool",
+        "ToolContext",
+        "ToolExample",
+        "ToolHandler",
+        "ToolOverride",
+        "ToolRenderableResult",
+        "ToolResult",
+        "ToolValidationError",
+        "VisibilityExpansionRequired",
+        "VisibilityOverrides",
+        "parse_structured_output",
+    ],
+    "weakincentives.prompt.overrides": ["ToolOverride"],
+    "weakincentives.runtime.session": [
+        "Append",
+        "Reducer",
+        "Replace",
+        "Session",
+        "SessionSnapshot",
+        "Slice",
+        "SliceOp",
+        "SlicePolicy",
+        "append_all",
+        "reducer",
+        "replace_latest",
+        "replace_latest_by",
+        "upsert_by",
+    ],
+    "weakincentives.runtime.session.protocols": ["SessionProtocol", "SliceAccessor", "SliceView", "StateView"],
+    "weakincentives.runtime.events": [
+        "Event",
+        "EventBus",
+        "InProcessEventBus",
+        "PromptExecuted",
+        "PromptRendered",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ToolsInjected",
+        "VisibilityExpanded",
+    ],
+    "weakincentives.adapters.core": [
+        "Conversation",
+        "LoopAdapter",
+        "PromptEvaluationError",
+        "PromptResponse",
+        "ProviderAdapter",
+        "ThrottleError",
+    ],
+    "weakincentives.adapters.openai": ["OpenAIAdapter"],
+    "weakincentives.testing": ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "call", "say"],
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
+    door = importlib.import_module(name)
+    assert sorted(door.__all__) == EXPORTS[name]
+    assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_door_defines_nothing(path: str) -> None:
+    body = ast.parse((PACKAGE / path).read_text()).body
+    assert ast.get_docstring(ast.Module(body, []))
+    for statement in body[1:]:
+        match statement:
+            case ast.ImportFrom(level=level) if level:
+                pass
+            case ast.Assign(targets=[ast.Name(id="__all__")]):
+                pass
+            case _:
+                pytest.fail(f"{path}:{statement.lineno} is neither a relative import nor __all__")
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_door_exports_all_that_it_imports(path: str) -> None:
+    body = ast.parse((PACKAGE / path).read_text()).body
+    imported = [alias.asname or alias.name for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
+    exported = [name for one in body if isinstance(one, ast.Assign) for name in ast.literal_eval(one.value)]
+    assert sorted(imported) == sorted(exported)

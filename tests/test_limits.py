@@ -1,0 +1,120 @@
+"""Deadlines know their zone, budgets say which bound was reached, usage adds up."""
+
+from dataclasses import FrozenInstanceError, fields
+from datetime import UTC, datetime, timedelta, timezone
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - what is to be refused
+BOUNDS = [bound.name for bound in fields(Budget)]
+
+usages = st.builds(TokenUsage, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
+amounts = st.integers(0, 300)
+bounds = st.none() | amounts
+budgets = st.builds(
+    Budget,
+    max_tokens=bounds,
+    max_input_tokens=bounds,
+    max_output_tokens=bounds,
+    max_calls=bounds,
+    max_tool_calls=bounds,
+    max_seconds=bounds,
+)
+
+
+def test_a_deadline_without_a_zone_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"timezone-aware.*datetime\.now\(UTC\)"):
+        Deadline(NAIVE)
+    with pytest.raises(ValueError, match="timezone-aware"):
+        Deadline.after(1, now=NAIVE)
+
+
+def test_a_deadline_has_passed_from_its_very_moment_on() -> None:
+    deadline = Deadline.after(60, now=NOON)
+    assert deadline == Deadline.after(timedelta(minutes=1), now=NOON) == Deadline(NOON + timedelta(minutes=1))
+    assert not deadline.has_passed(NOON + timedelta(seconds=59.999))
+    assert deadline.has_passed(NOON + timedelta(seconds=60))
+    assert deadline.remaining(NOON) == timedelta(seconds=60)
+    assert deadline.remaining(NOON + timedelta(seconds=61)) == timedelta(seconds=-1)
+
+
+def test_deadlines_in_different_zones_compare_by_moment() -> None:
+    later_by_the_clock = Deadline(datetime(2030, 1, 1, 13, tzinfo=timezone(timedelta(hours=2))))
+    assert later_by_the_clock < Deadline(NOON)
+    assert min(Deadline(NOON), later_by_the_clock) is later_by_the_clock
+
+
+def test_a_deadline_counts_from_the_present_by_default() -> None:
+    before = utc_now()
+    deadline = Deadline.after(0)
+    assert before <= deadline.expires_at <= utc_now()
+    assert deadline.expires_at.utcoffset() == timedelta(0)
+
+
+@given(st.lists(usages))
+def test_usage_adds_up_field_by_field(parts: list[TokenUsage]) -> None:
+    total = sum(parts, TokenUsage())
+    assert total.input_tokens == sum(part.input_tokens for part in parts)
+    assert total.output_tokens == sum(part.output_tokens for part in parts)
+    assert total.cached_tokens == sum(part.cached_tokens for part in parts)
+    assert total.total_tokens == total.input_tokens + total.output_tokens
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("bound", [-1, -0.5, inf, -inf, nan])
+def test_a_bound_that_bounds_nothing_is_refused_by_name(name: str, bound: float) -> None:
+    with pytest.raises(ValueError, match=rf"Budget\.{name} must be finite and not negative"):
+        Budget(**{name: bound})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_nothing_at_all_may_be_a_bound(name: str) -> None:
+    assert getattr(Budget(**{name: 0}), name) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "spent"),
+    [
+        ("max_tokens", 5),
+        ("max_input_tokens", 3),
+        ("max_output_tokens", 2),
+        ("max_calls", 7),
+        ("max_tool_calls", 11),
+    ],
+)
+def test_each_bound_is_reached_by_its_own_amount_alone(name: str, spent: int) -> None:
+    usage = TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3)
+    assert Budget(**{name: spent + 1}).exceeded(usage, calls=7, tool_calls=11) is None
+    reached = Budget(**{name: spent}).exceeded(usage, calls=7, tool_calls=11)
+    assert reached == f"{name}={spent} reached with {spent}"
+
+
+@given(budgets, st.tuples(usages, amounts, amounts), st.tuples(usages, amounts, amounts))
+def test_what_is_left_is_reached_exactly_when_the_whole_is(
+    budget: Budget, first: tuple[TokenUsage, int, int], second: tuple[TokenUsage, int, int]
+) -> None:
+    used, calls, tools = first
+    more, more_calls, more_tools = second
+    left = budget.less(used, calls=calls, tool_calls=tools)
+    rest = left.exceeded(more, calls=more_calls, tool_calls=more_tools)
+    whole = budget.exceeded(used + more, calls=calls + more_calls, tool_calls=tools + more_tools)
+    assert (rest is None) == (whole is None)
+    assert left.max_seconds is None
+
+
+def test_seconds_become_a_deadline_from_the_start() -> None:
+    assert Budget(max_seconds=90).deadline(NOON) == Deadline(NOON + timedelta(seconds=90))
+    assert Budget(max_tokens=1).deadline(NOON) is None
+
+
+@pytest.mark.parametrize("value", [Deadline(NOON), TokenUsage(), Budget()])
+def test_limits_are_frozen_and_hashable(value: object) -> None:
+    assert hash(value) == hash(type(value)(**{f.name: getattr(value, f.name) for f in fields(value)}))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(FrozenInstanceError):
+        setattr(value, fields(value)[0].name, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

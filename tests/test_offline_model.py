@@ -1,0 +1,632 @@
+"""The offline model's decisions, which need no HTTP, and its two wire formats, which go through the real SDK."""
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, TypeAdapter
+
+from examples.offline_model import (
+    MODEL,
+    BadRequest,
+    Call,
+    Conversation,
+    Message,
+    Result,
+    Tool,
+    compose,
+    next_call,
+    respond,
+    start_offline_model,
+)
+from examples.offline_model.choosing import MOST_CALLS, MOST_OPENED
+from examples.offline_model.conversation import closed_sections, question
+from examples.offline_model.reading import sections
+from examples.offline_model.scoring import coverage, key_terms, rank
+
+type Schema = Mapping[str, object]
+
+DOCS = {
+    "manual/coffee.md": (
+        "# Coffee machine\n\n## Descaling\n\nRun the descaling programme every three months. It takes 25 minutes.\n\n"
+        "## Lamps\n\n| Lamp | Meaning |\n|---|---|\n| red | water tank empty |\n| orange | descaling due |\n"
+    ),
+    "rules/leave.md": (
+        "# Leave\n\nEverybody has 28 days of paid holiday a year.\n\n## Carrying over\n\nUp to five days may be "
+        "carried into the next year.\n\n## Sickness\n\nFrom the fourth day on, a doctor's note is needed.\n"
+    ),
+    "garden.md": (
+        "# Tomatoes\n\nPlant out after the last frost.\n\n## Blight\n\nIf plants have blight:\n\n- remove them\n"
+        "- never compost them\n\n```sh\n# compost everything\n```\n"
+    ),
+    "town/library.md": (
+        "# Library\n\nClosed on Mondays.\n\n## Fees\n\n**What does a lost book cost?** Its price. Late books cost "
+        "20 cents a day, at most 10 euros.\n"
+    ),
+    "ops/deploy.md": (
+        "# Deploying\n\nA deploy needs two approvals. Migrations are never reverted: restore the nightly backup.\n\n"
+        "## Secrets\n\nThey are rotated on the first Monday of the month.\n"
+    ),
+}
+QUESTIONS = {
+    "How often should the coffee machine be descaled?": ("manual/coffee.md", "every three months"),
+    "What does the red lamp mean?": ("manual/coffee.md", "water tank empty"),
+    "How many days of holiday can I carry over?": ("rules/leave.md", "five days"),
+    "When do I need a doctor's note?": ("rules/leave.md", "fourth day"),
+    "Should I compost plants with blight?": ("garden.md", "never compost"),
+    "When are tomatoes planted out?": ("garden.md", "last frost"),
+    "What do late books cost?": ("town/library.md", "20 cents"),
+    "What does a lost book cost?": ("town/library.md", "Its price"),
+    "How are migrations reverted?": ("ops/deploy.md", "nightly backup"),
+    "Explain how secrets are rotated.": ("ops/deploy.md", "first Monday"),
+}
+
+
+def schema(**properties: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+TEXT: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+ANSWER = schema(answer=TEXT, sources=TEXTS)
+SEARCH = Tool(name="search_docs", description="Search the documents.", parameters=schema(query=TEXT))
+READ = Tool(name="read_doc", description="Read one document.", parameters=schema(path=TEXT))
+OPEN = Tool(
+    name="read_section",
+    description="Read the full content of a summarized section.",
+    parameters=schema(section_key=TEXT),
+)
+
+
+def suffix(key: str, tool: str = "read_section") -> str:
+    return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
+
+
+def ask(text: str, *tools: Tool, results: tuple[Result, ...] = (), choice: str = "auto") -> Conversation:
+    turns: tuple[Message | Result, ...] = (Message(role="user", text=text), *results)
+    return Conversation(turns=turns, tools=tools, tool_choice=choice)
+
+
+def done(name: str, text: str, **arguments: object) -> Result:
+    return Result(call=Call(name=name, arguments=arguments), text=text)
+
+
+def search(query: str) -> list[dict[str, str]]:
+    """A naive search: documents that have the most of the query's words, each with a line that has most of them."""
+    words = query.lower().split()
+
+    def shared(text: str) -> int:
+        return sum(word in text.lower() for word in words)
+
+    paths = sorted(filter(lambda path: shared(DOCS[path]), DOCS), key=lambda path: -shared(DOCS[path]))
+    return [{"path": path, "snippet": max(DOCS[path].splitlines(), key=shared)} for path in paths[:3]]
+
+
+def run_tool(name: str, arguments: Mapping[str, Any]) -> str:
+    match name:
+        case "search_docs":
+            return f"Found these.\n\n{json.dumps(search(arguments['query']))}"
+        case "read_doc":
+            return json.dumps({"path": arguments["path"], "text": DOCS[arguments["path"]]})
+        case "read_section":
+            return "Content of section 'library':\n\nSearch, then read the best documents."
+        case _:
+            raise AssertionError(name)
+
+
+# --- scoring and reading ---
+
+
+def test_words_match_across_common_endings_and_inside_identifiers() -> None:
+    assert rank("closing sections", ["it closed a section", "apples"]) == [1.0, 0.0]
+    assert rank("read_section", ["read a section", "call read_section"]) == [pytest.approx(0.5, abs=0.4), 1.0]
+    assert key_terms("What does `read_section` do with a key?") == ["read_section", "key"]
+    assert coverage("red lamp", "the lamp") == 0.5
+
+
+@pytest.mark.parametrize(
+    ("query", "texts"), [("", ["a word"]), ("the of", ["a word"]), ("word", []), ("word", ["", "the"])]
+)
+def test_nothing_shared_scores_nothing(query: str, texts: list[str]) -> None:
+    assert rank(query, texts) == [0.0] * len(texts)
+
+
+def test_sections_are_cut_at_headings_and_not_inside_code() -> None:
+    found = sections("Intro.\n\n## 1.2. Title\n\nOne. Two.\n\n```sh\n# comment\n```\n")
+    assert [(each.title, each.units) for each in found] == [("", ("Intro.",)), ("Title", ("One.", "Two."))]
+    assert "# comment" in found[1].body
+
+
+def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
+    assert sections(DOCS["garden.md"])[2].units == ("If plants have blight: remove them; never compost them",)
+    assert sections(DOCS["town/library.md"])[2].units[0] == "What does a lost book cost? Its price."
+    assert sections(DOCS["manual/coffee.md"])[3].units[0] == "red: water tank empty"
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked"),
+    [
+        (["## 1. Role\n\nAre you ready?\n\n## 2. Question\n\nWhy tea\n\n## 3. Output\n\nJSON."], "Why tea"),
+        (["## 1. Task\n\nUse the question.\n\n## 2. User's question\n\nWhy tea"], "Why tea"),
+        (["Some context.\n\nWhy is tea hot?"], "Some context.\nWhy is tea hot?"),
+        (["Context. " * 60 + "Why is tea hot? And so on."], "Why is tea hot?"),
+        (["What is tea?", "And what is milk?"], "And what is milk?"),
+        (["What is tea?", "Your answer is not valid JSON. Answer again."], "What is tea?"),
+        (["Describe tea"], "Describe tea"),
+        (["tea"], "tea"),
+    ],
+)
+def test_the_question_is_the_newest_text_that_asks(texts: list[str], asked: str) -> None:
+    turns = tuple(Message(role="user", text=text) for text in texts)
+    assert question(Conversation(turns=turns)) == asked
+
+
+def test_instructions_are_asked_when_the_user_asks_nothing() -> None:
+    turns = (Message(role="system", text="## Question\n\nWhy tea?"), Message(role="user", text="Begin."))
+    assert question(Conversation(turns=turns)) == "Why tea?"
+
+
+# --- opening sections ---
+
+GUIDE = f"""## 1. Prices
+
+What drinks cost.
+
+{suffix("prices")}
+
+## 2. Staff
+
+Who works here.
+
+---
+[This section is summarized. Call `read_section` with key "staff" to view full content
+including subsections: rota, holidays.]
+
+## 3. Question
+
+"""
+
+
+def test_both_forms_of_the_summary_line_are_read() -> None:
+    found = closed_sections(ask(GUIDE))
+    assert [(each.tool, each.key) for each in found] == [("read_section", "prices"), ("read_section", "staff")]
+    assert "rota, holidays" in found[1].about
+    assert "summarized" not in found[1].about
+
+
+@pytest.mark.parametrize(("asked", "key"), [("What do drinks cost?", "prices"), ("Who has which rota?", "staff")])
+def test_a_section_that_scores_is_opened_before_anything_is_searched(asked: str, key: str) -> None:
+    call = next_call(ask(GUIDE + asked, SEARCH, READ, OPEN))
+    assert call == Call(name="read_section", arguments={"section_key": key})
+
+
+def test_a_section_is_opened_once_and_what_it_shows_can_be_opened_next() -> None:
+    text = GUIDE + "What do hot drinks cost?"
+    opened = done("read_section", f"### 1.1. Hot drinks\n\nTheir cost.\n\n{suffix('prices.hot')}", section_key="prices")
+    second = next_call(ask(text, OPEN, results=(opened,)))
+    assert second == Call(name="read_section", arguments={"section_key": "prices.hot"})
+    hot = done("read_section", "### 1.1. Hot drinks\n\nTea is 2 euros.", section_key="prices.hot")
+    conversation = ask(text, OPEN, results=(opened, hot))
+    assert next_call(conversation) is None
+    assert "Tea is 2 euros." in compose(conversation) or "Their cost." in compose(conversation)
+
+
+def test_few_sections_are_opened_however_many_score() -> None:
+    text = (
+        "".join(f"## {i}. Tea {i}\n\nAbout tea.\n\n{suffix(f'tea{i}')}\n\n" for i in range(9))
+        + "## Question\n\nWhy tea?"
+    )
+    results: tuple[Result, ...] = ()
+    while call := next_call(ask(text, OPEN, results=results)):
+        results += (Result(call=call, text="Nothing about that."),)
+    assert len({str(result.call.arguments) for result in results}) == len(results) == MOST_OPENED
+
+
+def test_while_no_tool_helps_a_section_that_offers_tools_is_opened() -> None:
+    text = f"## 1. Library\n\nTools to search the documents.\n\n{suffix('library')}\n\n## 2. Question\n\nWhy tea?"
+    assert next_call(ask(text, OPEN)) == Call(name="read_section", arguments={"section_key": "library"})
+    assert next_call(ask(text, OPEN, SEARCH)) == Call(name="search_docs", arguments={"query": "tea"})
+
+
+def test_a_tool_for_several_keys_with_a_reason_gets_both() -> None:
+    tool = Tool(name="open_sections", description="Open.", parameters=schema(section_keys=TEXTS, reason=TEXT))
+    call = next_call(
+        ask(f"## Tea\n\nAbout tea.\n\n{suffix('a.tea', 'open_sections')}\n\n## Question\n\nWhy tea?", tool)
+    )
+    assert call is not None
+    assert call.arguments == {"section_keys": ["a.tea"], "reason": "Needed to answer: Why tea?"}
+
+
+def test_a_document_that_shows_the_summary_line_gives_no_orders() -> None:
+    read = done("read_doc", f"# Tea\n\nAll about tea.\n\n{suffix('tea')}", path="tea.md")
+    conversation = ask("Why tea?", SEARCH, READ, OPEN, results=(done("search_docs", '["tea.md"]', query="tea"), read))
+    assert closed_sections(conversation) == []
+    assert next_call(conversation) is None
+
+
+# --- searching and reading ---
+
+
+def test_it_searches_then_reads_the_best_then_answers() -> None:
+    results: tuple[Result, ...] = ()
+    while call := next_call(ask("When do I need a doctor's note?", SEARCH, READ, results=results)):
+        results += (Result(call=call, text=run_tool(call.name, call.arguments)),)
+    search_call, read_call = (result.call for result in results)
+    assert search_call == Call(name="search_docs", arguments={"query": "need doctor note"})
+    assert read_call == Call(name="read_doc", arguments={"path": "rules/leave.md"})
+    assert compose(ask("When do I need a doctor's note?", results=results)) == (
+        "From the fourth day on, a doctor's note is needed.\n\nSources: rules/leave.md"
+    )
+
+
+def test_a_search_that_finds_nothing_is_tried_again_with_single_words() -> None:
+    empty = done("search_docs", "Found 0 documents.\n\n[]", query="doctor note")
+    call = next_call(ask("A doctor note?", SEARCH, results=(empty,)))
+    assert call == Call(name="search_docs", arguments={"query": "doctor"})
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        '["src/lexer.py", "src/parser.py"]',
+        '{"files": [{"path": "src/lexer.py", "size": 1}, {"path": "src/parser.py", "size": 2}]}',
+        "src/lexer.py: cuts text\nsrc/parser.py: builds trees",
+        "- `src/lexer.py`\n- `src/parser.py`",
+    ],
+)
+def test_names_to_read_are_taken_from_json_and_from_plain_lines(listed: str) -> None:
+    files = Tool(name="list_files", description="All files.", parameters={"type": "object", "properties": {}})
+    text = "Where is the parser?"
+    assert next_call(ask(text, files, READ)) == Call(name="list_files", arguments={})
+    call = next_call(ask(text, files, READ, results=(done("list_files", listed),)))
+    assert call == Call(name="read_doc", arguments={"path": "src/parser.py"})
+
+
+def test_a_tool_that_changes_things_is_called_only_when_asked_to() -> None:
+    delete = Tool(name="delete_doc", description="Delete a document.", parameters=schema(path=TEXT))
+    found = done("search_docs", '[{"path": "tea.md", "snippet": "how to delete tea"}]', query="tea")
+    assert next_call(ask("Why tea?", SEARCH, delete, results=(found,))) is None
+    asked = next_call(ask("Can you delete tea?", SEARCH, delete, results=(found,)))
+    assert asked == Call(name="delete_doc", arguments={"path": "tea.md"})
+
+
+def optional(kind: str) -> Schema:
+    return {"anyOf": [{"type": kind}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [
+        (schema(query=TEXT, limit={"type": "integer"}), {"query": "tea Paris", "limit": 5}),
+        (schema(query=TEXT, limit={"type": "integer", "maximum": 3}), {"query": "tea Paris", "limit": 3}),
+        (schema(query=TEXT, limit={"type": "integer", "default": 7}), {"query": "tea Paris", "limit": 7}),
+        (schema(query=TEXT, page={"type": "integer", "description": "Default: 2."}), {"query": "tea Paris", "page": 2}),
+        (schema(query=TEXT, limit=optional("integer")), {"query": "tea Paris", "limit": None}),
+        (schema(question=TEXT), {"question": "Is there tea in Paris?"}),
+        (schema(keywords=TEXTS), {"keywords": ["tea", "Paris"]}),
+        (schema(city={"type": "string", "description": "City name"}), {"city": "Paris"}),
+        (schema(drink={"enum": ["milk", "tea"]}, query=TEXT), {"drink": "tea", "query": "tea Paris"}),
+        (schema(query=TEXT, exact={"type": "boolean"}), {"query": "tea Paris", "exact": False}),
+        (schema(query={"type": ["string", "null"]}), {"query": "tea Paris"}),
+        ({"properties": {"query": TEXT, "near": TEXT}, "required": ["query"]}, {"query": "tea Paris"}),
+        (
+            {"$defs": {"F": schema(text=TEXT)}, **schema(filters={"$ref": "#/$defs/F"})},
+            {"filters": {"text": "tea Paris"}},
+        ),
+    ],
+)
+def test_arguments_follow_the_schema(parameters: Schema, arguments: Schema) -> None:
+    tool = Tool(name="find_tea", description="Find tea.", parameters=parameters)
+    assert next_call(ask("Is there tea in Paris?", tool)) == Call(name="find_tea", arguments=arguments)
+
+
+def test_numbers_of_the_question_fill_numbers_in_order() -> None:
+    tool = Tool(name="add", description="Add numbers.", parameters=schema(a={"type": "integer"}, b={"type": "number"}))
+    assert next_call(ask("Please add 2 and 40.5", tool)) == Call(name="add", arguments={"a": 2, "b": 40.5})
+
+
+def test_a_name_is_never_invented() -> None:
+    assert next_call(ask("Why tea?", READ)) is None
+    assert next_call(ask("Read `tea.md` please, what does the document say?", READ)) == Call(
+        name="read_doc", arguments={"path": "tea.md"}
+    )
+
+
+def test_tool_choice_is_obeyed() -> None:
+    assert next_call(ask("Why tea?", SEARCH, choice="none")) is None
+    add = Tool(name="add", description="Add.", parameters=schema(a={"type": "integer"}))
+    assert next_call(ask("Why tea?", add)) is None
+    assert next_call(ask("Why tea?", add, choice="required")) == Call(name="add", arguments={"a": 0})
+    assert next_call(ask("Why tea?", SEARCH, add, choice="add")) == Call(name="add", arguments={"a": 0})
+
+
+outputs = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from([*DOCS.values(), "", "null", "[]", "{", "Unknown tool.", '{"error": "broken"}', suffix("a.b")]),
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.sampled_from(["a/b.md", "c.md", "tea"]),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["path", "text", "id"]), inner),
+        max_leaves=8,
+    ).map(json.dumps),
+)
+
+
+@given(st.data(), st.sampled_from([*QUESTIONS, "", "?", GUIDE + "Why `x_y` and 3?"]))
+def test_every_conversation_ends_without_a_repeated_call(data: st.DataObject, text: str) -> None:
+    results: tuple[Result, ...] = ()
+    while call := next_call(ask(text, SEARCH, READ, OPEN, results=results)):
+        assert call not in [result.call for result in results]
+        results += (Result(call=call, text=data.draw(outputs)),)
+        assert len(results) <= MOST_CALLS
+    conversation = ask(text, results=results)
+    assert compose(conversation)
+    TypeAdapter(Answer).validate_json(compose(Conversation(turns=conversation.turns, answer_schema=ANSWER)))
+
+
+# --- answers ---
+
+
+@dataclass(frozen=True)
+class Answer:
+    answer: str
+    sources: list[str]
+
+
+@dataclass(frozen=True)
+class Fact:
+    quote: str
+    file: str
+    lines: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Report:
+    title: Annotated[str, Field(min_length=1, max_length=12)]
+    facts: Annotated[list[Fact], Field(min_length=1)]
+    found: bool
+    confidence: Annotated[float, Field(ge=0, le=1)]
+    cents: Annotated[int, Field(gt=0, le=50, multiple_of=5)]
+    kind: Literal["bug", "fee"]
+    note: str | None
+    rest: "Report | None" = None
+
+
+FEES = done("read_doc", DOCS["town/library.md"], path="town/library.md")
+ASKED = Message(role="user", text="What do late books cost?")
+
+
+@pytest.mark.parametrize("kind", [Answer, Report, list[Fact], dict[str, int], int, str, Literal[3], bool, None])
+@pytest.mark.parametrize("turns", [(ASKED, FEES), (ASKED,)])
+def test_the_answer_validates_with_and_without_evidence(kind: Any, turns: tuple[Message | Result, ...]) -> None:
+    adapter: TypeAdapter[object] = TypeAdapter(kind)
+    adapter.validate_json(compose(Conversation(turns=turns, answer_schema=adapter.json_schema())))
+
+
+def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
+    adapter = TypeAdapter(Report)
+    other = done("read_doc", DOCS["garden.md"], path="garden.md")
+    turns = (ASKED, other, FEES)
+    report = adapter.validate_json(compose(Conversation(turns=turns, answer_schema=adapter.json_schema())))
+    assert report.facts[0].quote == "Late books cost 20 cents a day, at most 10 euros."
+    assert {fact.file for fact in report.facts} == {"town/library.md"}
+    assert (report.title, report.found, report.confidence, report.cents, report.kind) == ("Fees", True, 1.0, 20, "fee")
+
+
+def test_without_evidence_it_says_so() -> None:
+    answer = json.loads(compose(Conversation(turns=(ASKED,), answer_schema=ANSWER)))
+    assert answer == {"answer": "Nothing that I could read answers this.", "sources": []}
+
+
+def test_the_prompt_itself_can_answer() -> None:
+    text = "## Hours\n\nThe shop opens at nine.\n\n## Question\n\nWhen does the shop open?"
+    assert compose(ask(text)) == "The shop opens at nine."
+
+
+def test_failures_and_orders_are_not_quoted() -> None:
+    failed = done("search_docs", "No documents about late books.", query="late books")
+    broken = done("read_doc", '{"error": "late books cannot be read"}', path="late.md")
+    conversation = ask("Describe late books. Find all about late books.", results=(failed, broken))
+    assert compose(conversation) == "Nothing that I could read answers this."
+
+
+# --- wire formats, through the real SDK ---
+
+
+@pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    with start_offline_model() as url:
+        yield url
+
+
+@pytest.fixture
+def client(base_url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0) as client:
+        yield client
+
+
+PROMPT = f"## 1. Library\n\nTools to search and read the documents.\n\n{suffix('library')}\n\n## 2. Question\n\n"
+
+
+def chat_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[str]]:
+    """The least of an agent loop; opening the section brings the tools."""
+
+    def spec(tool: Tool) -> dict[str, object]:
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": True}
+        return {"type": "function", "function": function}
+
+    tools, messages, names = [spec(OPEN)], [{"role": "user", "content": PROMPT + asked}], list[str]()
+    form = {"type": "json_schema", "json_schema": {"name": "Answer", "schema": ANSWER, "strict": True}}
+    while True:
+        create: Callable[..., Any] = client.chat.completions.create  # plain dicts for its many parameter types
+        reply = create(model="any", messages=messages, tools=tools, response_format=form)
+        choice = reply.choices[0]
+        assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens > 0
+        if choice.finish_reason == "stop":
+            return json.loads(choice.message.content), names
+        messages.append(choice.message.model_dump(exclude_none=True))
+        for call in choice.message.tool_calls:
+            names.append(call.function.name)
+            tools = [spec(OPEN), spec(SEARCH), spec(READ)]
+            text = run_tool(call.function.name, json.loads(call.function.arguments))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+
+
+def responses_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[str]]:
+    """As above; the tools come as an `additional_tools` item of the conversation."""
+
+    def spec(tool: Tool) -> dict[str, object]:
+        shape = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        return {"type": "function", "strict": True, **shape}
+
+    items: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "input_text", "text": PROMPT + asked}]}]
+    names: list[str] = []
+    form = {"format": {"type": "json_schema", "name": "Answer", "schema": ANSWER, "strict": True}}
+    while True:
+        create: Callable[..., Any] = client.responses.create  # as above
+        reply = create(model="any", input=items, tools=[spec(OPEN)], text=form, store=False)
+        assert reply.status == "completed"
+        assert reply.usage.total_tokens == reply.usage.input_tokens + reply.usage.output_tokens > 0
+        if reply.output_text:
+            return json.loads(reply.output_text), names
+        items += [item.model_dump(exclude_none=True) for item in reply.output]
+        for call in reply.output:
+            names.append(call.name)
+            text = run_tool(call.name, json.loads(call.arguments))
+            items.append({"type": "function_call_output", "call_id": call.call_id, "output": text})
+            if call.name == "read_section":
+                more = {"type": "additional_tools", "role": "developer", "tools": [spec(SEARCH), spec(READ)]}
+                items.append(more)
+
+
+@pytest.mark.parametrize("asked", QUESTIONS)
+def test_over_both_apis_an_agent_finds_the_answer_and_cites_its_file(client: openai.OpenAI, asked: str) -> None:
+    source, words = QUESTIONS[asked]
+    answer, calls = chat_agent(client, asked)
+    assert answer["sources"][0] == source
+    assert words in answer["answer"]
+    assert calls[:3] == ["read_section", "search_docs", "read_doc"]
+    assert responses_agent(client, asked) == (answer, calls)
+
+
+BODY = {"model": "any", "messages": [{"role": "user", "content": PROMPT + "Why tea?"}]}
+
+
+def test_equal_requests_get_equal_responses() -> None:
+    path = "/v1/chat/completions"
+    assert respond(path, BODY) == respond(path, json.loads(json.dumps(BODY)))
+    assert respond(path, BODY)["id"] != respond(path, {**BODY, "user": "another"})["id"]
+
+
+def test_responses_do_not_depend_on_the_hash_seed() -> None:
+    bodies = [{"input": PROMPT + asked} for asked in QUESTIONS] + [
+        {"input": f"{text}\n\nWhy?"} for text in DOCS.values()
+    ]
+    program = "import json, sys; from examples.offline_model import respond\n"
+    program += "for body in json.loads(sys.argv[1]): print(json.dumps(respond('/v1/responses', body)))"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program, json.dumps(bodies)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(said) == 1
+
+
+def test_it_says_what_it_is(client: openai.OpenAI) -> None:
+    assert [(model.id, model.owned_by) for model in client.models.list()] == [(MODEL, "offline, no LLM")]
+    reply = client.responses.create(model="gpt-5", input="Hello")
+    assert reply.model == MODEL
+    assert reply.metadata is not None
+    assert re.search(r"no LLM.*estimates", reply.metadata["note"])
+
+
+USER = {"role": "user", "content": "Why?"}
+CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", [], "body"),
+        ("chat/completions", {}, "messages"),
+        ("chat/completions", {"messages": []}, "messages"),
+        ("chat/completions", {"messages": ["x"]}, "messages[0]"),
+        ("chat/completions", {"messages": [{"role": "king"}]}, "messages[0].role"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages[0]"),
+        ("chat/completions", {"messages": [{"role": "tool", "tool_call_id": "c0"}]}, "messages[0]"),
+        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [CALLED]}, USER]}, "messages"),
+        ("chat/completions", {"messages": [USER], "tools": [3]}, "tools[0]"),
+        ("chat/completions", {"messages": [USER], "stream": True}, "stream"),
+        ("responses", {}, "input"),
+        ("responses", {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ("responses", {"input": "Why?", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ("responses", {"input": "Why?", "text": {"format": {"type": "json_schema"}}}, "schema"),
+    ],
+)
+def test_a_malformed_request_is_refused_with_its_culprit(path: str, body: object, param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        respond(f"/v1/{path}", body)
+    assert (caught.value.param, caught.value.status) == (param, 400)
+
+
+def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.create(model="any", input="Why?", previous_response_id="resp_1")
+    assert (caught.value.param, caught.value.type) == ("previous_response_id", "invalid_request_error")
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="any", input="tea")
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "says"),
+    [
+        ({}, b"{", "not JSON"),
+        ({"content-length": "many"}, b"", "content-length"),
+        ({"content-length": str(10**9)}, b"", "content-length"),
+    ],
+)
+def test_broken_http_bodies_are_answered(base_url: str, headers: dict[str, str], data: bytes, says: str) -> None:
+    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
+    try:
+        connection.request("POST", "/v1/responses", data, headers)
+        reply = connection.getresponse()
+        error = json.loads(reply.read())["error"]
+    finally:
+        connection.close()
+    assert reply.status == 400
+    assert says in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_broken_arguments_in_the_history_are_read_as_none() -> None:
+    messages = [
+        USER,
+        {"role": "assistant", "tool_calls": [CALLED]},
+        {"role": "tool", "tool_call_id": "c1", "content": "?"},
+    ]
+    reply: Any = respond("/v1/chat/completions", {"messages": messages})
+    assert reply["choices"][0]["finish_reason"] == "stop"

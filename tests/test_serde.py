@@ -1,0 +1,415 @@
+"""Values survive JSON, fit their schemas, and what does not fit is told in full and in confidence."""
+
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, make_dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import jsonschema_rs
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.typed_values import SCALARS, TEXT, Colour, Kind, Tree, applied, dataclass_kinds, kinds, typed_values
+from weakincentives import serde
+from weakincentives.errors import Fault, SerdeError
+from weakincentives.serde import dump_json, json_schema, parse, parse_json
+
+
+@dataclass
+class Item:
+    """One line of an order."""
+
+    name: str = field(metadata={"description": "What it is called"})
+    count: Annotated[int, pydantic.Field(description="How many", ge=1)] = 1
+    title: str = ""
+
+
+@dataclass
+class Order:
+    items: list[Item]
+    note: str | None = None
+
+
+@dataclass
+class Box[T]:
+    content: T
+
+
+@dataclass
+class Bag:
+    anything: Any
+
+
+# Any: tests index into it, and a wrong guess should fail there.
+def dump(value: object, *, exclude_none: bool = False) -> Any:
+    return serde.dump(value, exclude_none=exclude_none)
+
+
+def faults_of(run: Callable[[], object]) -> tuple[Fault, ...]:
+    with pytest.raises(SerdeError) as caught:
+        run()
+    return caught.value.faults
+
+
+# ---------------------------------------------------------------------------------------------- L6: there and back
+
+
+@given(typed_values())
+def test_what_is_dumped_parses_to_an_equal_value(typed: tuple[Any, Any]) -> None:
+    of, value = typed
+    back = parse(of, dump(value))
+    assert back == value
+    assert dump_json(back) == dump_json(value)  # tells True from 1 and 1 from 1.0, at any depth
+
+
+@given(typed_values())
+@settings(max_examples=60)
+def test_text_and_values_parse_alike(typed: tuple[Any, Any]) -> None:
+    of, value = typed
+    text = dump_json(value)
+    assert dump(value) == json.loads(text)
+    assert parse_json(of, text) == parse_json(of, text.encode()) == parse(of, json.loads(text)) == value
+
+
+@given(typed_values())
+def test_what_is_dumped_satisfies_the_schema_of_its_type(typed: tuple[Any, Any]) -> None:
+    of, value = typed
+    schema = json_schema(of)
+    jsonschema_rs.meta.validate(schema)
+    jsonschema_rs.validate(schema, dump(value))
+
+
+@given(typed_values())
+@settings(max_examples=60)
+def test_a_value_is_dumped_alike_wherever_it_stands(typed: tuple[Any, Any]) -> None:
+    """In a field that says `Any`, among others, in a generic dataclass: always by its own type."""
+    _, value = typed
+    alone = dump(value)
+    assert dump([value]) == dump((value, value))[:1] == [alone]
+    assert dump({"key": [value]}) == {"key": [alone]}
+    assert dump(Bag(value)) == {"anything": alone}
+    assert dump(Box({"key": (value, 1)})) == {"content": {"key": [alone, 1]}}
+
+
+@given(dataclass_kinds(), st.data())
+@settings(max_examples=40)
+def test_keys_that_a_type_lacks_are_refused_unless_allowed(kind: Kind, data: st.DataObject) -> None:
+    of, value = applied(list, applied(dict, str, kind.of)), data.draw(kind.values)
+    dumped = dump([{"inner": value}])
+    dumped[0]["inner"]["unheard_of"] = 1
+    (fault,) = faults_of(lambda: parse(of, dumped))
+    assert fault.path[-2:] == ("inner", "unheard_of")
+    assert parse(of, dumped, allow_extra=True) == [{"inner": value}]
+
+
+@given(kinds().filter(lambda kind: kind.hashable), st.data())
+@settings(max_examples=60)
+def test_equal_sets_dump_equally(kind: Kind, data: st.DataObject) -> None:
+    values = data.draw(st.lists(kind.values, max_size=6))
+    shuffled = data.draw(st.permutations(values))
+    one, other = set(values), frozenset(shuffled)
+    assert dump_json(one) == dump_json(other) == dump_json({"a": one})[5:-1] == dump_json(Bag([other]))[13:-2]
+
+
+SETS = """
+from dataclasses import dataclass
+from typing import Any
+from support.typed_values import Colour
+from weakincentives.serde import dump_json
+
+@dataclass
+class Sets:
+    words: set[str]
+    nested: frozenset[frozenset[str]]
+    mixed: set[str | int | None]
+    colours: set[Colour]
+    maybe: str | set[str] | None
+    anything: Any
+
+words = {f"word {n}" for n in range(20)}
+sets = Sets(words, frozenset({frozenset(words), frozenset("abc")}), {*words, 1}, set(Colour), words, [{"a": words}])
+print(dump_json(sets), dump_json(words), dump_json([sets, words, {"deep": (words, sets)}]))
+"""
+
+
+def test_equal_sets_dump_equally_in_every_process() -> None:
+    tests = Path(__file__).parent
+
+    def output(seed: int) -> str:
+        path = os.pathsep.join((str(tests), str(tests.parent / "src")))
+        environment = {**os.environ, "PYTHONHASHSEED": f"{seed}", "PYTHONPATH": path}
+        done = subprocess.run([sys.executable, "-c", SETS], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    texts = {output(seed) for seed in (0, 1, 2)}
+    assert len(texts) == 1
+    assert '"word 7"' in texts.pop()
+
+
+def test_a_union_of_dataclasses_comes_back_as_the_one_it_was() -> None:
+    @dataclass
+    class Circle:
+        kind: Literal["circle"]
+        size: float
+
+    @dataclass
+    class Square:
+        kind: Literal["square"]
+        size: float
+
+    for of in (list[Circle | Square], list[Annotated[Circle | Square, pydantic.Field(discriminator="kind")]]):
+        shapes = [Circle("circle", 1), Square("square", 1)]
+        assert parse(of, dump(shapes)) == shapes
+        jsonschema_rs.validate(json_schema(of), dump(shapes))
+
+
+def test_a_generic_dataclass_is_parsed_by_its_argument() -> None:
+    assert parse(Box[list[Colour]], {"content": ["red"]}) == Box([Colour.RED])
+    assert [fault.path for fault in faults_of(lambda: parse(Box[int], {"content": "x"}))] == [("content",)]
+
+
+def test_a_string_stays_apart_from_what_it_could_be_read_as() -> None:
+    bytes_that_look_like_a_number = b"\xd7m\xf8"
+    assert dump(bytes_that_look_like_a_number) == "1234"
+    assert parse(int | bytes, "1234") == parse_json(int | bytes, '"1234"') == bytes_that_look_like_a_number
+
+
+def test_fields_that_are_none_can_be_left_out_at_any_depth() -> None:
+    order = Order([Item("pen")])
+    expected = {"items": [{"name": "pen", "count": 1, "title": ""}]}
+    assert dump(order, exclude_none=True) == expected
+    assert dump([order], exclude_none=True) == dump(Bag([order, 1]), exclude_none=True)["anything"][:1] == [expected]
+    assert dump(order)["note"] is None
+
+
+# ------------------------------------------------------------------------------------------------ what does not fit
+
+
+def test_every_fault_is_told_with_its_path() -> None:
+    data = {"items": [{"name": 1, "count": "many"}, {"count": 0, "colour": "red"}], "note": []}
+    assert [fault.path for fault in faults_of(lambda: parse(Order, data))] == [
+        ("items", 0, "name"),
+        ("items", 0, "count"),
+        ("items", 1, "name"),
+        ("items", 1, "count"),
+        ("items", 1, "colour"),
+        ("note",),
+    ]
+
+
+def test_the_message_names_the_type_the_paths_and_the_rules() -> None:
+    with pytest.raises(
+        SerdeError, match=r"^Order: items\.0\.count: Input should be greater than or equal to 1; note: "
+    ):
+        parse(Order, {"items": [{"name": "pen", "count": 0}], "note": 1})
+
+
+PRIVATE = "hunter2 hunter2"
+
+
+# Any text is a `str` and a `Path`, and which texts a `Literal` holds is of no interest to pydantic when it dumps one.
+NOT_TEXT = [kind for kind in SCALARS if kind.of not in {str, Path, Literal["left", "right"]}]
+
+
+@pytest.mark.parametrize("kind", NOT_TEXT, ids=lambda kind: str(kind.of))
+def test_no_fault_tells_the_value_that_did_not_fit(kind: Kind) -> None:
+    holder = make_dataclass("Holder", [("field", kind.of), ("others", applied(list, kind.of))])
+    reading = faults_of(lambda: parse(holder, {"field": PRIVATE, "others": [PRIVATE]}))
+    writing = faults_of(lambda: dump(holder(PRIVATE, [PRIVATE])))
+    assert [fault.path for fault in reading] == [("field",), ("others", 0)]
+    assert "is not of the declared type" in writing[0].message
+    assert "hunter2" not in f"{reading}{writing}"
+
+
+def test_no_fault_tells_the_tag_that_did_not_fit() -> None:
+    @dataclass
+    class Circle:
+        kind: Literal["circle"]
+
+    @dataclass
+    class Square:
+        kind: Literal["square"]
+
+    of = Annotated[Circle | Square, pydantic.Field(discriminator="kind")]
+    (fault,) = faults_of(lambda: parse(of, {"kind": PRIVATE}))
+    assert "hunter2" not in fault.message
+    assert "'circle', 'square'" in fault.message
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"items": [}', "[1, 2", '{"items": []} {}', "nul", '"\\ud800"'])
+def test_broken_text_is_a_fault(text: str) -> None:
+    (fault,) = faults_of(lambda: parse_json(Order, text))
+    assert fault.path == ()
+
+
+@given(st.binary(max_size=40) | TEXT)
+@settings(max_examples=50)
+def test_any_text_parses_or_is_a_fault(text: str | bytes) -> None:
+    try:
+        assert isinstance(parse_json(Tree | int | list[str], text), Tree | int | list)
+    except SerdeError as error:
+        assert error.faults  # noqa: PT017 - the claim is that nothing else is raised
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan,
+        -math.inf,
+        Decimal("NaN"),
+        Decimal("-Infinity"),
+        object(),
+        len,
+        int,
+        ValueError("no"),
+        range(3),
+        iter([1]),
+        (n for n in (1, 2)),
+        "\ud800",
+        memoryview(b"x"),
+        {(1, 2): {3}, frozenset(): 1},
+    ],
+    ids=repr,
+)
+def test_what_json_cannot_hold_is_refused_wherever_it_stands(value: object) -> None:
+    for holder in (value, [value], {"key": value}, Bag(value), Box([value]), (1, {"key": Bag([value])})):
+        with pytest.raises(SerdeError, match=f"^JSON cannot hold this {type(holder).__name__}: "):
+            dump_json(holder)
+
+
+def test_a_text_that_says_nan_is_a_text() -> None:
+    assert dump(["NaN", "Infinity", 10**400]) == ["NaN", "Infinity", 10**400]
+
+
+@pytest.mark.parametrize("text", ["NaN", "[1, Infinity]", '"nan"', "1e999"])
+def test_a_number_that_is_none_is_refused_when_parsed(text: str) -> None:
+    assert faults_of(lambda: parse_json(float | list[float], text))
+
+
+def test_an_integer_that_python_will_not_read_is_refused() -> None:
+    huge = 10**5000
+    assert faults_of(lambda: dump(huge))
+    assert faults_of(lambda: parse_json(int, "1" * 5000))
+
+
+def nested() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+def around() -> list[Any]:
+    ring: list[Any] = [{}]
+    ring[0]["again"] = ring
+    return ring
+
+
+def recursive() -> Tree:
+    tree = Tree("root", [])
+    tree.children.append(tree)
+    return tree
+
+
+@pytest.mark.parametrize("endless", [nested, around, recursive])
+def test_what_is_endless_is_refused(endless: Callable[[], object]) -> None:
+    value = endless()
+    assert faults_of(lambda: dump(value))
+    while isinstance(value, list) and value and isinstance(value[0], list):  # or freeing it would recurse
+        value = value[0]
+
+
+def test_text_that_is_too_deep_is_refused() -> None:
+    assert faults_of(lambda: parse_json(object, "[" * 100_000 + "]" * 100_000))
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError, ZeroDivisionError, AssertionError])
+def test_whatever_a_dataclass_raises_about_its_data_is_a_fault(error: type[Exception]) -> None:
+    @dataclass
+    class Picky:
+        value: int
+
+        def __post_init__(self) -> None:
+            raise error("not good enough")
+
+    (fault,) = faults_of(lambda: parse(Picky, {"value": 1}))
+    assert "not good enough" in fault.message
+
+
+def test_a_serde_error_survives_pickling() -> None:
+    error = SerdeError("Order", (Fault(("items", 0), "no"),))
+    back = pickle.loads(pickle.dumps(error))
+    assert (
+        (str(back), back.faults) == (str(error), error.faults) == ("Order: items.0: no", (Fault(("items", 0), "no"),))
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- schemas
+
+
+def test_descriptions_reach_the_schema_from_metadata_and_annotations() -> None:
+    properties = json_schema(Item)["properties"]
+    assert properties["name"]["description"] == "What it is called"
+    assert properties["count"]["description"] == "How many"
+
+
+def test_a_schema_has_no_titles_but_keeps_a_field_of_that_name() -> None:
+    def titles(schema: object) -> Iterator[object]:
+        match schema:
+            case dict():
+                yield from [schema["title"]] if "title" in schema else []
+                for inner in schema.values():
+                    yield from titles(inner)
+            case list():
+                for inner in schema:
+                    yield from titles(inner)
+            case _:
+                pass
+
+    schema = json_schema(Order)
+    assert list(titles(schema)) == [{"type": "string", "default": ""}]
+    assert schema["$defs"]["Item"]["properties"]["title"] == {"type": "string", "default": ""}
+
+
+def test_a_schema_refuses_keys_that_the_type_lacks() -> None:
+    schema = json_schema(Order)
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Item"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("of", [Callable[[int], int], list[Callable[[], int]], Box["Nowhere"]])  # type: ignore[name-defined]  # pyright: ignore[reportUndefinedVariable]
+def test_a_type_without_a_schema_is_named(of: object) -> None:
+    (fault,) = faults_of(lambda: json_schema(of))
+    assert "JSON" in fault.message
+
+
+def test_a_field_type_that_cannot_be_resolved_is_a_fault() -> None:
+    @dataclass
+    class Lost:
+        value: "Nowhere"  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+    for attempt in (lambda: json_schema(Lost), lambda: parse(Lost, {"value": 1}), lambda: dump(Lost(1))):
+        with pytest.raises(SerdeError, match=r"Nowhere|Lost"):
+            attempt()
+
+
+class Words(str):
+    __slots__ = ()
+
+
+def test_a_value_of_a_class_that_pydantic_does_not_know_is_dumped_as_what_it_is_a_kind_of() -> None:
+    assert dump(Words("x")) == "x"
+    assert dump([Words("x"), {"key": Words("y")}]) == ["x", {"key": "y"}]
+
+
+def test_the_door_has_these_names() -> None:
+    assert set(serde.__all__) == {"Json", "JsonSchema", "dump", "dump_json", "json_schema", "parse", "parse_json"}

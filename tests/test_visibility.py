@@ -1,0 +1,59 @@
+"""Visibility overrides are values: what they were made from may change, they do not."""
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+paths = st.lists(st.sampled_from(["a", "b", "a.b"]), min_size=1, max_size=3).map(tuple)
+mappings = st.dictionaries(paths, st.sampled_from(SectionVisibility), max_size=4)
+
+
+@given(mappings, paths, st.sampled_from(SectionVisibility))
+def test_an_override_is_added_to_a_copy(
+    mapping: dict[SectionPath, SectionVisibility], path: SectionPath, visibility: SectionVisibility
+) -> None:
+    before = VisibilityOverrides(mapping)
+    after = before.with_override(path, visibility)
+    assert after.overrides == {**mapping, path: visibility}
+    assert after.get(path) is visibility
+    assert before == VisibilityOverrides(overrides=mapping)
+
+
+@given(mappings)
+def test_equal_overrides_are_equal_in_every_way(mapping: dict[SectionPath, SectionVisibility]) -> None:
+    one, other = VisibilityOverrides(mapping), VisibilityOverrides(dict(reversed(mapping.items())))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == other
+
+
+def test_what_they_were_made_from_can_change_without_them() -> None:
+    mapping: dict[SectionPath, SectionVisibility] = {("a",): FULL}
+    overrides = VisibilityOverrides(mapping)
+    mapping["a",] = SUMMARY
+    assert overrides.get(("a",)) is FULL
+    with pytest.raises(TypeError):
+        overrides.overrides["a",] = SUMMARY  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+
+
+def test_a_path_is_looked_up_whole() -> None:
+    overrides = VisibilityOverrides({("a", "b"): FULL})
+    assert [overrides.get(path) for path in (("a",), ("a.b",), ("b",), ("a", "b"))] == [None, None, None, FULL]
+
+
+def test_no_overrides_by_default() -> None:
+    assert VisibilityOverrides() == VisibilityOverrides({})
+    assert VisibilityOverrides().get(("a",)) is None
+
+
+def test_the_event_is_a_value() -> None:
+    event = SetVisibilityOverride(path=("a",), visibility=FULL)
+    assert event == SetVisibilityOverride(path=("a",), visibility=FULL)
+    assert len({event, SetVisibilityOverride(path=("a",), visibility=SUMMARY)}) == 2

@@ -1,0 +1,127 @@
+"""The scripted adapter is an adapter like any other, but for its model."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from support.agents import Args, prompt, tool
+from weakincentives.adapters.core import ProviderAdapter
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.inner_loop import ProviderRequest
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall, UserMessage
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import Prompt
+from weakincentives.runtime.events import ProviderCalled
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, ScriptExhaustedError, call, say
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int
+
+
+def test_say_takes_text_and_gives_values_as_json() -> None:
+    assert say("hi").text == "hi"
+    assert say(Point(1, 2)).text == '{"x":1,"y":2}'
+    assert say([Point(1, 2)]).text == '[{"x":1,"y":2}]'
+    assert say().finish == "stop"
+    assert say("hi", usage=TokenUsage(1, 2)).usage == TokenUsage(1, 2)
+
+
+def test_call_takes_dicts_dataclasses_and_raw_text() -> None:
+    message = call(("a", {"x": 1}), ("b", Point(1, 2)), ("c", '{"broken'), usage=TokenUsage(3))
+    assert [one.arguments for one in message.tool_calls] == ['{"x": 1}', '{"x":1,"y":2}', '{"broken']
+    assert (message.finish, message.usage) == ("tool_calls", TokenUsage(3))
+
+
+def test_the_typed_answer_comes_back() -> None:
+    response = ScriptedAdapter([say(Point(1, 2))]).evaluate(prompt(output=Point), session=Session())
+    assert response.output == Point(1, 2)
+    many = ScriptedAdapter([say([Point(1, 2)])]).evaluate(prompt(output=list[Point]), session=Session())
+    assert many.output == [Point(1, 2)]
+
+
+def test_a_script_that_is_over_is_a_failure_of_the_test() -> None:
+    adapter = ScriptedAdapter([say("one")])
+    adapter.evaluate(prompt(), session=Session())
+    with pytest.raises(ScriptExhaustedError, match="no reply for request 2") as caught:
+        adapter.evaluate(prompt(), session=Session())
+    assert isinstance(caught.value, AssertionError)
+
+
+def test_a_scripted_error_is_raised_with_how_far_the_evaluation_had_come() -> None:
+    error = PromptEvaluationError("down", phase="request", code="server_error", status=500)
+    adapter = ScriptedAdapter([call(("probe", {})), error, error])
+    session = Session()
+    with pytest.raises(PromptEvaluationError) as caught:
+        adapter.evaluate(prompt(tool()), session=session)
+    assert caught.value is error
+    assert (error.turns, error.usage, len(error.transcript)) == (2, TokenUsage(10, 5), 3)
+    with pytest.raises(PromptEvaluationError):
+        adapter.evaluate(prompt(text="Again."), session=session)
+    assert (error.turns, len(error.transcript)) == (1, 1), "it tells of the evaluation that it ended"
+    assert [event.error for event in session[ProviderCalled].all() if event.error] == [
+        "PromptEvaluationError: 500: down [request/server_error]"
+    ] * 2
+
+
+def test_a_function_may_look_at_the_request_or_answer_with_an_error() -> None:
+    def reply(request: ProviderRequest) -> AssistantMessage:
+        return say(str(len(request.transcript)))
+
+    def fail(request: ProviderRequest) -> Exception:
+        return OSError("gone")
+
+    adapter = ScriptedAdapter([reply, fail])
+    assert adapter.evaluate(prompt(), session=Session()).text == "1"
+    with pytest.raises(OSError, match="gone"):
+        adapter.evaluate(prompt(), session=Session())
+
+
+def test_requests_are_kept_as_they_were_when_they_were_made() -> None:
+    adapter = ScriptedAdapter([call(("probe", {})), say("done")])
+    adapter.evaluate(prompt(tool()), session=Session())
+    first, second = adapter.requests
+    assert [type(message) for message in first.messages] == [UserMessage]
+    assert len(second.messages) == 3
+    assert first.tool_names == second.tool_names == ("probe",)
+
+
+def test_call_ids_are_filled_in_and_own_ones_kept() -> None:
+    own = AssistantMessage(tool_calls=(ToolCall("mine", "probe", "{}"), ToolCall("", "probe", "{}")))
+    adapter = ScriptedAdapter([own, call(("probe", {})), say("done")])
+    response = adapter.evaluate(prompt(tool()), session=Session())
+    said = [message for message in response.transcript if isinstance(message, AssistantMessage)]
+    assert [one.call_id for message in said for one in message.tool_calls] == ["mine", "call_2", "call_3"]
+
+
+def test_one_script_serves_many_threads() -> None:
+    adapter = ScriptedAdapter([say(str(index)) for index in range(64)])
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda _: adapter.evaluate(prompt(), session=Session()).text, range(64)))
+    assert sorted(map(int, texts)) == list(range(64))
+
+
+def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread() -> None:
+    class Minimal(ProviderAdapter[Any]):
+        # Any: nothing of the arguments is used.
+        def evaluate(self, prompt: Any, /, **rest: Any) -> Any:
+            return prompt, sorted(rest)
+
+    adapter: Any = Minimal()
+    assert adapter.supports_dynamic_tools is False
+    with pytest.raises(AttributeError):
+        adapter.supports_dynamic_tools = True
+    asked: Prompt[Any] = prompt()
+    got = asyncio.run(adapter.evaluate_async(asked, session=Session()))
+    assert got == (asked, ["budget", "bus", "deadline", "session"])
+
+
+def test_the_default_params_are_used_for_empty_arguments() -> None:
+    adapter = ScriptedAdapter([call(("probe", "")), say(Args())])
+    assert adapter.evaluate(prompt(tool(), output=Args), session=Session()).output == Args(3)

@@ -1,0 +1,91 @@
+"""An evaluation gives what the prompt declares, whichever adapter runs it; a session knows the types of its slices."""
+
+from dataclasses import dataclass
+from typing import Any, assert_type
+
+from weakincentives import Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.adapters.core import PromptResponse, ProviderAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.limits import Budget, Deadline
+from weakincentives.ports import EventBus, SessionProtocol
+from weakincentives.prompt import RenderedPrompt
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+
+
+one = PromptTemplate[Answer](ns="n", key="one")
+many = PromptTemplate[list[Answer]](ns="n", key="many")
+text = PromptTemplate(ns="n", key="text")
+session = Session()
+
+
+# The OpenAI adapter, in both forms of the prompt.
+openai = OpenAIAdapter(model="gpt-5.2")
+assert_type(openai.evaluate(one.bind(), session=session), PromptResponse[Answer])
+assert_type(openai.evaluate(one.bind(), session=session).output, Answer | None)
+assert_type(openai.evaluate(many.render(), session=session).output, list[Answer] | None)
+assert_type(openai.evaluate(text.bind(), session=session).output, None)
+assert_type(openai.evaluate(text.bind(), session=session).text, str)
+
+# The double for tests.
+assert_type(ScriptedAdapter([say("done")]).evaluate(one.bind(), session=session).output, Answer | None)
+
+
+# An adapter of the user's own.
+class Echo(ProviderAdapter[Any]):
+    def evaluate[Out](
+        self,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> PromptResponse[Out]:
+        return openai.evaluate(prompt, session=session, bus=bus, deadline=deadline, budget=budget)
+
+
+assert_type(Echo().evaluate(one.bind(), session=session).output, Answer | None)
+assert_type(Echo().evaluate(text.bind(), session=session).output, None)
+
+
+async def evaluate_async() -> None:
+    assert_type((await openai.evaluate_async(one.bind(), session=session)).output, Answer | None)
+    assert_type((await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer] | None)
+
+
+# A handler evaluates a further prompt through its context.
+def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
+    response = context.adapter.evaluate(one.bind(), session=context.session, bus=context.event_bus)
+    assert_type(response.output, Answer | None)
+    assert_type(context.adapter.evaluate(text.bind(), session=context.session).output, None)
+    return ToolResult(message=response.text, value=response.output)
+
+
+assert_type(Tool(name="ask", handler=ask), Tool[Question, Answer])
+
+# Slices.
+assert_type(session[Answer].latest(), Answer | None)
+assert_type(session[Answer].all(), tuple[Answer, ...])
+assert_type(session[Answer].where(lambda answer: bool(answer.text)), tuple[Answer, ...])
+
+
+def read(context: ToolContext) -> None:
+    assert_type(context.session[Answer].latest(), Answer | None)
+
+
+# What the types rule out.
+openai.evaluate(one.bind(), session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+openai.evaluate(one, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+session[Answer].append(Question("q"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

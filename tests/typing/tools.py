@@ -1,0 +1,96 @@
+"""A tool knows its params and result types from a subscript, from its handler, or from its arguments."""
+
+from dataclasses import dataclass
+from typing import assert_type
+
+from weakincentives import Tool, ToolContext, ToolResult
+from weakincentives.prompt import ToolExample, ToolHandler, ToolRenderableResult
+
+
+@dataclass(frozen=True)
+class Lookup:
+    entity_id: str
+
+
+@dataclass(frozen=True)
+class Found:
+    url: str
+
+    def render(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True)
+class Other:
+    count: int
+
+
+def lookup(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult(message="found", value=Found(params.entity_id))
+
+
+async def lookup_async(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult(message="found", value=Found(params.entity_id))
+
+
+class Lookups:
+    def __call__(self, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return ToolResult(message="found", value=Found(params.entity_id))
+
+    def method(self, params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return self(params, context=context)
+
+
+# From the handler alone, whatever kind of callable it is.
+assert_type(Tool(name="lookup", handler=lookup), Tool[Lookup, Found])
+assert_type(Tool(name="lookup", handler=lookup_async), Tool[Lookup, Found])
+assert_type(Tool(name="lookup", handler=Lookups()), Tool[Lookup, Found])
+assert_type(Tool(name="lookup", handler=Lookups().method), Tool[Lookup, Found])
+
+# From the subscript, with and without a handler.
+assert_type(Tool[Lookup, Found](name="lookup"), Tool[Lookup, Found])
+assert_type(Tool[Lookup, Found](name="lookup", handler=lookup), Tool[Lookup, Found])
+assert_type(Tool[Lookup, Found](name="lookup", handler=lookup_async), Tool[Lookup, Found])
+
+# From the arguments.
+assert_type(Tool(name="lookup", params_type=Lookup, result_type=Found), Tool[Lookup, Found])
+
+tool = Tool(name="lookup", handler=lookup)
+assert_type(tool.params_type, type[Lookup])
+assert_type(tool.result_type, type[Found])
+assert_type(tool.handler, ToolHandler[Lookup, Found] | None)
+assert_type(tool.examples, tuple[ToolExample[Lookup, Found], ...])
+
+# Results carry the type of their value; one that renders itself satisfies the protocol.
+assert_type(ToolResult(message="found", value=Found("u")), ToolResult[Found])
+assert_type(ToolResult[Found](message="failed", success=False).value, Found | None)
+rendered: ToolRenderableResult = Found("u")
+refused: ToolRenderableResult = Other(1)  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+
+
+def without_context(params: Lookup) -> ToolResult[Found]:
+    return ToolResult(message="found", value=Found(params.entity_id))
+
+
+def without_result(params: Lookup, *, context: ToolContext) -> Found:
+    return Found(params.entity_id)
+
+
+def takes_other(params: Other, *, context: ToolContext) -> ToolResult[Found]:
+    return ToolResult(message="found", value=Found(str(params.count)))
+
+
+Tool[Lookup, Found](
+    name="lookup",
+    handler=without_context,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+)
+Tool[Lookup, Found](
+    name="lookup",
+    handler=without_result,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+)
+Tool[Lookup, Found](
+    name="lookup",
+    handler=takes_other,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+)
+Tool(name="lookup", params_type=Lookup, handler=takes_other)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+Tool[Lookup, Found](name="lookup").name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
