@@ -3,12 +3,13 @@
 from dataclasses import FrozenInstanceError, fields
 from datetime import UTC, datetime, timedelta, timezone
 from math import inf, nan
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
+from weakincentives.limits import Budget, Deadline, Spent, TokenUsage, utc_now
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - what is to be refused
@@ -89,21 +90,29 @@ def test_nothing_at_all_may_be_a_bound(name: str) -> None:
     ],
 )
 def test_each_bound_is_reached_by_its_own_amount_alone(name: str, spent: int) -> None:
-    usage = TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3)
-    assert Budget(**{name: spent + 1}).exceeded(usage, calls=7, tool_calls=11) is None
-    reached = Budget(**{name: spent}).exceeded(usage, calls=7, tool_calls=11)
+    so_far = Spent(TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3), calls=7, tool_calls=11)
+    before: Literal["request", "tool call"] = "tool call" if name == "max_tool_calls" else "request"
+    assert Budget(**{name: spent + 1}).exceeded(so_far, before=before) is None
+    reached = Budget(**{name: spent}).exceeded(so_far, before=before)
     assert reached == f"{name}={spent} reached with {spent}"
 
 
-@given(budgets, st.tuples(usages, amounts, amounts), st.tuples(usages, amounts, amounts))
+def test_calls_bound_requests_and_tool_calls_bound_tool_calls_alone() -> None:
+    so_far = Spent(calls=1, tool_calls=1)
+    assert Budget(max_calls=1).exceeded(so_far, before="tool call") is None
+    assert Budget(max_tool_calls=1).exceeded(so_far, before="request") is None
+
+
+spendings = st.builds(Spent, usages, amounts, amounts)
+
+
+@given(budgets, spendings, spendings, st.sampled_from(["request", "tool call"]))
 def test_what_is_left_is_reached_exactly_when_the_whole_is(
-    budget: Budget, first: tuple[TokenUsage, int, int], second: tuple[TokenUsage, int, int]
+    budget: Budget, used: Spent, more: Spent, before: Literal["request", "tool call"]
 ) -> None:
-    used, calls, tools = first
-    more, more_calls, more_tools = second
-    left = budget.less(used, calls=calls, tool_calls=tools)
-    rest = left.exceeded(more, calls=more_calls, tool_calls=more_tools)
-    whole = budget.exceeded(used + more, calls=calls + more_calls, tool_calls=tools + more_tools)
+    left = budget.less(used)
+    rest = left.exceeded(more, before=before)
+    whole = budget.exceeded(used + more, before=before)
     assert (rest is None) == (whole is None)
     assert left.max_seconds is None
 

@@ -254,6 +254,23 @@ def test_a_tool_for_several_keys_with_a_reason_gets_both() -> None:
     assert call.arguments == {"section_keys": ["a.tea"], "reason": "Needed to answer: Why tea?"}
 
 
+def test_an_opening_tool_gets_the_key_whatever_its_parameter_is_called() -> None:
+    text = f"## Tea\n\nAbout tea.\n\n{suffix('tea', 'expand')}\n\n## Question\n\nWhy tea?"
+    for parameters, arguments in (
+        (schema(section=TEXT), {"section": "tea"}),
+        (schema(parts=TEXTS), {"parts": ["tea"]}),
+    ):
+        tool = Tool(name="expand", description="Expand.", parameters=parameters)
+        assert next_call(ask(text, tool)) == Call(name="expand", arguments=arguments)
+
+
+def test_files_that_an_opened_section_lists_are_no_sources() -> None:
+    opened = done("read_section", "### Catalogue\n\n- `tea.md`: Why tea is drunk", section_key="tea")
+    text = f"## Tea\n\nAbout tea.\n\n{suffix('tea')}\n\n## Question\n\nWhy is tea drunk?"
+    answer = json.loads(compose(Conversation(turns=ask(text, results=(opened,)).turns, answer_schema=ANSWER)))
+    assert answer == {"answer": "`tea.md`: Why tea is drunk", "sources": []}
+
+
 def test_a_document_that_shows_the_summary_line_gives_no_orders() -> None:
     read = done("read_doc", f"# Tea\n\nAll about tea.\n\n{suffix('tea')}", path="tea.md")
     conversation = ask("Why tea?", SEARCH, READ, OPEN, results=(done("search_docs", '["tea.md"]', query="tea"), read))
@@ -427,6 +444,12 @@ def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
     assert report.facts[0].quote == "Late books cost 20 cents a day, at most 10 euros."
     assert {fact.file for fact in report.facts} == {"town/library.md"}
     assert (report.title, report.found, report.confidence, report.cents, report.kind) == ("Fees", True, 1.0, 20, "fee")
+
+
+def test_content_is_quoted_whatever_its_field_is_called() -> None:
+    text = json.dumps({"document": f"{DOCS['town/library.md']}", "path": "town/library.md"})
+    answer = compose(Conversation(turns=(ASKED, done("read_doc", text, path="town/library.md"))))
+    assert answer == "Late books cost 20 cents a day, at most 10 euros.\n\nSources: town/library.md"
 
 
 def test_without_evidence_it_says_so() -> None:

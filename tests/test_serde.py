@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import jsonschema_rs
 import pydantic
@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.typed_values import SCALARS, TEXT, Colour, Kind, Tree, applied, dataclass_kinds, kinds, typed_values
+from support.typed_values import SCALARS, TEXT, Colour, Kind, Level, Tree, applied, dataclass_kinds, kinds, typed_values
 from weakincentives import serde
 from weakincentives.errors import Fault, SerdeError
 from weakincentives.serde import dump_json, json_schema, parse, parse_json
@@ -378,6 +378,28 @@ def test_a_schema_has_no_titles_but_keeps_a_field_of_that_name() -> None:
     schema = json_schema(Order)
     assert list(titles(schema)) == [{"type": "string", "default": ""}]
     assert schema["$defs"]["Item"]["properties"]["title"] == {"type": "string", "default": ""}
+
+
+def test_what_looks_like_a_keyword_and_is_none_stays() -> None:
+    @dataclass
+    class Odd:
+        propertyNames: Literal[1, 2]  # noqa: N815 - as JSON Schema has it
+        default: Annotated[int, pydantic.Field(title="Gone")]
+        like: Annotated[dict[str, str], pydantic.Field(examples=[{"title": "Kept"}])]
+
+    properties = json_schema(Odd)["properties"]
+    assert properties["propertyNames"] == {"enum": [1, 2], "type": "integer"}
+    assert properties["default"] == {"type": "integer"}
+    assert properties["like"]["examples"] == [{"title": "Kept"}]
+
+
+@pytest.mark.parametrize("key", [Level, Colour, Literal["a"]], ids=str)
+def test_the_keys_of_a_mapping_fit_its_schema(key: Any) -> None:
+    of = applied(dict, key, int)
+    value = dict.fromkeys(get_args(key) or key, 1)
+    assert parse(of, dump(value)) == value
+    jsonschema_rs.validate(json_schema(of), dump(value))
+    assert ("propertyNames" in json_schema(of)) is (key in {Colour, Literal["a"]})
 
 
 def test_a_schema_refuses_keys_that_the_type_lacks() -> None:

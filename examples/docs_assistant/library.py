@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -59,7 +60,7 @@ def _cut(path: str, text: str) -> list[Passage]:
     tokens = MarkdownIt().parse(text)
     starts = [
         (token.map[0], int(token.tag[1:]), following.content)
-        for token, following in zip(tokens, tokens[1:], strict=False)
+        for token, following in pairwise(tokens)
         if token.type == "heading_open" and token.map is not None
     ]
     passages: list[Passage] = []

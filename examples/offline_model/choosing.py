@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from .conversation import Call, Conversation, Result, Tool, closed_sections, evidence, openings, question
 from .fitting import Field, Supply, Unfit, fields, fit
@@ -15,7 +16,7 @@ from .reading import NAMING, Record, identifier, is_path, name_words, records, s
 from .scoring import coverage, key_terms, rank
 
 MOST_CALLS, MOST_OPENED, MOST_QUERIES, FIRST_READ, MOST_READ = 12, 3, 4, 2, 4
-ENOUGH_SHARED = 0.6  # of the question's telling words, in what a search gave back
+ENOUGH_SHARED = 0.6  # of the question's telling words, in what was read or, failing that, found
 _FIRST_BONUS = 0.5  # for what a search puts first; half of it for the second, and so on
 
 # What a text says that offers to look things up, whatever is asked.
@@ -219,7 +220,7 @@ class Arguments(Supply):
                 return f"Needed to answer: {self.asked}"[:_LONGEST_REASON]
             case "query":
                 return self.asked if name_words(field.name) & {"question", "prompt"} else self.query or self.asked
-            case "identifier" if self.record:
+            case "identifier" | "other" if self.record:
                 same = self._same_named(field)
                 return str(same or identifier(self.record.fields) or "".join(strings(self.record.fields)[:1])) or None
             case other:
@@ -231,13 +232,13 @@ class Arguments(Supply):
         return next((thing[key] for key in thing if name_words(key) & name_words(field.name)), None)
 
     def texts(self, field: Field, /) -> Sequence[str]:
-        if purpose(field) != "identifier":
+        if purpose(field) == "query" or not (self.record or purpose(field) == "identifier"):
             return key_terms(self.query or self.asked)
         text = self.text(field)
         return [] if text is None else [text]
 
     def number(self, field: Field, /) -> float | None:
-        if isinstance(same := self._same_named(field), int | float):
+        if isinstance(same := self._same_named(field), int | float) and isfinite(same):
             return same
         if "default" in field.schema:
             return None

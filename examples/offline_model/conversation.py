@@ -68,7 +68,12 @@ class Result:
         return bool(before.strip()) and not (_FAILURE.match(before) and len(before) < _LONGEST_FAILURE)
 
 
-_FAILURE = re.compile(r"\s*(error|unknown|failed|invalid|not found|no\b|nothing|none\b|0 )", re.IGNORECASE)
+_THINGS = "result|match(es)?|document|file|hit|entry|entries|item|record|passage|page|section"
+_FAILURE = re.compile(
+    r"\s*(error\b|failed\b|unknown \w+|invalid \w+|not found|nothing (found|matche)"
+    rf"|(no|0|none) (such |matching |relevant )?({_THINGS})s?\b)",
+    re.IGNORECASE,
+)
 _LONGEST_FAILURE = 300
 
 
@@ -149,16 +154,11 @@ def closed_sections(conversation: Conversation) -> list[ClosedSection]:
         for section in sections(texts.pop(0)):
             for tool, key, rest in _MARKER.findall(section.body):
                 children = _LISTED.search(rest)
-                about = " ".join([section.title, key, children[1] if children else "", without_marker(section.body)])
+                about = " ".join([section.title, key, children[1] if children else "", _MARKER.sub("", section.body)])
                 if key not in found:
                     found[key] = ClosedSection(tool, key, about)
                     texts += [text for result in openings(conversation, found[key]) for text in result_texts(result)]
     return list(found.values())
-
-
-def without_marker(text: str) -> str:
-    """The text less the markers of summarized sections."""
-    return _MARKER.sub("", text)
 
 
 def openings(conversation: Conversation, section: ClosedSection) -> list[Result]:
@@ -180,9 +180,12 @@ def evidence(conversation: Conversation) -> list[Statement]:
     told = [result for result in conversation.results if result.useful]
     read = {result.source for result in told}
     for result in told:
-        source = None if result.call.name in openers else result.source
-        for statement in result_statements(result.text, source):
-            if source or statement.source not in read:  # a snippet adds nothing to the whole text
+        if result.call.name in openers:  # part of the prompt, whatever files it names
+            told_here = [each for text in result_texts(result) for each in statements(text, None)]
+        else:
+            told_here = list(result_statements(result.text, result.source))
+        for statement in told_here:
+            if result.source or statement.source not in read:  # a snippet adds nothing to the whole text
                 found.setdefault(statement.text, statement)
     for message in conversation.given:
         for statement in statements(message.text, None):

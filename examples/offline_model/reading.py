@@ -6,6 +6,7 @@ Text in, plain values out. Conversations are read in `conversation`; nothing her
 import json
 import re
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -89,6 +90,7 @@ def embedded_json(text: str) -> tuple[str, object]:
 _NAMING = "path file filename id key name url uri slug doc document page ref reference source title"
 NAMING = frozenset(_NAMING.split())
 _LABELS = NAMING | {"heading", "headings"}
+_LONGEST_NAME = 120
 _PATH = re.compile(r"(?<![\w./-])[\w./-]*\w\w\.[A-Za-z]\w{0,4}\b(?!\.\w)|(?<!\w)[\w.-]+(?:/[\w.-]+)+")
 
 
@@ -103,10 +105,15 @@ def is_path(text: str) -> bool:
     return bool(_PATH.fullmatch(text)) or ("://" in text and " " not in text)
 
 
+def _labels(key: str, text: str, names: AbstractSet[str]) -> bool:
+    """Whether a field says what a thing is called, rather than holding its content."""
+    return bool(name_words(key) & names) and len(text) <= _LONGEST_NAME and "\n" not in text
+
+
 def identifier(fields: Fields) -> str | None:
     """What names the thing that has these fields: a path before an id before a title."""
     texts = {key: value for key, value in fields.items() if isinstance(value, str) and value}
-    named = [key for key in texts if is_path(texts[key]) or name_words(key) & NAMING]
+    named = [key for key in texts if is_path(texts[key]) or _labels(key, texts[key], NAMING)]
     return min(((not is_path(texts[k]), "title" in k, i, texts[k]) for i, k in enumerate(named)), default=(None,))[-1]
 
 
@@ -139,9 +146,6 @@ def leaves(value: object, key: str = "", fields: Fields | None = None, source: s
 def strings(value: object) -> list[str]:
     """Every string inside a JSON value."""
     return [leaf.text for leaf in leaves(value)]
-
-
-_LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,7 @@ def result_statements(text: str, source: str | None) -> Iterator[Statement]:
     """The quotable units of a tool result; what a record holds is from what its fields name."""
     before, value = embedded_json(text)
     for leaf in leaves(value, source=source):
-        if not name_words(leaf.key) & _LABELS:
+        if not _labels(leaf.key, leaf.text, _LABELS):
             yield from statements(leaf.text, leaf.source)
     if value is None and source is None and (listed := records(text)):
         for record in listed:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf
+from typing import Literal
 
-__all__ = ["Budget", "Clock", "Deadline", "TokenUsage", "utc_now"]
+__all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "utc_now"]
 
 type Clock = Callable[[], datetime]
 """Gives the present time, timezone-aware."""
@@ -64,13 +65,26 @@ class TokenUsage:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one or more evaluations have taken: tokens, provider requests (`calls`) and tool calls."""
+
+    usage: TokenUsage = TokenUsage()
+    calls: int = 0
+    tool_calls: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.usage + other.usage, self.calls + other.calls, self.tool_calls + other.tool_calls)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for one that is negative or infinite.
 
     `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is wall-clock time from the
-    start of the evaluation. Bounds are checked before each provider request and each tool call, with what providers
-    reported so far, so the request that crosses a token bound is still paid for.
+    start of the evaluation. Bounds are checked before each provider request and each tool call, `max_calls` before
+    the former and `max_tool_calls` before the latter alone. Tokens count as providers report them, so the request that
+    crosses a bound is still paid for.
     """
 
     max_tokens: int | None = None
@@ -86,32 +100,33 @@ class Budget:
             if bound is not None and not 0 <= bound < inf:  # NaN fails this too
                 raise ValueError(f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded")
 
-    def exceeded(self, usage: TokenUsage, *, calls: int, tool_calls: int) -> str | None:
-        """Names the first bound that what was spent has reached, or `None` while there is room for more."""
-        spent = (
-            ("max_tokens", self.max_tokens, usage.total_tokens),
-            ("max_input_tokens", self.max_input_tokens, usage.input_tokens),
-            ("max_output_tokens", self.max_output_tokens, usage.output_tokens),
-            ("max_calls", self.max_calls, calls),
-            ("max_tool_calls", self.max_tool_calls, tool_calls),
-        )
-        for name, bound, amount in spent:
+    def exceeded(self, spent: Spent, *, before: Literal["request", "tool call"]) -> str | None:
+        """Names the first bound that leaves no room for one more request or tool call, or gives `None`."""
+        reached = [
+            ("max_tokens", self.max_tokens, spent.usage.total_tokens),
+            ("max_input_tokens", self.max_input_tokens, spent.usage.input_tokens),
+            ("max_output_tokens", self.max_output_tokens, spent.usage.output_tokens),
+            ("max_calls", self.max_calls, spent.calls)
+            if before == "request"
+            else ("max_tool_calls", self.max_tool_calls, spent.tool_calls),
+        ]
+        for name, bound, amount in reached:
             if bound is not None and amount >= bound:
                 return f"{name}={bound} reached with {amount}"
         return None
 
-    def less(self, usage: TokenUsage, *, calls: int, tool_calls: int) -> "Budget":
-        """What is left of this budget after the given spending; `max_seconds` is dropped, a deadline carries it."""
+    def less(self, spent: Spent) -> "Budget":
+        """What is left of this budget after `spent`; `max_seconds` is dropped, a deadline carries it."""
 
         def left(bound: int | None, amount: int) -> int | None:
             return None if bound is None else max(0, bound - amount)
 
         return Budget(
-            max_tokens=left(self.max_tokens, usage.total_tokens),
-            max_input_tokens=left(self.max_input_tokens, usage.input_tokens),
-            max_output_tokens=left(self.max_output_tokens, usage.output_tokens),
-            max_calls=left(self.max_calls, calls),
-            max_tool_calls=left(self.max_tool_calls, tool_calls),
+            max_tokens=left(self.max_tokens, spent.usage.total_tokens),
+            max_input_tokens=left(self.max_input_tokens, spent.usage.input_tokens),
+            max_output_tokens=left(self.max_output_tokens, spent.usage.output_tokens),
+            max_calls=left(self.max_calls, spent.calls),
+            max_tool_calls=left(self.max_tool_calls, spent.tool_calls),
         )
 
     def deadline(self, now: datetime) -> Deadline | None:

@@ -272,11 +272,9 @@ def _kind(value: Any) -> Any:  # Any: typeshed does not know that every class ha
 
 @lru_cache(maxsize=4096)
 def _schema(of: Any) -> JsonSchema:
-    generator = _schema_generator()
+    adapter, generator = _adapter(of), _schema_generator()
     try:
-        return _adapter(of).json_schema(schema_generator=generator)
-    except SerdeError:
-        raise
+        return adapter.json_schema(schema_generator=generator)
     except Exception as error:  # pydantic names types without a schema, such as callables
         raise SerdeError(_name(of), (Fault((), f"has no JSON schema: {_first_line(error)}"),)) from error
 

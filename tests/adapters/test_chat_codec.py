@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from support.agents import tool
-from support.codecs import ANY_JSON, Growth, Talk, broken, encoded
+from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
 from weakincentives.adapters.codec import CodecOptions, decoded
 from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.openai.chat import ChatCodec
@@ -269,7 +268,7 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
     encoded(talk.request())
 
 
-@given(name=st.text(), arguments=st.text() | ANY_JSON)
+@given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()

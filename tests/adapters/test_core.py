@@ -225,7 +225,7 @@ def test_handlers_are_told_the_deadline() -> None:
         (Budget(max_input_tokens=10), "max_input_tokens=10"),
         (Budget(max_output_tokens=5), "max_output_tokens=5"),
         (Budget(max_calls=1), "max_calls=1"),
-        (Budget(max_tool_calls=1), "max_tool_calls=1"),
+        (Budget(max_tool_calls=0), "max_tool_calls=0"),
     ],
 )
 @pytest.mark.parametrize("configured", [False, True])

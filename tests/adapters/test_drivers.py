@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def agent() -> Prompt[Any]:
     )
     tools = [tool(writes, name="writes"), tool(writes_later, name="writes_later"), tool(raises, name="raises")]
     shown = MarkdownSection(title="Task", key="task", template="Go.", tools=tools)
-    return Prompt[Any](PromptTemplate[Args](ns="tests", key="agent", sections=[shown, hidden]))
+    return Prompt(PromptTemplate[Args](ns="tests", key="agent", sections=[shown, hidden]))
 
 
 CALLS = st.tuples(
@@ -201,11 +202,15 @@ def test_the_inline_journal_runs_the_work_at_once() -> None:
 # --- Injection
 
 
-def test_tools_of_a_section_that_was_read_join_the_running_conversation() -> None:
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchronous: bool) -> None:  # noqa: FBT001 - a case
     session = Session()
     read = ("read_section", {"section_key": "more"})
     adapter = ScriptedAdapter[Any]([call(read, read, ("late", {})), call(("late", {"a": 5})), say('{"a": 1}')])
-    adapter.evaluate(agent(), session=session)
+    if asynchronous:
+        asyncio.run(adapter.evaluate_async(agent(), session=session))
+    else:
+        adapter.evaluate(agent(), session=session)
     first, second, third = adapter.requests
     assert second.tool_names == (*first.tool_names, "late")
     assert third.tool_names == second.tool_names

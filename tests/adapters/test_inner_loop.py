@@ -243,7 +243,7 @@ def test_a_finished_answer_counts_even_after_the_deadline() -> None:
         (Budget(max_tokens=2), "max_tokens=2"),
         (Budget(max_input_tokens=1), "max_input_tokens=1"),
         (Budget(max_output_tokens=1), "max_output_tokens=1"),
-        (Budget(max_calls=1), "max_calls=1"),
+        (Budget(max_tool_calls=0), "max_tool_calls=0"),
     ],
 )
 def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(budget: Budget, bound: str) -> None:
@@ -253,6 +253,23 @@ def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(budget: B
         loop.receive(asks("known"), NOW)
     check_answered(caught.value.transcript)
     assert caught.value.usage == TokenUsage(1, 1)
+
+
+def test_a_budget_over_requests_stops_the_next_one() -> None:
+    loop = machine(InnerLoopConfig(budget=Budget(max_calls=1)))
+    start(loop)
+    step = loop.receive(asks("known"), NOW)
+    assert isinstance(step, ToolCalls)
+    with pytest.raises(BudgetExceededError, match="max_calls=1 reached with 1"):
+        loop.submit([outcome(step.calls[0])], NOW)
+
+
+def test_a_budget_over_tool_calls_leaves_the_model_its_answer() -> None:
+    loop = machine(InnerLoopConfig(budget=Budget(max_tool_calls=1)))
+    start(loop)
+    step = loop.receive(asks("known"), NOW)
+    assert isinstance(step, ToolCalls)
+    assert isinstance(loop.submit([outcome(step.calls[0])], NOW), ProviderRequest)
 
 
 def test_a_budget_over_tool_calls_stops_after_as_many() -> None:

@@ -196,6 +196,17 @@ def test_a_slow_answer_is_a_time_out(api: Any, run: Run) -> None:
     assert "raise timeout" in str(error)
 
 
+def test_a_given_client_keeps_its_own_time_out() -> None:
+    with ScriptedServer(Raw(b"{}", delay=5), Raw(b"{}", delay=5)) as server:
+        client = openai.OpenAI(base_url=server.openai_url, api_key=KEY, max_retries=0, timeout=0.2)
+        one: OpenAIAdapter[Any] = OpenAIAdapter("m", client=client)
+        for deadline in (None, Deadline.after(60)):
+            with pytest.raises(PromptEvaluationError) as caught:
+                evaluate(one, prompt(), Session(), deadline=deadline)
+            assert caught.value.code == "timeout"
+        client.close()
+
+
 @ways
 def test_a_deadline_passes_during_a_request(api: Any, run: Run) -> None:
     session, started = Session(), monotonic()

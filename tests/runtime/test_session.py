@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Barrier
+from time import sleep
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from weakincentives.prompt import ToolResult
 from weakincentives.runtime.events import Event, InProcessEventBus, ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import (
     Append,
+    Reducer,
     Replace,
     Session,
     SliceOp,
@@ -200,25 +202,32 @@ class Failures:
 def test_telemetry_is_kept_beside_what_is_folded_from_it() -> None:
     session = Session()
     session.install(Failures)
+    session[str].register(ToolInvoked, lambda _view, event: Append(event.name))
     session.dispatch(invoked(success=False))
     session.bus.publish(invoked(success=True))
     assert session[Failures].latest() == Failures(1)
     assert len(session[ToolInvoked]) == 2
 
 
-@pytest.mark.parametrize("own_first", [True, False])
-def test_a_log_slice_with_a_reducer_of_its_own_keeps_what_that_says(*, own_first: bool) -> None:
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(("reduce", "kept"), [(replace_latest, 1), (append_all, 3)])
+def test_a_log_slice_with_a_reducer_of_its_own_keeps_what_that_says(
+    reduce: Reducer[ToolInvoked, ToolInvoked], kept: int, place: int
+) -> None:
     session = Session()
-    if own_first:
-        session[ToolInvoked].register(ToolInvoked, replace_latest)
-    session.install(Failures)
-    if not own_first:
-        session[ToolInvoked].register(ToolInvoked, replace_latest)
+    folds: list[Callable[[], None]] = [
+        lambda: session.install(Failures),
+        lambda: session[str].register(ToolInvoked, lambda _view, event: Append(event.name)),
+    ]
+    folds.insert(place, lambda: session[ToolInvoked].register(ToolInvoked, reduce))
+    for fold in folds:
+        fold()
     events = [invoked(success=False) for _ in range(3)]
     for event in events:
         session.bus.publish(event)
-    assert session[ToolInvoked].all() == (events[-1],)
+    assert session[ToolInvoked].all() == tuple(events[-kept:])
     assert session[Failures].latest() == Failures(3)
+    assert len(session[str]) == 3
 
 
 def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,10 +308,15 @@ def _restless() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
+def count_slowly(view: SliceView[int], event: Added) -> SliceOp[int]:
+    sleep(0)  # the others' turn, in the midst of a dispatch
+    return count(view, event)
+
+
 def counting() -> Session:
     session = Session()
     session.install(Total)
-    session[int].register(Added, count)
+    session[int].register(Added, count_slowly)
     session[Added].register(Added, append_all)
     return session
 
@@ -318,11 +332,10 @@ def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> N
             session.dispatch(Added(1))
             session.dispatch(f"{thread}.{step}")
             session.bus.publish(ToolsInjected((f"{thread}.{step}",), "x"))
-            if step % 20 == 0:
-                copy = Session()
-                copy.restore(session.snapshot())
-                total = copy[Total].latest() or Total()
-                seen.append((total.value, copy[int].latest() or 0, len(copy[Added].all())))
+            copy = Session()
+            copy.restore(session.snapshot())
+            total = copy[Total].latest() or Total()
+            seen.append((total.value, copy[int].latest() or 0, len(copy[Added])))
         return seen
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -333,18 +346,18 @@ def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> N
     for log in (session[str].all(), [event.tool_names[0] for event in session[ToolsInjected]]):
         by_thread = [[text for text in log if text.startswith(f"{thread}.")] for thread in range(THREADS)]
         assert by_thread == [[f"{thread}.{step}" for step in range(EACH)] for thread in range(THREADS)]
-    assert len(seen) == THREADS * EACH / 20
+    assert len(seen) == THREADS * EACH
     assert all(total == folded == kept for total, folded, kept in seen)
 
 
 @pytest.mark.usefixtures("restless")
 def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() -> None:
     session, start, told = Session(), Barrier(THREADS), list[object]()
-    kinds: list[Any] = [type(f"Kind{number}", (), {}) for number in range(20)]
+    kinds: list[Any] = [type(f"Kind{number}", (), {}) for number in range(100)]
 
     def work(thread: int) -> None:
-        start.wait()
         for kind in kinds:
+            start.wait()
             session.bus.subscribe(kind, told.append)
             session[kind].register(Added, append_all)
             session[kind].append(thread)
@@ -358,3 +371,24 @@ def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() 
     assert len(told) == THREADS
     session.dispatch(Added(1))
     assert [len(session[kind]) for kind in kinds] == [2 * THREADS] * len(kinds)
+
+
+@pytest.mark.usefixtures("restless")
+def test_values_appended_past_the_reducers_are_not_lost_either() -> None:
+    session, start = Session(), Barrier(THREADS)
+    session[int].append(-1)
+
+    def work(thread: int) -> None:
+        start.wait()
+        for step in range(200):
+            session[int].append(thread * 200 + step)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    assert sorted(session[int].all()) == list(range(-1, THREADS * 200))
+
+
+def test_a_class_in_place_of_an_event_is_refused() -> None:
+    session = Session()
+    with pytest.raises(TypeError, match="dispatch an instance"):
+        session.dispatch(Session)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for types that cross JSON, dataclasses made for the occasion included, with values of theirs."""
+"""Hypothesis strategies for types that cross JSON, dataclasses made for the occasion included, and their values."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from ..ports import EventBus, SessionProtocol
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..runtime.events import PromptExecuted, PromptRendered, ProviderCalled
+from ..specialised import Specialised
 from .drivers import drive, drive_async
 from .errors import PromptEvaluationError, ThrottleError
 from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
@@ -44,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptResponse[Out]:
-    """What an evaluation gave: the model's last `text` and, where the prompt declares one, the typed `output`.
+class PromptResponse[Out](Specialised):
+    """What an evaluation gave: the final `text` and, where the prompt declares one, the typed `output`.
 
-    `turns` counts provider requests, `transcript` is the whole conversation.
+    `text` is the model's own, or the JSON that `output` was read from. `turns` counts provider requests, `transcript` is the whole conversation.
     """
 
     prompt_name: str

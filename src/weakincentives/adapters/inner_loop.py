@@ -13,10 +13,10 @@ between any two steps and go on from there.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from ..errors import SerdeError
-from ..limits import Budget, Deadline, TokenUsage
+from ..limits import Budget, Deadline, Spent, TokenUsage
 from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
 from .errors import (
@@ -27,7 +27,7 @@ from .errors import (
     TurnLimitError,
 )
 from .tool_executor import ToolExecutionOutcome
-from .tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
+from .tool_spec import WRAPPED_ITEMS, OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
 from .transcript import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
 
 __all__ = ["Finished", "Injection", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
@@ -114,6 +114,11 @@ class InnerLoop:
     available: set[str] = field(default_factory=set)
     expanded: list[ToolExecutionOutcome] = field(default_factory=list)
 
+    @property
+    def spent(self) -> Spent:
+        """What the conversation has taken so far."""
+        return Spent(self.usage, self.turns, self.tool_calls)
+
     def start(self, now: datetime) -> Step:
         """The first request."""
         self.available = {tool.name for tool in self.tools}
@@ -175,13 +180,13 @@ class InnerLoop:
         return error
 
     def _next_calls(self, now: datetime) -> Step:
-        self._check_limits(now)
+        self._check_limits(now, before="tool call")
         return ToolCalls(self.pending)
 
     def _request(self, now: datetime) -> ProviderRequest:
         injections = tuple(self._inject(outcome) for outcome in self.expanded)
         self.expanded.clear()
-        self._check_limits(now)
+        self._check_limits(now, before="request")
         if self.config.max_turns is not None and self.turns >= self.config.max_turns:
             raise self.failed(
                 TurnLimitError(
@@ -214,7 +219,8 @@ class InnerLoop:
     def _finish(self, text: str, now: datetime) -> Step:
         if self.structured_output is None:
             return Finished(text, None)
-        if output_to_spec(self.structured_output).wrapped:
+        wrapped = output_to_spec(self.structured_output).wrapped
+        if wrapped:
             text = unwrap_items(text)
         try:
             return _parsed(text, self.structured_output)
@@ -227,15 +233,16 @@ class InnerLoop:
                 )
                 raise self.failed(failure) from error
             self.repairs += 1
+            form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
             self.transcript.append(
                 UserMessage(
                     f"Your answer does not fit the required JSON schema: {error}\n"
-                    f"Answer again with the corrected JSON alone."
+                    f"Answer again with the corrected JSON alone{form}."
                 )
             )
             return self._request(now)
 
-    def _check_limits(self, now: datetime) -> None:
+    def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
         limit: LimitError | None = None
         if self.config.deadline is not None and self.config.deadline.has_passed(now):
             limit = DeadlineExceededError(
@@ -245,7 +252,7 @@ class InnerLoop:
                 remedy="allow more time",
             )
         elif self.config.budget is not None:
-            reached = self.config.budget.exceeded(self.usage, calls=self.turns, tool_calls=self.tool_calls)
+            reached = self.config.budget.exceeded(self.spent, before=before)
             if reached:
                 limit = BudgetExceededError(reached, phase="limit", code="budget", remedy="raise the budget")
         if limit is not None:

@@ -20,13 +20,12 @@ from .. import serde
 from ..errors import ControlFlow, SerdeError
 from ..limits import Deadline
 from ..ports import EventBus, SessionProtocol
-from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
 from ..prompt.tool import AnyTool, ToolContext, ToolResult
 from ..runtime.events import ToolInvoked, ToolsInjected
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
-from .errors import LimitError
 from .tool_spec import without_nulls
 from .transcript import ToolCall, ToolMessage, sendable
 
@@ -172,10 +171,9 @@ class ToolExecutor:
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)))
             raise
-        except LimitError as error:
-            self._answer(call, started, params, _failure(_text_of(error)))
-            raise
-        except Exception as error:
+        except ToolValidationError as error:  # the model's mistake, and it is told
+            result, content = _failure(_text_of(error)), ""
+        except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
             _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
             result, content = _failure(_text_of(error)), ""
         return self._answer(call, started, params, result, content)

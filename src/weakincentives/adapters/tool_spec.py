@@ -190,7 +190,7 @@ def _strict(schema: JsonSchema) -> JsonSchema:
     said = [
         f"{words}: {json.dumps(schema[key], ensure_ascii=False)}"
         for key, words in _SAID_IN_WORDS.items()
-        if key in schema and key not in strict and schema[key] is not None
+        if key in schema and key not in strict and schema[key] not in (None, "", [], {})
     ]
     if said:
         text = schema.get("description", "")

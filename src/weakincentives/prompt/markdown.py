@@ -5,32 +5,30 @@ What it gives and raises is exactly what `string.Template.substitute` gives and 
 
 import string
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from operator import attrgetter
 
 __all__ = ["CompiledTemplate"]
 
 
-@dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """A `string.Template` text, ready to be filled from a dataclass instance.
+    """A `string.Template` text, ready to be filled from a dataclass instance; a value, not changed once made.
 
     `names` are its placeholders; `malformed` is where the first `$` stands that starts none (`$$` is a dollar sign).
+    For params of the type `fits` the text is `format % values(params)`.
     """
 
-    source: str
-    names: frozenset[str] = field(init=False)
-    malformed: int | None = field(init=False, default=None)
-    format: str = field(init=False, repr=False)
-    values: Callable[[object], object] = field(init=False, repr=False, compare=False)
-    fits: type | None = field(init=False, default=None, repr=False, compare=False)
+    __slots__ = ("fits", "format", "malformed", "names", "source", "values")
 
-    def __post_init__(self) -> None:
+    def __init__(self, source: str, fits: type | None = None) -> None:
+        self.source = source
+        self.malformed: int | None = None
+        self.fits = fits
         names: list[str] = []
         parts: list[str] = []
         start = 0
-        for match in string.Template.pattern.finditer(self.source):
-            parts.append(self.source[start : match.start()].replace("%", "%%"))
+        for match in string.Template.pattern.finditer(source):
+            parts.append(source[start : match.start()].replace("%", "%%"))
             start = match.end()
             if name := match["named"] or match["braced"]:
                 names.append(name)
@@ -38,14 +36,32 @@ class CompiledTemplate:
             elif match["escaped"] is not None:
                 parts.append("$")
             elif self.malformed is None:
-                object.__setattr__(self, "malformed", match.start())
-        parts.append(self.source[start:].replace("%", "%%"))
-        object.__setattr__(self, "names", frozenset(names))
-        object.__setattr__(self, "format", "".join(parts))
-        object.__setattr__(self, "values", _reader(names))
+                self.malformed = match.start()
+        parts.append(source[start:].replace("%", "%%"))
+        self.names = frozenset(names)
+        self.format = "".join(parts)
+        self.values = _reader(names)
 
-    def __reduce__(self) -> tuple[type["CompiledTemplate"], tuple[str]]:
-        return CompiledTemplate, (self.source,)
+    def under(self, heading: str, params_type: type | None) -> "CompiledTemplate":
+        """This text under a heading line, for params of one type, which has all its fields; `None` for no params."""
+        whole = CompiledTemplate.__new__(CompiledTemplate)  # from the parts, without compiling again
+        whole.source = f"{heading.replace('$', '$$')}\n\n{self.source}"
+        whole.format = f"{heading.replace('%', '%%')}\n\n{self.format}"
+        whole.fits = type(None) if params_type is None else params_type
+        whole.names, whole.malformed, whole.values = self.names, self.malformed, self.values
+        return whole
+
+    def __reduce__(self) -> tuple[type["CompiledTemplate"], tuple[str, type | None]]:
+        return CompiledTemplate, (self.source, self.fits)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompiledTemplate) and self.source == other.source
+
+    def __hash__(self) -> int:
+        return hash(self.source)
+
+    def __repr__(self) -> str:
+        return f"CompiledTemplate({self.source!r})"
 
     def substitute(self, params: object) -> str:
         """The text with each placeholder replaced by `str` of the field of that name.
@@ -61,7 +77,7 @@ class CompiledTemplate:
         """Whether each placeholder is a field of `params`; looked up once for a run of params of one type."""
         fits = self.malformed is None and self.names <= _field_names(params)
         if fits:
-            object.__setattr__(self, "fits", type(params))
+            self.fits = type(params)
         return fits
 
 

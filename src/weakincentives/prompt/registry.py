@@ -8,6 +8,7 @@ from .. import serde
 from ..errors import SerdeError
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptValidationError
+from .markdown import CompiledTemplate
 from .sections import AnySection, Section
 from .selectors import BoundSelector, normalise
 from .tool import AnyTool
@@ -17,12 +18,12 @@ __all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode"]
 RESERVED_TOOL_NAMES = frozenset({"read_section", "open_sections", "close_section"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class SectionNode:
     """One section in its place: `sections[index + 1 : end]` of the registry is its subtree.
 
     `enabled` is `None` when the section is always shown. `visibility` is its own while no `selector` decides it.
-    `default` is what its params are when none are bound.
+    `default` is what its params are when none are bound; `whole` its heading and body, where that is a template.
     """
 
     section: AnySection
@@ -43,9 +44,10 @@ class SectionNode:
     child_keys: tuple[str, ...]
     tools_in_subtree: bool
     examples: str
+    whole: CompiledTemplate | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RegistrySnapshot:
     """All sections of a template in pre-order, with what can be looked up about them.
 
@@ -130,12 +132,14 @@ class _Builder:
         params_type = section.params_type
         enabled = section.enabled
         visibility = section.visibility
+        heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
+        examples = _examples(tools, path)
         self._places[index] = SectionNode(
             section=section,
             path=path,
             depth=len(above),
             number=number,
-            heading=f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}",
+            heading=heading,
             index=index,
             end=end,
             key=key,
@@ -151,7 +155,8 @@ class _Builder:
             selector=None if isinstance(visibility, SectionVisibility) else _selector(section, path, "visibility"),
             child_keys=tuple(child.key for child in section.children),
             tools_in_subtree=len(self.tool_paths) > tools_before,
-            examples=_examples(tools, path),
+            examples=examples,
+            whole=None if examples else section.whole_template(heading),
         )
 
     def _check_key(self, path: SectionPath) -> str:

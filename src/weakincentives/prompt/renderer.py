@@ -30,7 +30,7 @@ class Span(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RenderedPrompt[Out](Specialised):
     """A prompt's text and tools at one moment.
 
@@ -80,7 +80,7 @@ class RenderedPrompt[Out](Specialised):
         return tuple(spans)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PromptRenderer[Out](Specialised):
     """Renders one tree; built once per template."""
 

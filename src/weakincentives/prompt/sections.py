@@ -5,7 +5,6 @@ What a section says is checked where it can be seen first: by itself here, again
 
 import copy
 import re
-import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
@@ -91,6 +90,10 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Every template text of this section; their placeholders are checked when a tree is built."""
         return () if self._summary is None else (self._summary,)
 
+    def whole_template(self, heading: str) -> CompiledTemplate | None:
+        """Heading and body as one text, when the body is a template and nothing else; the renderer then fills that."""
+        return None
+
     @abstractmethod
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The section's text without its heading. Raises `PromptRenderError` when it cannot be made."""
@@ -154,7 +157,9 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """`text` dedented and stripped."""
         if not isinstance(text, str):
             raise self._refusal(f"{what} {text!r} is no text; write a string with $field placeholders")
-        return textwrap.dedent(text).strip()
+        from textwrap import dedent  # on first use: its patterns are slow to compile
+
+        return dedent(text).strip()
 
     def _refusal(self, message: str) -> PromptValidationError:
         place = (self.key,) if isinstance(self.key, str) and self.key else None
@@ -203,12 +208,13 @@ class MarkdownSection(Section[ParamsT]):
     def templates(self) -> tuple[CompiledTemplate, ...]:
         return (self._body, *super().templates())
 
+    def whole_template(self, heading: str) -> CompiledTemplate | None:
+        plain = type(self).render_body is MarkdownSection.render_body
+        return self._body.under(heading, self.params_type) if plain else None
+
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""
-        body = self._body
-        if type(params) is body.fits:  # the usual case, without a further call
-            return body.format % body.values(params)
-        return substitute(body, params, path)
+        return substitute(self._body, params, path)
 
     def _compile(self) -> None:
         super()._compile()

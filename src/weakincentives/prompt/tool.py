@@ -61,7 +61,7 @@ class ToolResult[R](Specialised):
         """
         if self.value is None:
             return ""
-        # What isinstance(…, ToolRenderableResult) asks, at a fortieth of its cost; a mere field of that name does not count.
+        # What isinstance(…, ToolRenderableResult) asks, at a fortieth of its cost; a mere field does not count.
         own = getattr(type(self.value), "render", None)
         if not callable(own):
             return serde.dump_json(self.value, exclude_none=True)
@@ -93,7 +93,7 @@ class Evaluator(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
     """What a handler is given beside its params; a new one for each call. Use it during the call only."""
 

@@ -117,14 +117,18 @@ class Scene:
             section, path = node.section, node.path
             try:
                 if visibility is full:
+                    if node.tools:
+                        tools += node.tools
+                    whole = node.whole
+                    if whole is not None and type(params) is whole.fits and not bodies:
+                        parts.append((whole.format % whole.values(params)).rstrip())
+                        continue
                     if bodies and path in bodies and section.accepts_overrides:
                         body = section.render_override(bodies[path], params, path=path).rstrip()
                     else:
                         body = section.render_body(params, path=path).rstrip()
                     if node.examples:
                         body = f"{body}\n\n{node.examples}" if body else node.examples
-                    if node.tools:
-                        tools += node.tools
                 else:
                     body = section.render_summary(params, path=path).rstrip()
                     suffix = summary_suffix(self.disclosure, node)

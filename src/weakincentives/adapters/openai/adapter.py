@@ -70,8 +70,12 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         super().__init__(config=config, clock=clock)
         self.model = model
         self._api = api
-        self._timeout = timeout
-        self._client_arguments: Wire = {"base_url": base_url, "api_key": api_key, "max_retries": max_retries}
+        self._client_arguments: Wire = {
+            "base_url": base_url,
+            "api_key": api_key,
+            "timeout": timeout,
+            "max_retries": max_retries,
+        }
         self._client = client
         self._given_async_client = async_client
         self._async_clients: dict[asyncio.AbstractEventLoop, _HeldClient] = {}
@@ -127,11 +131,9 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         """The API's path under the client's base URL."""
         return "/chat/completions" if self._api == "chat" else "/responses"
 
-    def timeout(self, deadline: Deadline | None) -> float:
-        """Seconds that one request may take now."""
-        if deadline is None:
-            return self._timeout
-        return max(0.001, min(self._timeout, deadline.remaining(self.clock()).total_seconds()))
+    def seconds_left(self, deadline: Deadline | None) -> float | None:
+        """Seconds until the deadline, as a time-out: never zero; `None` without a deadline."""
+        return None if deadline is None else max(0.001, deadline.remaining(self.clock()).total_seconds())
 
     def fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
         """What the SDK raised, as one of our errors."""
@@ -180,9 +182,9 @@ class _OpenAIConversation:
         payload = self._codec.encode(request)
         adapter = self._adapter
         try:
-            seconds = adapter.timeout(request.deadline)
             client = adapter.client()
             _check_key(client.api_key)
+            seconds = _time_out(client, adapter.seconds_left(request.deadline))
             reply = client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
         except PromptEvaluationError:
             raise
@@ -193,18 +195,27 @@ class _OpenAIConversation:
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         payload = self._codec.encode(request)
         adapter = self._adapter
-        seconds = adapter.timeout(request.deadline)
+        left = adapter.seconds_left(request.deadline)
         try:
             # The SDK's retries start anew each time; the deadline bounds them all together.
-            async with asyncio.timeout(None if request.deadline is None else seconds):
+            async with asyncio.timeout(left):
                 client = await adapter.async_client()
                 _check_key(client.api_key)
+                seconds = _time_out(client, left)
                 reply = await client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
         except PromptEvaluationError:
             raise
         except Exception as error:
             raise adapter.fault(error, request.deadline) from _harmless(error)
         return decoded(self._codec, reply, _PROVIDER)
+
+
+def _time_out(client: "openai.OpenAI | openai.AsyncOpenAI", left: float | None) -> Any:  # Any: the SDK's own forms
+    """The client's own time-out, but no more than the seconds `left`."""
+    own = client.timeout
+    if left is None:
+        return own
+    return min(own, left) if isinstance(own, int | float) else left
 
 
 def _harmless(error: Exception) -> Exception | None:

@@ -136,8 +136,13 @@ class Session:
         return self._open(slice_type) if found is None else found
 
     def dispatch(self, event: object, /) -> None:
-        """Folds `event` into every slice that has a reducer for its type; all of them change, or none does."""
+        """Folds `event` into every slice that has a reducer for its type; all of them change, or none does.
+
+        Raises `TypeError` for a class in place of an instance.
+        """
         kind = type(event)
+        if kind is type:
+            raise TypeError(f"dispatch got the class {event!r}; dispatch an instance of it")
         with self._lock:
             reducers = self._reducers.get(kind)
             if reducers is None:

@@ -8,6 +8,8 @@ holds it, else a new log starts on top of the kept part. Nothing here depends on
 from dataclasses import dataclass
 from enum import Enum
 
+from ...specialised import Specialised
+
 __all__ = ["Append", "Log", "Replace", "SliceOp", "SlicePolicy"]
 
 
@@ -19,14 +21,14 @@ class SlicePolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Append[T]:
+class Append[T](Specialised):
     """Add `value` as the newest."""
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
-class Replace[T]:
+class Replace[T](Specialised):
     """Make `values` the whole slice."""
 
     values: tuple[T, ...]
@@ -57,10 +59,7 @@ class Log[T]:
             del self.values[kept:]
             self.values.append(value)
             return self
-        base = self
-        while base.base is not None and length == base.base_length:
-            base = base.base
-        return Log([value], base, length)
+        return Log([value], self, length)
 
     def pin(self, length: int) -> None:
         """Promises a snapshot that the first `length` values stay."""
@@ -79,5 +78,5 @@ class Log[T]:
         log: Log[T] | None = self
         while log is not None:
             parts.append(log.values[: length - log.base_length])
-            length, log = min(length, log.base_length), log.base
+            length, log = log.base_length, log.base
         return tuple(value for part in reversed(parts) for value in part)
