@@ -1,6 +1,7 @@
 """Shows a run as it happens: a subscriber that prints events, and the outline of a rendered prompt."""
 
 import json
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +16,7 @@ __all__ = ["Watch", "outline"]
 _WIDTH = 110
 
 
-def outline(rendered: RenderedPrompt[object], console: Console) -> None:
+def outline(rendered: RenderedPrompt[Any], console: Console) -> None:  # Any: prompts of every output
     """Prints the sections with what each costs in characters, and the tools."""
     tree = Tree(
         f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {', '.join(t.name for t in rendered.tools)}"

@@ -48,7 +48,8 @@ _log = logging.getLogger(__name__)
 class PromptResponse[Out](Specialised):
     """What an evaluation gave: the final `text` and, where the prompt declares one, the typed `output`.
 
-    `text` is the model's own, or the JSON that `output` was read from. `turns` counts provider requests, `transcript` is the whole conversation.
+    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider requests and `transcript`
+    is the whole conversation.
     """
 
     prompt_name: str
