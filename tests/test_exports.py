@@ -87,6 +87,7 @@ EXPORTS = {
         "ProviderCalled",
         "ToolInvoked",
         "ToolsInjected",
+        "ToolsWithdrawn",
         "VisibilityExpanded",
     ],
     "weakincentives.adapters.core": [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
 from ..ports import EventBus, SessionProtocol
+from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..runtime.events import PromptExecuted, PromptRendered, ProviderCalled
@@ -48,7 +49,7 @@ _log = logging.getLogger(__name__)
 class PromptResponse[Out](Specialised):
     """What an evaluation gave: the final `text` and, where the prompt declares one, the typed `output`.
 
-    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider requests and `transcript`
+    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider requests, `transcript`
     is the whole conversation.
     """
 
@@ -148,7 +149,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget)
         try:
             finished = drive(run.loop, run.watched(run.line.ask), run.tools, clock=self.clock)
-        except PromptEvaluationError as error:
+        except (PromptEvaluationError, VisibilityExpansionRequired) as error:
             run.tell_progress(error)
             raise
         return run.response(finished)
@@ -166,7 +167,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget)
         try:
             finished = await drive_async(run.loop, run.watched_async(run.line.ask_async), run.tools, clock=self.clock)
-        except PromptEvaluationError as error:
+        except (PromptEvaluationError, VisibilityExpansionRequired) as error:
             run.tell_progress(error)
             raise
         return run.response(finished)
@@ -193,7 +194,7 @@ class _Run[Out]:
         self._name = rendered.prompt.name
         self._adapter_name = adapter.name
         self._session_id = session.session_id
-        self._publish = _publisher(session, bus)
+        self._publish = publisher(session, bus)
         config = adapter.config
         budget = budget or config.budget
         own = budget and budget.deadline(adapter.clock())
@@ -268,9 +269,12 @@ class _Run[Out]:
 
         return asking
 
-    def tell_progress(self, error: PromptEvaluationError) -> None:
+    def tell_progress(self, error: PromptEvaluationError | VisibilityExpansionRequired) -> None:
         """Tells an error how far this conversation had come; one from a tool's own evaluation knows of that only."""
-        self.loop.failed(error)
+        if isinstance(error, VisibilityExpansionRequired):
+            error.spent = self.loop.spent
+        else:
+            self.loop.failed(error)
 
     def response(self, finished: Finished) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
@@ -314,7 +318,7 @@ class _Run[Out]:
         )
 
 
-def _publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
+def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
     """Publishes on `bus`; the session hears of it too when that is not its own bus, to which it listens anyway."""
     if bus is None or bus is session.bus:
         return session.bus.publish

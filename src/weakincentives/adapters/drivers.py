@@ -53,8 +53,8 @@ def drive(
     while True:
         match step:
             case ProviderRequest():
-                for injection in step.injections:
-                    tools.inject(injection)
+                for change in step.changes:
+                    tools.apply(change)
                 answer = journal.reserve("provider")(partial(ask, step))
                 step = loop.receive(answer, clock())
             case ToolCalls(calls):
@@ -79,8 +79,8 @@ async def drive_async(
     while True:
         match step:
             case ProviderRequest():
-                for injection in step.injections:
-                    tools.inject(injection)
+                for change in step.changes:
+                    tools.apply(change)
                 step = loop.receive(await journal.reserve("provider")(partial(ask, step)), clock())
             case ToolCalls(calls):
                 run = journal.reserve(calls[0].name)

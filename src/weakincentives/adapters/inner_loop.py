@@ -26,11 +26,11 @@ from .errors import (
     PromptEvaluationError,
     TurnLimitError,
 )
-from .tool_executor import ToolExecutionOutcome
+from .tool_executor import Injection, ToolExecutionOutcome, Withdrawal
 from .tool_spec import WRAPPED_ITEMS, OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
-from .transcript import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from .transcript import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
 
-__all__ = ["Finished", "Injection", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
+__all__ = ["Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +49,12 @@ class InnerLoopConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Injection:
-    """Tools that became available because the model read a section; `duplicates` were there already."""
-
-    section_key: str
-    added: tuple[str, ...]
-    duplicates: tuple[str, ...]
-    outcome: ToolExecutionOutcome
-
-
-@dataclass(frozen=True, slots=True)
 class ProviderRequest:
     """Ask the provider to go on from `transcript`.
 
     `transcript` is the machine's own growing list: read it, and only up to its present end. `tools` are those that the
-    conversation began with; later ones stand in it as `ToolsAdded`. `injections` are to be made effective first.
+    conversation began with; later changes stand in it as `ToolsAdded` and `ToolsRemoved`. `changes` are to be made
+    effective first.
     """
 
     turn: int
@@ -71,7 +62,7 @@ class ProviderRequest:
     tools: tuple[ToolSpec, ...]
     output: OutputSpec | None
     deadline: Deadline | None
-    injections: tuple[Injection, ...] = ()
+    changes: tuple[Injection | Withdrawal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ class InnerLoop:
     repairs: int = 0
     pending: tuple[ToolCall, ...] = ()
     available: set[str] = field(default_factory=set)
-    expanded: list[ToolExecutionOutcome] = field(default_factory=list)
+    changing: list[ToolExecutionOutcome] = field(default_factory=list)
 
     @property
     def spent(self) -> Spent:
@@ -167,8 +158,8 @@ class InnerLoop:
             self.pending = self.pending[1:]
             self.tool_calls += 1
             self.transcript.append(outcome.message)
-            if outcome.expanded_tools:
-                self.expanded.append(outcome)
+            if outcome.expanded_tools or outcome.closed_tools:
+                self.changing.append(outcome)
         return self._next_calls(now) if self.pending else self._request(now)
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
@@ -184,8 +175,8 @@ class InnerLoop:
         return ToolCalls(self.pending)
 
     def _request(self, now: datetime) -> ProviderRequest:
-        injections = tuple(self._inject(outcome) for outcome in self.expanded)
-        self.expanded.clear()
+        changes = tuple([self._inject(one) if one.expanded_tools else self._withdraw(one) for one in self.changing])
+        self.changing.clear()
         self._check_limits(now, before="request")
         if self.config.max_turns is not None and self.turns >= self.config.max_turns:
             raise self.failed(
@@ -204,7 +195,7 @@ class InnerLoop:
             tools=self.tools,
             output=None if config is None else output_to_spec(config),
             deadline=self.config.deadline,
-            injections=injections,
+            changes=changes,
         )
 
     def _inject(self, outcome: ToolExecutionOutcome) -> Injection:
@@ -215,6 +206,13 @@ class InnerLoop:
         duplicates = tuple(name for name in names if name in self.available)
         self.available.update(names)
         return Injection(outcome.section_key, tuple(tool.name for tool in added), duplicates, outcome)
+
+    def _withdraw(self, outcome: ToolExecutionOutcome) -> Withdrawal:
+        names = tuple(name for name in outcome.closed_tools if name in self.available)
+        if names:
+            self.transcript.append(ToolsRemoved(names))
+        self.available.difference_update(names)
+        return Withdrawal(outcome.section_key, names, outcome.opened_by)
 
     def _finish(self, text: str, now: datetime) -> Step:
         if self.structured_output is None:

@@ -1,7 +1,7 @@
 """One tool call from the model's text to the answer it gets: parse, run in a transaction, render, publish.
 
-Whatever the model or the tool does wrong becomes a failed answer. Only control flow, limits and what is no `Exception`
-leave this module.
+Whatever the model or the tool does wrong becomes a failed answer. Only control flow and what is no `Exception` leave
+this module.
 """
 
 import asyncio
@@ -21,9 +21,16 @@ from ..errors import ControlFlow, SerdeError
 from ..limits import Deadline
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
-from ..prompt.progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
-from ..prompt.tool import AnyTool, ToolContext, ToolResult
-from ..runtime.events import ToolInvoked, ToolsInjected
+from ..prompt.progressive_disclosure import (
+    CloseSectionParams,
+    CloseSectionResult,
+    OpenSectionsParams,
+    ReadSectionParams,
+    ReadSectionResult,
+)
+from ..prompt.tool import AnyTool, ToolContext, ToolHandler, ToolResult
+from ..prompt.tool_journal import JournalEntry
+from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
 from .tool_spec import without_nulls
@@ -33,9 +40,8 @@ if TYPE_CHECKING:
     from ..prompt.prompt import Prompt
     from ..prompt.renderer import RenderedPrompt
     from .core import ProviderAdapter
-    from .inner_loop import Injection
 
-__all__ = ["ToolExecutionOutcome", "ToolExecutor"]
+__all__ = ["Injection", "ToolExecutionOutcome", "ToolExecutor", "Withdrawal"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +53,11 @@ type _Attempt = Callable[[], Any]
 
 @dataclass(slots=True, frozen=True)
 class ToolExecutionOutcome:
-    """What came of one tool call. `expanded_tools` are to be added to the conversation, for the section read."""
+    """What came of one tool call, and how it changes the tools of the conversation.
+
+    `expanded_tools` are those of the section that was read, for which `opened` must be visible; `closed_tools` names
+    those whose section was closed, and `opened_by` the tool that opens it again.
+    """
 
     tool_call_id: str
     message: ToolMessage
@@ -55,6 +65,27 @@ class ToolExecutionOutcome:
     expanded_tools: tuple[AnyTool, ...] = ()
     section_key: str = ""
     opened: tuple[tuple[str, ...], ...] = ()
+    closed_tools: tuple[str, ...] = ()
+    opened_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """Tools that became available because the model read a section; `duplicates` were there already."""
+
+    section_key: str
+    added: tuple[str, ...]
+    duplicates: tuple[str, ...]
+    outcome: ToolExecutionOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """Tools that went because the model closed their section; `opened_by` is the tool that brings them back."""
+
+    section_key: str
+    names: tuple[str, ...]
+    opened_by: str
 
 
 class ToolExecutor:
@@ -80,6 +111,7 @@ class ToolExecutor:
         self._deadline = deadline
         self._dynamic = adapter.supports_dynamic_tools
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
+        self._closed: dict[str, str] = {}  # by tool name, how to get it back
 
     def execute(self, call: ToolCall) -> ToolExecutionOutcome:
         """Runs `call`; an `async` handler runs to its end in an event loop of its own."""
@@ -116,12 +148,26 @@ class ToolExecutor:
             outcome: ToolExecutionOutcome = done.value
             return outcome
 
-    def inject(self, injection: "Injection") -> None:
+    def apply(self, change: Injection | Withdrawal) -> None:
+        """Makes a change of the available tools effective, now that the turn is over."""
+        if isinstance(change, Injection):
+            self._inject(change)
+            return
+        for name in change.names:
+            if self._tools.pop(name, None) is not None:
+                self._closed[name] = f"call {change.opened_by} with key '{change.section_key}' first"
+        if change.names:
+            self._publish(ToolsWithdrawn(change.names, change.section_key, session_id=self._session.session_id))
+
+    def _inject(self, injection: Injection) -> None:
         """Makes tools that the model unlocked available and writes the opened sections to the session."""
         outcome = injection.outcome
         for name in injection.duplicates:
             _log.warning("Skipping duplicate tool during injection", extra={"tool_name": name})
-        self._tools.update({tool.name: tool for tool in outcome.expanded_tools if tool.name in injection.added})
+        for tool in outcome.expanded_tools:
+            if tool.name in injection.added:
+                self._tools[tool.name] = tool
+                self._closed.pop(tool.name, None)
         for path in outcome.opened:
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=SectionVisibility.FULL))
         if injection.added:
@@ -138,22 +184,19 @@ class ToolExecutor:
     def _flow(self, call: ToolCall) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
         """The steps around the handler, which the caller runs where this yields."""
         started = perf_counter()
-        tool = self._tools.get(call.name)
-        params: object = None
-        if tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return self._answer(call, started, None, _failure(f"Unknown tool {call.name!r}. Available tools: {known}."))
         try:
-            params = _parse_arguments(tool, call.arguments)
-        except SerdeError as error:
-            faults = "; ".join(map(str, error.faults))
-            return self._answer(call, started, None, _failure(f"Invalid arguments for {call.name!r}: {faults}"))
-        if tool.handler is None:
-            return self._answer(call, started, params, _failure(f"Tool {call.name!r} cannot be called here."))
+            tool, handler, params = self._admit(call)
+        except ToolValidationError as error:
+            return self._answer(call, started, None, _failure(str(error)))
+        entry: JournalEntry | None = None
+        if tool.effect == "at_most_once" and self._rendered.journal is not None:
+            entry, again = self._rendered.journal.enter(call.name, serde.dump_json(params))
+            if again:
+                return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
         content = ""
         try:
             with tool_transaction(self._session, (), call.name) as transaction:
-                result = yield partial(tool.handler, params, context=self._context(call))
+                result = yield partial(handler, params, context=self._context(call))
                 if not isinstance(result, ToolResult):
                     raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
                 content = result.content()
@@ -162,12 +205,7 @@ class ToolExecutor:
                 if not result.success:
                     transaction.rollback()
                 elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
-                    raise VisibilityExpansionRequired(
-                        "Section expansion requires restart",
-                        requested_overrides=dict.fromkeys(result.value.opened, SectionVisibility.FULL),
-                        reason="Adapter does not support dynamic tools",
-                        section_keys=(getattr(params, "section_key", ""),),
-                    )
+                    raise _restart(result.value, params)
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)))
             raise
@@ -176,7 +214,25 @@ class ToolExecutor:
         except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
             _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
             result, content = _failure(_text_of(error)), ""
+        if entry is not None:
+            entry.result = result
         return self._answer(call, started, params, result, content)
+
+    def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
+        """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
+        tool = self._tools.get(call.name)
+        if tool is None and call.name in self._closed:
+            raise ToolValidationError(f"Tool {call.name!r} is closed; {self._closed[call.name]}.")
+        if tool is None:
+            known = ", ".join(sorted(self._tools)) or "none"
+            raise ToolValidationError(f"Unknown tool {call.name!r}. Available tools: {known}.")
+        if tool.handler is None:
+            raise ToolValidationError(f"Tool {call.name!r} cannot be called here.")
+        try:
+            return tool, tool.handler, _parse_arguments(tool, call.arguments)
+        except SerdeError as error:
+            faults = "; ".join(map(str, error.faults))
+            raise ToolValidationError(f"Invalid arguments for {call.name!r}: {faults}") from error
 
     def _answer(
         self,
@@ -185,6 +241,8 @@ class ToolExecutor:
         params: object,
         result: ToolResult[Any],
         content: str = "",
+        *,
+        replayed: bool = False,
     ) -> ToolExecutionOutcome:
         """Publishes the call and gives the answer that the model gets."""
         content = sendable(content or result.message)
@@ -198,6 +256,7 @@ class ToolExecutor:
                 content=content,
                 seconds=perf_counter() - started,
                 prompt_name=self._prompt.name,
+                replayed=replayed,
                 requested_sections=requested,
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
                 current_visibility_state=self._rendered.visibility if requested else _NO_VISIBILITY,
@@ -205,12 +264,15 @@ class ToolExecutor:
             )
         )
         message = ToolMessage(call.call_id, content, result.success)
-        read = result.value
-        if not isinstance(read, ReadSectionResult) or not isinstance(params, ReadSectionParams):
-            return ToolExecutionOutcome(call.call_id, message, result.success)
-        return ToolExecutionOutcome(
-            call.call_id, message, result.success, read.expanded_tools, params.section_key, read.opened
-        )
+        match result.value, params:
+            case ReadSectionResult(_, tools, opened), ReadSectionParams(key):
+                return ToolExecutionOutcome(call.call_id, message, result.success, tools, key, opened)
+            case CloseSectionResult(key, names, opened_by), CloseSectionParams():
+                return ToolExecutionOutcome(
+                    call.call_id, message, result.success, (), key, closed_tools=names, opened_by=opened_by
+                )
+            case _:
+                return ToolExecutionOutcome(call.call_id, message, result.success)
 
     def _context(self, call: ToolCall) -> ToolContext:
         return ToolContext(
@@ -234,6 +296,15 @@ def _text_of(error: Exception) -> str:
         return type(error).__name__
 
 
+def _restart(read: ReadSectionResult, params: object) -> VisibilityExpansionRequired:
+    return VisibilityExpansionRequired(
+        "Section expansion requires restart",
+        requested_overrides=dict.fromkeys(read.opened, SectionVisibility.FULL),
+        reason="Adapter does not support dynamic tools",
+        section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
+    )
+
+
 def _failure(message: str) -> ToolResult[Any]:
     return ToolResult(message=message[:_MAX_FAILURE], success=False)
 
@@ -242,7 +313,7 @@ def _requested_sections(params: object) -> tuple[str, ...]:
     match params:
         case OpenSectionsParams(section_keys=keys):
             return keys
-        case ReadSectionParams(section_key=key):
+        case ReadSectionParams(section_key=key) | CloseSectionParams(section_key=key):
             return (key,)
         case _:
             return ()

@@ -7,7 +7,17 @@ from ..limits import TokenUsage
 from ..serde import Json
 from .tool_spec import ToolSpec
 
-__all__ = ["AssistantMessage", "Finish", "Message", "ToolCall", "ToolMessage", "ToolsAdded", "UserMessage", "sendable"]
+__all__ = [
+    "AssistantMessage",
+    "Finish",
+    "Message",
+    "ToolCall",
+    "ToolMessage",
+    "ToolsAdded",
+    "ToolsRemoved",
+    "UserMessage",
+    "sendable",
+]
 
 type Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
 """Why the model stopped: it was done, it wants tools, it ran into its length limit, it was filtered, it refused."""
@@ -65,4 +75,11 @@ def sendable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded
+@dataclass(frozen=True, slots=True)
+class ToolsRemoved:
+    """From here on the tools of these names are no longer available."""
+
+    names: tuple[str, ...]
+
+
+type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved

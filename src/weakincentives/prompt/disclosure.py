@@ -4,8 +4,9 @@ from enum import Enum
 
 from .registry import SectionNode
 
-__all__ = ["OPEN_SECTIONS", "READ_SECTION", "Disclosure", "disclosure_tool", "summary_suffix"]
+__all__ = ["CLOSE_SECTION", "OPEN_SECTIONS", "READ_SECTION", "Disclosure", "disclosure_tool", "summary_suffix"]
 
+CLOSE_SECTION = "close_section"
 READ_SECTION = "read_section"
 OPEN_SECTIONS = "open_sections"
 

@@ -5,6 +5,7 @@ from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
+from ..limits import Spent
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
@@ -72,7 +73,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
     """The model asked for sections that only a new evaluation can open. Render again with `requested_overrides`.
 
     `requested_overrides` maps section paths to `FULL` and goes straight into `render(visibility_overrides=…)`;
-    `section_keys` are the model's own strings. Session state is kept as it is.
+    `section_keys` are the model's own strings. Session state is kept as it is. `spent` is what the interrupted
+    evaluation had taken, where the adapter says.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
         self._section_keys = section_keys
+        self.spent = Spent()
 
     @property
     def requested_overrides(self) -> Mapping[SectionPath, SectionVisibility]:

@@ -1,25 +1,28 @@
-"""The tools by which a model opens summarized sections: `read_section` and `open_sections`.
+"""The tools by which a model opens summarized sections, `read_section` and `open_sections`, and `close_section`.
 
-Both render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
+They render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..ports import StateView
-from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
-from .disclosure import OPEN_SECTIONS, READ_SECTION, Disclosure, disclosure_tool, summary_suffix
+from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+from .disclosure import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, Disclosure, disclosure_tool, summary_suffix
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
 from .walk import NOTHING, Scene, session_overrides
 
 __all__ = [
+    "CloseSectionParams",
+    "CloseSectionResult",
     "Disclosure",
     "OpenSectionsParams",
     "ReadSectionParams",
     "ReadSectionResult",
+    "create_close_section_handler",
     "create_open_sections_handler",
     "create_read_section_handler",
     "disclosure_tools",
@@ -76,8 +79,24 @@ class OpenSectionsParams:
     )
 
 
+@dataclass(slots=True, frozen=True)
+class CloseSectionParams:
+    """Arguments of `close_section`."""
+
+    section_key: str = field(metadata={"description": "Key of a section that was opened and is no longer needed."})
+
+
+@dataclass(slots=True, frozen=True)
+class CloseSectionResult:
+    """The section that was closed, the tools that went with it, and the tool that opens it again."""
+
+    section_key: str
+    closed_tools: tuple[str, ...]
+    opened_by: str
+
+
 class _Sections:
-    """What the two tools share: the scene as it is when the model calls, and finding a section by its key."""
+    """What the tools share: the scene as it is when the model calls, and finding a section by its key."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -195,8 +214,42 @@ def create_open_sections_handler(scene: Scene) -> Tool[OpenSectionsParams, objec
     )
 
 
-def disclosure_tools(scene: Scene, summarized: Iterable[SectionNode]) -> tuple[AnyTool, ...]:
-    """The disclosure tools that the `summarized` sections need, `open_sections` first."""
+def create_close_section_handler(scene: Scene) -> Tool[CloseSectionParams, CloseSectionResult]:
+    """The `close_section` tool for one rendered prompt: it takes back what the model opened in this session."""
+    sections = _Sections(scene)
+
+    def close_section(params: CloseSectionParams, *, context: ToolContext) -> ToolResult[CloseSectionResult]:
+        scene = sections.now()
+        node = sections.find(scene, params.section_key)
+        if node is None:
+            raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
+        opened = session_overrides(context.session).get(node.path) is SectionVisibility.FULL
+        if not opened or sections.summarized_above(scene, node):
+            raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
+        tools = scene.write(scene.visits(node.index, node.end)).tools
+        context.session.dispatch(SetVisibilityOverride(path=node.path, visibility=SectionVisibility.SUMMARY))
+        names = tuple(tool.name for tool in tools)
+        return ToolResult(
+            message=f"Closed section '{params.section_key}'.",
+            value=CloseSectionResult(params.section_key, names, disclosure_tool(scene.disclosure, node)),
+            exclude_value_from_context=True,
+        )
+
+    return Tool(
+        name=CLOSE_SECTION,
+        description="Close a section that you opened, when its content and tools are no longer needed.",
+        handler=close_section,
+        params_type=CloseSectionParams,
+        result_type=CloseSectionResult,
+        accepts_overrides=False,
+    )
+
+
+def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closable: bool = False) -> tuple[AnyTool, ...]:
+    """The disclosure tools that the `summarized` sections need, `open_sections` first, `close_section` last.
+
+    `close_section` comes in where the template allows it and something is or can be opened.
+    """
     needed = {disclosure_tool(scene.disclosure, node) for node in summarized}
     tools: list[AnyTool] = []
     if OPEN_SECTIONS in needed:
@@ -212,4 +265,6 @@ def disclosure_tools(scene: Scene, summarized: Iterable[SectionNode]) -> tuple[A
                 disclosure=scene.disclosure,
             )
         )
+    if closable and (summarized or SectionVisibility.FULL in session_overrides(scene.session).values()):
+        tools.append(create_close_section_handler(scene))
     return tuple(tools)

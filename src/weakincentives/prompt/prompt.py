@@ -39,6 +39,7 @@ class Prompt(Specialised, Generic[OutputT]):
         sections: Iterable[AnySection] = (),
         structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
+        closable: bool = False,
     ) -> None: ...
     # Any: the overloads say what may be given; the template checks it.
     def __init__(self, template: PromptTemplate[OutputT] | None = None, **definition: Any) -> None:

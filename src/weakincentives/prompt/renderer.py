@@ -14,6 +14,7 @@ from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
 from .structured_output import Container, StructuredOutputConfig
 from .tool import AnyTool
+from .tool_journal import ToolJournal
 from .walk import NOTHING, Scene, Visit, session_overrides
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class RenderedPrompt[Out](Specialised):
     """A prompt's text and tools at one moment.
 
     `tool_param_descriptions` holds overridden texts by tool and field. `visibility` is what each shown section was
-    rendered as, `tool_paths` where each tool came from; the disclosure tools belong to no section.
+    rendered as, `tool_paths` where each tool came from; the disclosure tools belong to no section. `journal` holds what
+    at-most-once tools answered in evaluations before this one.
     """
 
     text: str
@@ -44,6 +46,7 @@ class RenderedPrompt[Out](Specialised):
     tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     deadline: Deadline | None = None
     prompt: "Prompt[Out] | None" = None
+    journal: ToolJournal | None = None
     registry: RegistrySnapshot
     visits: tuple[Visit, ...] = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
@@ -87,6 +90,7 @@ class PromptRenderer[Out](Specialised):
     registry: RegistrySnapshot
     structured_output: StructuredOutputConfig[Out] | None = None
     disclosure: Disclosure = Disclosure.READ
+    closable: bool = False
 
     def render(
         self,
@@ -121,8 +125,8 @@ class PromptRenderer[Out](Specialised):
         descriptions: dict[str, Mapping[str, str]] = {}
         if tool_overrides:
             tools = [_overridden(tool, tool_overrides.get(tool.name), descriptions) for tool in tools]
-        if summarized:
-            tools += disclosure_tools(scene, summarized)
+        if summarized or self.closable:
+            tools += disclosure_tools(scene, summarized, closable=self.closable)
         return RenderedPrompt(
             text="\n\n".join(parts),
             tools=tuple(tools),

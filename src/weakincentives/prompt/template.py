@@ -38,8 +38,9 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     """The definition of a prompt; share it freely between threads, sessions and event loops.
 
     `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an array of objects,
-    without a subscript for text. `name` is by default made from `key`. Raises `PromptValidationError`, with the path of
-    the section, for everything that cannot work.
+    without a subscript for text. `name` is by default made from `key`. `disclosure` says how summarized sections are
+    opened, `closable` lets the model close them again with `close_section`. Raises
+    `PromptValidationError`, with the path of the section, for everything that cannot work.
     """
 
     type_fields = ("output_type",)
@@ -50,6 +51,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     sections: tuple[AnySection, ...]
     structured_output: StructuredOutputConfig[OutputT] | None
     disclosure: Disclosure
+    closable: bool
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -61,6 +63,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         sections: Iterable[AnySection] = (),
         structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
+        closable: bool = False,
         output_type: type[OutputT] | None = None,
     ) -> None:
         for label, value in (("ns", ns), ("key", key)):
@@ -76,6 +79,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         assign(self, "sections", roots)
         assign(self, "structured_output", _output(output_type, structured_output))
         assign(self, "disclosure", disclosure)
+        assign(self, "closable", closable)
         assign(self, "registry", RegistrySnapshot(roots))
         self._check_task_examples()
 
@@ -103,7 +107,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     @property
     def renderer(self) -> PromptRenderer[OutputT]:
         """The renderer of this template's tree."""
-        return PromptRenderer(self.registry, self.structured_output, self.disclosure)
+        return PromptRenderer(self.registry, self.structured_output, self.disclosure, self.closable)
 
     def _check_task_examples(self) -> None:
         for node in self.registry.sections:

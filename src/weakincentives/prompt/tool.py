@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Protocol, get_type_hints, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
 from ..limits import Budget, Deadline
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnyTool",
+    "Effect",
     "Evaluator",
     "Tool",
     "ToolContext",
@@ -122,13 +123,18 @@ class ToolExample[P, R](Specialised):
     output: R
 
 
+type Effect = Literal["repeatable", "at_most_once"]
+"""What it means to run a tool again: nothing new, or something that must not happen twice."""
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class Tool[P, R](Specialised):
     """Something that the model can call.
 
     `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the handler is annotated or
     `params_type` is given. A missing description is the first line of the handler's docstring, else the name. Names are
-    1-64 of a-z, 0-9, `_`, `-`; descriptions 1-200 ASCII characters; params are dataclasses. Raises
+    1-64 of a-z, 0-9, `_`, `-`; descriptions 1-200 ASCII characters; params are dataclasses. An effect of
+    `"at_most_once"` says that the same call must not be made twice when `MainLoop` starts an evaluation again. Raises
     `PromptValidationError` for anything else, and for a handler that cannot be called as `handler(params, context=…)`.
     """
 
@@ -141,6 +147,7 @@ class Tool[P, R](Specialised):
     result_type: type[R]
     examples: tuple[ToolExample[P, R], ...]
     accepts_overrides: bool
+    effect: Effect
 
     def __init__(
         self,
@@ -152,6 +159,7 @@ class Tool[P, R](Specialised):
         result_type: type[R] | None = None,
         examples: Sequence[ToolExample[P, R]] = (),
         accepts_overrides: bool = True,
+        effect: Effect = "repeatable",
     ) -> None:
         _check_name(name)
         if handler is not None:
@@ -162,6 +170,8 @@ class Tool[P, R](Specialised):
         if params_type is None or (result_type is None and handler is not None):
             annotated = _annotated_types(name, handler, required=params_type is None)
             params_type, result_type = params_type or annotated[0], result_type or annotated[1]
+        if effect not in ("repeatable", "at_most_once"):
+            raise PromptValidationError(f"tool {name!r}: effect {effect!r} is neither 'repeatable' nor 'at_most_once'")
         if not (isinstance(params_type, type) and is_dataclass(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} is no dataclass; declare the params as a dataclass"
@@ -179,6 +189,7 @@ class Tool[P, R](Specialised):
         assign(self, "result_type", object if result_type is None else result_type)
         assign(self, "examples", tuple(examples))
         assign(self, "accepts_overrides", accepts_overrides)
+        assign(self, "effect", effect)
 
     def __hash__(self) -> int:
         return hash((self.name, self.handler))  # examples may hold values without a hash

@@ -24,6 +24,7 @@ __all__ = [
     "ProviderCalled",
     "ToolInvoked",
     "ToolsInjected",
+    "ToolsWithdrawn",
     "VisibilityExpanded",
 ]
 
@@ -80,7 +81,8 @@ class ProviderCalled(Event):
 class ToolInvoked(Event):
     """One tool call ended, well or not. `content` is exactly what the model was sent.
 
-    `params` is `None` when the arguments did not parse. The last three fields are filled for disclosure tools only:
+    `params` is `None` when the call was refused before its handler; `replayed` says that an earlier evaluation's answer was given
+    again and the handler not run. The last three fields are filled for disclosure tools only:
     the keys asked for, the model's reason, and every shown section's visibility before the call.
     """
 
@@ -91,6 +93,7 @@ class ToolInvoked(Event):
     content: str
     seconds: float = 0.0
     prompt_name: str = ""
+    replayed: bool = False
     requested_sections: tuple[str, ...] = ()
     reason: str = ""
     current_visibility_state: Mapping[SectionPath, SectionVisibility] = field(
@@ -115,6 +118,14 @@ class ToolsInjected(Event):
     tool_names: tuple[str, ...]
     section_key: str
     timestamp: float = field(default_factory=_epoch_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsWithdrawn(Event):
+    """Tools of a section that the model closed are no longer available."""
+
+    tool_names: tuple[str, ...]
+    section_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from .. import serde
 from ..adapters.core import LoopAdapter, OutputT
 from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from ..adapters.tool_spec import ToolSpec
-from ..adapters.transcript import AssistantMessage, Message, ToolCall, ToolsAdded
+from ..adapters.transcript import AssistantMessage, Message, ToolCall, ToolsAdded, ToolsRemoved
 from ..limits import Clock, TokenUsage, utc_now
 from ..prompt.renderer import RenderedPrompt
 
@@ -63,8 +63,16 @@ class SeenRequest:
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """Every tool that the model could call."""
-        added = [spec for message in self.messages if isinstance(message, ToolsAdded) for spec in message.tools]
-        return (*self.request.tools, *added)
+        tools = list(self.request.tools)
+        for message in self.messages:
+            match message:
+                case ToolsAdded(added):
+                    tools += added
+                case ToolsRemoved(names):
+                    tools = [tool for tool in tools if tool.name not in names]
+                case _:
+                    pass
+        return tuple(tools)
 
     @property
     def tool_names(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Any, assert_never
 from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, provider_failed, usage_of
 from ..inner_loop import ProviderRequest
 from ..tool_spec import OutputSpec, ToolSpec
-from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
 
 __all__ = ["ChatCodec"]
 
@@ -89,6 +89,8 @@ class ChatCodec:
                 self._messages.append(dict(message.as_dict()))
             case ToolsAdded(added):
                 tools.extend(_tool(spec) for spec in added)
+            case ToolsRemoved(names):
+                tools[:] = [tool for tool in tools if tool["function"]["name"] not in names]
             case never:
                 assert_never(never)
 

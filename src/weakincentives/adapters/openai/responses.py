@@ -5,7 +5,7 @@ from typing import Any, assert_never
 from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, provider_failed, usage_of
 from ..inner_loop import ProviderRequest
 from ..tool_spec import OutputSpec, ToolSpec
-from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
 
 __all__ = ["ResponsesCodec"]
 
@@ -89,8 +89,18 @@ class ResponsesCodec:
                     self._input.append({"type": "additional_tools", "role": "developer", "tools": specs})
                 else:
                     tools.extend(specs)
+            case ToolsRemoved(names):
+                tools[:] = _without(tools, names)
+                for item in self._input:  # the items that brought them: the cached prefix ends there
+                    if item.get("type") == "additional_tools":
+                        item["tools"] = _without(item["tools"], names)
+                self._input[:] = [item for item in self._input if item.get("tools") != []]
             case never:
                 assert_never(never)
+
+
+def _without(tools: list[Wire], names: tuple[str, ...]) -> list[Wire]:
+    return [tool for tool in tools if tool["name"] not in names]
 
 
 def _tool(spec: ToolSpec) -> Wire:

@@ -1,0 +1,193 @@
+"""The loop around an evaluation: opens what the model asked for and evaluates again, within one deadline and budget."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from ..adapters.core import OutputT, PromptResponse, ProviderAdapter, publisher
+from ..adapters.errors import LimitError
+from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, utc_now
+from ..ports import EventBus, SessionProtocol
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.tool_journal import ToolJournal
+from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride
+from .events import VisibilityExpanded
+
+__all__ = ["Execution", "Expansion", "ExpansionLimitError", "MainLoop"]
+
+
+class ExpansionLimitError(LimitError):
+    """The model asked for one more section than `max_expansions` allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Sections that were opened by starting again, and why."""
+
+    section_keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution[Out]:
+    """The final response, what was opened on the way to it, and the tokens of all evaluations together."""
+
+    response: PromptResponse[Out]
+    expansions: tuple[Expansion, ...]
+    usage: TokenUsage
+
+    @property
+    def restarts(self) -> int:
+        """How often evaluation started again."""
+        return len(self.expansions)
+
+    @property
+    def output(self) -> Out | None:
+        """The typed answer of the final response."""
+        return self.response.output
+
+    @property
+    def text(self) -> str:
+        """The text of the final response."""
+        return self.response.text
+
+
+class MainLoop(Generic[OutputT]):
+    """Runs prompts to their end on one adapter.
+
+    When the model asks for sections that only a new evaluation can open, the request is written to the session and the
+    prompt evaluated again, at most `max_expansions` times. Deadline and budget hold for all evaluations together. A
+    tool declared `effect="at_most_once"` is not run again when a new evaluation asks for a call that was made before.
+    """
+
+    def __init__(self, adapter: ProviderAdapter[OutputT], *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
+        if max_expansions < 0:
+            raise ValueError(f"max_expansions must not be negative, got {max_expansions}")
+        self.adapter = adapter
+        self.max_expansions = max_expansions
+        self.clock = clock
+
+    def execute[Out](
+        self,
+        prompt: Prompt[Out],
+        *,
+        session: SessionProtocol,
+        adapter: ProviderAdapter[Any] | None = None,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+    ) -> Execution[Out]:
+        """Evaluates `prompt` until it gives a response; `adapter` replaces the loop's own for this call.
+
+        Raises `ExpansionLimitError` when the model never stops asking, and what the adapter's `evaluate` raises.
+        """
+        run = _Run(
+            self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, overrides=visibility_overrides
+        )
+        chosen = adapter or self.adapter
+        while True:
+            try:
+                response = chosen.evaluate(
+                    run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                )
+            except VisibilityExpansionRequired as signal:
+                run.expand(signal)
+            else:
+                return run.finish(response)
+
+    async def execute_async[Out](
+        self,
+        prompt: Prompt[Out],
+        *,
+        session: SessionProtocol,
+        adapter: ProviderAdapter[Any] | None = None,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+    ) -> Execution[Out]:
+        """As `execute`, without blocking the event loop."""
+        run = _Run(
+            self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, overrides=visibility_overrides
+        )
+        chosen = adapter or self.adapter
+        while True:
+            try:
+                response = await chosen.evaluate_async(
+                    run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                )
+            except VisibilityExpansionRequired as signal:
+                run.expand(signal)
+            else:
+                return run.finish(response)
+
+
+class _Run[Out]:
+    """What one execution carries from one evaluation to the next."""
+
+    def __init__(
+        self,
+        loop: MainLoop[Any],
+        prompt: Prompt[Out],
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None,
+        deadline: Deadline | None,
+        budget: Budget | None,
+        overrides: Mapping[SectionPath, SectionVisibility] | None,
+    ) -> None:
+        self._loop = loop
+        self._prompt = prompt
+        self._session = session
+        self._publish = publisher(session, bus)
+        self._overrides = dict(overrides or {})
+        self._journal = ToolJournal()
+        self._expansions: list[Expansion] = []
+        self._spent = Spent()
+        self._whole_budget = budget
+        ends = [one for one in (deadline, budget and budget.deadline(loop.clock())) if one]
+        self.deadline = min(ends, default=None)
+
+    @property
+    def budget(self) -> Budget | None:
+        """What is left of the budget for the next evaluation."""
+        return None if self._whole_budget is None else self._whole_budget.less(self._spent)
+
+    def rendered(self) -> RenderedPrompt[Out]:
+        """The prompt as the next evaluation opens with it."""
+        self._journal.rewind()
+        rendered = self._prompt.render(
+            session=self._session, visibility_overrides=self._overrides or None, deadline=self.deadline
+        )
+        return replace(rendered, journal=self._journal)
+
+    def expand(self, signal: VisibilityExpansionRequired) -> None:
+        """Writes what the model asked for to the session, or refuses at the limit."""
+        self._spent += signal.spent
+        if len(self._expansions) >= self._loop.max_expansions:
+            error = ExpansionLimitError(
+                f"the model asked for further sections after {len(self._expansions)} expansions: {signal}",
+                phase="limit",
+                code="expansions",
+                remedy="raise max_expansions, or show the sections it always needs in full",
+            )
+            error.at(usage=self._spent.usage, turns=self._spent.calls, transcript=())
+            raise error from signal
+        self._expansions.append(Expansion(signal.section_keys, signal.reason))
+        self._publish(
+            VisibilityExpanded(
+                section_keys=signal.section_keys, reason=signal.reason, session_id=self._session.session_id
+            )
+        )
+        for path, visibility in signal.requested_overrides.items():
+            self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+        self._overrides.update(signal.requested_overrides)
+
+    def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
+        """The result of the whole execution."""
+        return Execution(
+            response=response, expansions=tuple(self._expansions), usage=self._spent.usage + response.usage
+        )
