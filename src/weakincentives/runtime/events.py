@@ -81,9 +81,9 @@ class ProviderCalled(Event):
 class ToolInvoked(Event):
     """One tool call ended, well or not. `content` is exactly what the model was sent.
 
-    `params` is `None` when the call was refused before its handler; `replayed` says that an earlier evaluation's answer was given
-    again and the handler not run. The last three fields are filled for disclosure tools only:
-    the keys asked for, the model's reason, and every shown section's visibility before the call.
+    `params` is `None` when the call was refused before its handler; `replayed` says that the answer of an earlier
+    evaluation was given again and the handler not run. The last three fields are filled for disclosure tools only: the
+    keys asked for, the model's reason, and every shown section's visibility before the call.
     """
 
     name: str
