@@ -149,6 +149,7 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter[An
         prompt=rendered.prompt,
         rendered=rendered,
         adapter=adapter,
+        supports_dynamic_tools=True,
         session=session,
         bus=session.bus,
         publish=session.bus.publish,

@@ -1,16 +1,25 @@
-"""What codecs share: options of the encoding, and reading a provider's reply without trusting its shape."""
+"""What codecs are and share: writing a transcript piece by piece, and reading a reply without trusting its shape."""
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, assert_never
 
 from ..limits import TokenUsage
 from ..serde import Json
 from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
-from .tool_spec import OutputSpec
-from .transcript import AssistantMessage, ToolCall, sendable
+from .tool_spec import OutputSpec, ToolSpec
+from .transcript import (
+    AssistantMessage,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+    sendable,
+)
 
 __all__ = [
     "Codec",
@@ -46,16 +55,81 @@ class CodecOptions:
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
-class Codec(Protocol):
-    """One conversation in a provider's terms; it encodes only what is new since its last request."""
+class Codec(ABC):
+    """One conversation in a provider's terms; it encodes only what is new since its last request.
 
-    def encode(self, request: ProviderRequest, /) -> Wire:
-        """The keyword arguments of the SDK's call."""
-        ...
+    `items` are the messages and `tools` the tools of the next request; both only grow, but for tools that were removed.
+    A subclass says how each of them is written and how a reply is read.
+    """
 
-    def decode(self, reply: object, /) -> AssistantMessage:
+    def __init__(self, options: CodecOptions, provider: str) -> None:
+        self.options = options
+        self.provider = provider
+        self.items: list[Wire] = []
+        self.tools: list[Wire] | None = None
+        self._encoded = 0
+
+    def encode(self, request: ProviderRequest) -> Wire:
+        """The request's body; its lists are this codec's own."""
+        if self.tools is None:
+            self.tools = [self.tool(spec) for spec in request.tools]
+        for message in request.transcript[self._encoded :]:
+            match message:
+                case UserMessage(content) if self.items:
+                    self.items.append({"role": "user", "content": content})
+                case UserMessage(content):
+                    self.items.append({"role": self.options.prompt_role, "content": self._opening(content, request)})
+                case AssistantMessage():
+                    self.items += self.assistant(message)
+                case ToolMessage():
+                    self.items.append(self.answer(message))
+                case ToolsAdded(added):
+                    self.add_tools([self.tool(spec) for spec in added], self.tools)
+                case ToolsRemoved(names):
+                    self.remove_tools(frozenset(names), self.tools)
+                case never:
+                    assert_never(never)
+        self._encoded = len(request.transcript)
+        native = request.output is not None and self.options.structured_output == "native"
+        return {
+            "model": self.options.model,
+            **self.body(request.output if native else None),
+            **({"tools": self.tools} if self.tools else {}),
+            **self.options.extra,
+        }
+
+    @abstractmethod
+    def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The reply, given as plain JSON values. Raises `PromptEvaluationError` for what is no reply."""
-        ...
+
+    @abstractmethod
+    def body(self, output: OutputSpec | None) -> Wire:
+        """The request's own part: the items, and the declared output if the API is to be asked for it."""
+
+    @abstractmethod
+    def tool(self, spec: ToolSpec) -> Wire:
+        """One entry of the tools list."""
+
+    @abstractmethod
+    def assistant(self, message: AssistantMessage) -> list[Wire]:
+        """The items by which the model's own message is sent back."""
+
+    @abstractmethod
+    def answer(self, message: ToolMessage) -> Wire:
+        """The item that answers a tool call."""
+
+    def add_tools(self, added: list[Wire], tools: list[Wire]) -> None:
+        """Makes further tools available from here on."""
+        tools += added
+
+    @abstractmethod
+    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
+        """Takes tools away from here on."""
+
+    def _opening(self, content: str, request: ProviderRequest) -> str:
+        if request.output is None or self.options.structured_output == "native":
+            return content
+        return f"{content}\n\n{output_instructions(request.output)}"
 
 
 def output_instructions(output: OutputSpec) -> str:

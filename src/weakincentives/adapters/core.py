@@ -217,6 +217,7 @@ class _Run[Out]:
             prompt=rendered.prompt,
             rendered=rendered,
             adapter=adapter,
+            supports_dynamic_tools=adapter.supports_dynamic_tools,
             session=session,
             bus=session.bus if bus is None else bus,
             publish=self._publish,

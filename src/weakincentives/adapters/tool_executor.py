@@ -28,7 +28,7 @@ from ..prompt.progressive_disclosure import (
     ReadSectionParams,
     ReadSectionResult,
 )
-from ..prompt.tool import AnyTool, ToolContext, ToolHandler, ToolResult
+from ..prompt.tool import AnyTool, Evaluator, ToolContext, ToolHandler, ToolResult
 from ..prompt.tool_journal import JournalEntry
 from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn
 from ..runtime.transactions import tool_transaction
@@ -39,7 +39,6 @@ from .transcript import ToolCall, ToolMessage, sendable
 if TYPE_CHECKING:
     from ..prompt.prompt import Prompt
     from ..prompt.renderer import RenderedPrompt
-    from .core import ProviderAdapter
 
 __all__ = ["Injection", "ToolExecutionOutcome", "ToolExecutor", "Withdrawal"]
 
@@ -96,7 +95,8 @@ class ToolExecutor:
         *,
         prompt: "Prompt[Any]",
         rendered: "RenderedPrompt[Any]",
-        adapter: "ProviderAdapter[Any]",
+        adapter: Evaluator,
+        supports_dynamic_tools: bool,
         session: SessionProtocol,
         bus: EventBus,
         publish: Callable[[object], None],
@@ -109,7 +109,7 @@ class ToolExecutor:
         self._bus = bus
         self._publish = publish
         self._deadline = deadline
-        self._dynamic = adapter.supports_dynamic_tools
+        self._dynamic = supports_dynamic_tools
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._closed: dict[str, str] = {}  # by tool name, how to get it back
 

@@ -1,11 +1,10 @@
 """The Chat Completions codec: what OpenAI and most compatible servers (llama.cpp, vLLM, Ollama, …) speak."""
 
-from typing import Any, assert_never
+from typing import Any
 
-from ..codec import CodecOptions, Wire, call_of, malformed, output_instructions, provider_failed, usage_of
-from ..inner_loop import ProviderRequest
+from ..codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
 from ..tool_spec import OutputSpec, ToolSpec
-from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
+from ..transcript import AssistantMessage, Finish, ToolCall, ToolMessage
 
 __all__ = ["ChatCodec"]
 
@@ -19,31 +18,8 @@ _FINISH: dict[str, Finish] = {
 }
 
 
-class ChatCodec:
+class ChatCodec(Codec):
     """One conversation as Chat Completions messages."""
-
-    def __init__(self, options: CodecOptions, provider: str) -> None:
-        self._options = options
-        self._provider = provider
-        self._messages: list[Wire] = []
-        self._tools: list[Wire] | None = None
-        self._encoded = 0
-
-    def encode(self, request: ProviderRequest) -> Wire:
-        """The request's keyword arguments; `messages` and `tools` are this codec's own growing lists."""
-        if self._tools is None:
-            self._tools = [_tool(spec) for spec in request.tools]
-        for message in request.transcript[self._encoded :]:
-            self._append(message, self._tools, request)
-        self._encoded = len(request.transcript)
-        native = request.output is not None and self._options.structured_output == "native"
-        return {
-            "model": self._options.model,
-            "messages": self._messages,
-            **({"tools": self._tools} if self._tools else {}),
-            **({"response_format": _response_format(request.output)} if native and request.output else {}),
-            **self._options.extra,
-        }
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The first choice of a reply."""
@@ -51,21 +27,21 @@ class ChatCodec:
             case {"choices": [{"message": dict() as message, **choice}, *_]}:
                 pass
             case {"error": {"message": said}}:  # some gateways report a failure with status 200
-                raise provider_failed(self._provider, said)
+                raise provider_failed(self.provider, said)
             case _:
-                raise malformed(self._provider, "no choices with a message")
+                raise malformed(self.provider, "no choices with a message")
         wire: Wire = {key: value for key, value in message.items() if value not in (None, [])}
         wire.setdefault("role", "assistant")
         calls: list[ToolCall] = []
         for index, item in enumerate(wire.get("tool_calls", ())):
             match item:
                 case {"function": {"name": name, **function}}:
-                    fallback = f"call_{len(self._messages)}_{index}"
+                    fallback = f"call_{len(self.items)}_{index}"
                     call = call_of(item.get("id"), name, function.get("arguments"), fallback_id=fallback)
                     item["id"] = call.call_id
                     calls.append(call)
                 case _:
-                    raise malformed(self._provider, "a tool call without a function")
+                    raise malformed(self.provider, "a tool call without a function")
         refusal = _text(message.get("refusal"))
         finish = _FINISH.get(str(choice.get("finish_reason")), "tool_calls" if calls else "stop")
         return AssistantMessage(
@@ -76,35 +52,28 @@ class ChatCodec:
             wire=(wire,),
         )
 
-    def _append(self, message: Message, tools: list[Wire], request: ProviderRequest) -> None:
-        match message:
-            case UserMessage(content):
-                role = "user" if self._messages else self._options.prompt_role
-                if not self._messages and request.output and self._options.structured_output == "prompted":
-                    content = f"{content}\n\n{output_instructions(request.output)}"
-                self._messages.append({"role": role, "content": content})
-            case AssistantMessage():
-                self._messages.append(_assistant(message))
-            case ToolMessage():
-                self._messages.append(dict(message.as_dict()))
-            case ToolsAdded(added):
-                tools.extend(_tool(spec) for spec in added)
-            case ToolsRemoved(names):
-                tools[:] = [tool for tool in tools if tool["function"]["name"] not in names]
-            case never:
-                assert_never(never)
+    def body(self, output: OutputSpec | None) -> Wire:
+        return {"messages": self.items, **({"response_format": _response_format(output)} if output else {})}
 
+    def tool(self, spec: ToolSpec) -> Wire:
+        return {
+            "type": "function",
+            "function": {
+                "name": spec.name,
+                "description": spec.description,
+                "parameters": spec.parameters,
+                "strict": spec.strict,
+            },
+        }
 
-def _tool(spec: ToolSpec) -> Wire:
-    return {
-        "type": "function",
-        "function": {
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": spec.parameters,
-            "strict": spec.strict,
-        },
-    }
+    def assistant(self, message: AssistantMessage) -> list[Wire]:
+        return [_assistant(message)]
+
+    def answer(self, message: ToolMessage) -> Wire:
+        return dict(message.as_dict())
+
+    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
+        tools[:] = [tool for tool in tools if tool["function"]["name"] not in names]
 
 
 def _response_format(output: OutputSpec) -> Wire:
