@@ -1,7 +1,7 @@
 """The small local model as an adapter."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from examples.local_model import find_weights, serve_model
@@ -12,7 +12,7 @@ __all__ = ["local_model"]
 
 
 @contextmanager
-def local_model() -> Iterator[tuple[str, OpenAIAdapter]]:
+def local_model() -> Generator[tuple[str, OpenAIAdapter]]:
     """What to call the model, and an adapter for it while the context lasts.
 
     The server cannot hold a response format and tools at once, so the output is asked for in words.

@@ -1,7 +1,7 @@
 """Which model answers: a named one, OpenAI's if there is a key, else the offline one, which is no LLM."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +25,7 @@ class Choice:
 
 
 @contextmanager
-def chosen_model(choice: Choice) -> Iterator[tuple[str, OpenAIAdapter]]:
+def chosen_model(choice: Choice) -> Generator[tuple[str, OpenAIAdapter]]:
     """What to call the model, and an adapter for it while the context lasts."""
     if choice.local:
         from .local import local_model

@@ -1,8 +1,10 @@
 """Serves a GGUF file with llama.cpp inside this process, on a free port of 127.0.0.1."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 __all__ = ["serve_model"]
 
@@ -10,13 +12,12 @@ _CONTEXT = 8192
 
 
 @contextmanager
-def serve_model(weights: Path) -> Iterator[str]:
+def serve_model(weights: Path) -> Generator[str]:
     """The base URL of an OpenAI-compatible server for `weights` while the context lasts; it asks for no key.
 
     The chat template is ours: models of this size write a fenced JSON block more reliably than their own call syntax.
     """
-    import xllamacpp
-
+    xllamacpp: Any = import_module("xllamacpp")  # Any: it says nothing of its types, and is often not installed
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.n_ctx = _CONTEXT

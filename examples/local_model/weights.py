@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
