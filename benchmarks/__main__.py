@@ -15,6 +15,7 @@ from benchmarks import (
     w3_tool_calls,
     w4_session,
     w5_transactions,
+    w6_disclosure,
     w7_serde,
     w8_memory,
 )
@@ -28,6 +29,7 @@ WORKLOADS = {
     "W3": w3_tool_calls,
     "W4": w4_session,
     "W5": w5_transactions,  # W4b too
+    "W6": w6_disclosure,
     "W7": w7_serde,
     "W8": w8_memory,
 }
@@ -73,7 +75,9 @@ def main(wanted: list[str]) -> None:
     text = f"""# What it costs
 
 Written by `make bench`: medians of CPU time, candidates taking turns. A floor is the least that plain Python needs for
-the same work; `benchmarks/` says how each is done and checks that both give the same.
+the same work; `benchmarks/` says how each is done and checks that both give the same. W6 counts instead: its floor is a
+prompt with the right sections open from the start, and fresh characters are those past what a request shares with the
+one before.
 
 {datetime.now(UTC):%Y-%m-%d}, {platform.python_implementation()} {platform.python_version()}, {platform.system()} \
 {platform.machine()}, {os.cpu_count()} cores; {versions()}.

@@ -45,6 +45,7 @@ __all__ = ["Injection", "ToolExecutionOutcome", "ToolExecutor", "Withdrawal"]
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURE = 1_000
+_NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 # Any below: results and tools of every type pass through here.
 type _Attempt = Callable[[], Any]
@@ -190,11 +191,12 @@ class ToolExecutor:
             return self._answer(call, started, None, _failure(str(error)))
         entry: JournalEntry | None = None
         if tool.effect == "at_most_once" and self._rendered.journal is not None:
-            entry, again = self._rendered.journal.enter(call.name, serde.dump_json(params))
+            entry, again = self._rendered.journal.enter(call.name, _same_call(call, params))
             if again:
                 return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
-        content = ""
+        content, visibility = "", _NO_VISIBILITY
         try:
+            visibility = self._visibility_before(params)
             with tool_transaction(self._session, (), call.name) as transaction:
                 result = yield partial(handler, params, context=self._context(call))
                 if not isinstance(result, ToolResult):
@@ -207,7 +209,7 @@ class ToolExecutor:
                 elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
                     raise _restart(result.value, params)
         except ControlFlow as signal:
-            self._answer(call, started, params, ToolResult(message=str(signal)))
+            self._answer(call, started, params, ToolResult(message=str(signal)), visibility=visibility)
             raise
         except ToolValidationError as error:  # the model's mistake, and it is told
             result, content = _failure(_text_of(error)), ""
@@ -216,7 +218,7 @@ class ToolExecutor:
             result, content = _failure(_text_of(error)), ""
         if entry is not None:
             entry.result = result
-        return self._answer(call, started, params, result, content)
+        return self._answer(call, started, params, result, content, visibility=visibility)
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
         """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
@@ -242,11 +244,11 @@ class ToolExecutor:
         result: ToolResult[Any],
         content: str = "",
         *,
+        visibility: Mapping[tuple[str, ...], SectionVisibility] = _NO_VISIBILITY,
         replayed: bool = False,
     ) -> ToolExecutionOutcome:
         """Publishes the call and gives the answer that the model gets."""
         content = sendable(content or result.message)
-        requested = _requested_sections(params)
         self._publish(
             ToolInvoked(
                 name=call.name,
@@ -257,9 +259,9 @@ class ToolExecutor:
                 seconds=perf_counter() - started,
                 prompt_name=self._prompt.name,
                 replayed=replayed,
-                requested_sections=requested,
+                requested_sections=_requested_sections(params),
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
-                current_visibility_state=self._rendered.visibility if requested else _NO_VISIBILITY,
+                current_visibility_state=visibility,
                 session_id=self._session.session_id,
             )
         )
@@ -274,6 +276,9 @@ class ToolExecutor:
             case _:
                 return ToolExecutionOutcome(call.call_id, message, result.success)
 
+    def _visibility_before(self, params: object) -> Mapping[tuple[str, ...], SectionVisibility]:
+        return self._rendered.visibility_now() if _requested_sections(params) else _NO_VISIBILITY
+
     def _context(self, call: ToolCall) -> ToolContext:
         return ToolContext(
             prompt=self._prompt,
@@ -286,7 +291,12 @@ class ToolExecutor:
         )
 
 
-_NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
+def _same_call(call: ToolCall, params: object) -> str:
+    """What calls with the same arguments have in common: their params, or the model's own text where JSON fails."""
+    try:
+        return serde.dump_json(params)
+    except SerdeError:
+        return call.arguments
 
 
 def _text_of(error: Exception) -> str:

@@ -95,32 +95,16 @@ class CloseSectionResult:
     opened_by: str
 
 
-class _Sections:
-    """What the tools share: the scene as it is when the model calls, and finding a section by its key."""
+def _find(scene: Scene, key: str) -> SectionNode | None:
+    """The enabled section that `key` names; a disabled one is as unknown as one that does not exist."""
+    node = scene.registry.find(key)
+    return node if node is not None and scene.is_enabled(node) else None
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._seen = session_overrides(scene.session)
 
-    def now(self) -> Scene:
-        """The scene with what has been opened since the prompt was rendered; the newer request wins."""
-        live = session_overrides(self._scene.session)
-        if live is self._seen:
-            return self._scene
-        opened = {path: shown for path, shown in live.items() if self._seen.get(path) is not shown}
-        return self._scene.opening(opened)
-
-    @staticmethod
-    def find(scene: Scene, key: str) -> SectionNode | None:
-        """The enabled section that `key` names; a disabled one is as unknown as one that does not exist."""
-        node = scene.registry.find(key)
-        return node if node is not None and scene.is_enabled(node) else None
-
-    @staticmethod
-    def summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...]:
-        """The summarized ancestors of `node`, from the root down."""
-        above = scene.registry.ancestors(node)
-        return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
+def _summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...]:
+    """The summarized ancestors of `node`, from the root down."""
+    above = scene.registry.ancestors(node)
+    return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
 
 
 def create_read_section_handler(
@@ -138,7 +122,7 @@ def create_read_section_handler(
     `current_visibility` are the overrides in force at the render. The answer's content is what the prompt would show
     were the section `FULL`; its tools are those of all sections that are then `FULL`.
     """
-    scene = Scene(
+    rendered = Scene(
         registry=registry,
         params=param_lookup,
         visibility=current_visibility.overrides,
@@ -146,26 +130,29 @@ def create_read_section_handler(
         session=session,
         disclosure=disclosure,
     )
-    sections = _Sections(scene)
 
     def read_section(params: ReadSectionParams, *, context: ToolContext) -> ToolResult[ReadSectionResult]:  # noqa: ARG001 - every handler takes it
-        scene = sections.now()
-        node = sections.find(scene, params.section_key)
+        scene = rendered.now()
+        node = _find(scene, params.section_key)
         if node is None:
             return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
-        above = sections.summarized_above(scene, node)
+        above = _summarized_above(scene, node)
         shown = not above and scene.visibility_of(node) is SectionVisibility.FULL
         opened_scene = scene.opening({node.path: SectionVisibility.FULL})
         written = opened_scene.write(opened_scene.visits(node.index, node.end))
         if shown:
             return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content=written.text))
         opened: dict[SectionPath, None] = {}
-        if written.tools:  # enough overrides to show the section and to keep its tools where they are
-            owners = (registry.tool_paths[tool.name] for tool in written.tools)
-            opened = dict.fromkeys((*(one.path for one in above), node.path, *owners))
+        tools = written.tools
+        if tools:  # enough overrides to show the section and to keep its tools where they are
+            opened = dict.fromkeys((*(one.path for one in above), node.path))
+            if above:  # these open too, and so their tools come along
+                around = scene.opening(dict.fromkeys(opened, SectionVisibility.FULL))
+                tools = around.tools(around.visits(above[0].index, above[0].end))
+            opened.update(dict.fromkeys(registry.tool_paths[tool.name] for tool in tools))
         return ToolResult(
             message=f"Content of section '{params.section_key}':",
-            value=ReadSectionResult(written.text, tuple(written.tools), tuple(opened)),
+            value=ReadSectionResult(written.text, tuple(tools), tuple(opened)),
         )
 
     return Tool(
@@ -178,23 +165,23 @@ def create_read_section_handler(
     )
 
 
-def create_open_sections_handler(scene: Scene) -> Tool[OpenSectionsParams, object]:
+def create_open_sections_handler(rendered: Scene) -> Tool[OpenSectionsParams, object]:
     """The `open_sections` tool for one rendered prompt: it raises `VisibilityExpansionRequired` or refuses the call."""
-    sections = _Sections(scene)
 
     def open_sections(params: OpenSectionsParams, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
-        scene = sections.now()
+        scene = rendered.now()
         wanted: dict[SectionPath, SectionNode] = {}
         for key in params.section_keys:
-            node = sections.find(scene, key)
+            node = _find(scene, key)
             if node is None:
                 raise ToolValidationError(f"Unknown section key: '{key}'")
             wanted[node.path] = node
         for node in wanted.values():
-            missing = [one.key for one in sections.summarized_above(scene, node) if one.path not in wanted]
+            above = _summarized_above(scene, node)
+            missing = [one.key for one in above if one.path not in wanted]
             if missing:
                 raise ToolValidationError(f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first.")
-            if scene.visibility_of(node) is SectionVisibility.FULL:
+            if not above and scene.visibility_of(node) is SectionVisibility.FULL:
                 raise ToolValidationError(f"Section '{node.key}' is already expanded.")
         if not wanted:
             raise ToolValidationError("section_keys is empty: name at least one summarized section.")
@@ -214,19 +201,18 @@ def create_open_sections_handler(scene: Scene) -> Tool[OpenSectionsParams, objec
     )
 
 
-def create_close_section_handler(scene: Scene) -> Tool[CloseSectionParams, CloseSectionResult]:
+def create_close_section_handler(rendered: Scene) -> Tool[CloseSectionParams, CloseSectionResult]:
     """The `close_section` tool for one rendered prompt: it takes back what the model opened in this session."""
-    sections = _Sections(scene)
 
     def close_section(params: CloseSectionParams, *, context: ToolContext) -> ToolResult[CloseSectionResult]:
-        scene = sections.now()
-        node = sections.find(scene, params.section_key)
+        scene = rendered.now()
+        node = _find(scene, params.section_key)
         if node is None:
             raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
         opened = session_overrides(context.session).get(node.path) is SectionVisibility.FULL
-        if not opened or sections.summarized_above(scene, node):
+        if not opened or _summarized_above(scene, node):
             raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
-        tools = scene.write(scene.visits(node.index, node.end)).tools
+        tools = scene.tools(scene.visits(node.index, node.end))
         context.session.dispatch(SetVisibilityOverride(path=node.path, visibility=SectionVisibility.SUMMARY))
         names = tuple(tool.name for tool in tools)
         return ToolResult(
@@ -248,9 +234,15 @@ def create_close_section_handler(scene: Scene) -> Tool[CloseSectionParams, Close
 def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closable: bool = False) -> tuple[AnyTool, ...]:
     """The disclosure tools that the `summarized` sections need, `open_sections` first, `close_section` last.
 
-    `close_section` comes in where the template allows it and something is or can be opened.
+    `close_section` comes in where the template allows it and something is or can be opened; what is closed can be
+    opened again.
     """
-    needed = {disclosure_tool(scene.disclosure, node) for node in summarized}
+    opened = [
+        node
+        for path, visibility in session_overrides(scene.session).items()
+        if closable and visibility is SectionVisibility.FULL and (node := scene.registry.get_section(path))
+    ]
+    needed = {disclosure_tool(scene.disclosure, node) for node in (*summarized, *opened)}
     tools: list[AnyTool] = []
     if OPEN_SECTIONS in needed:
         tools.append(create_open_sections_handler(scene))
@@ -265,6 +257,6 @@ def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closabl
                 disclosure=scene.disclosure,
             )
         )
-    if closable and (summarized or SectionVisibility.FULL in session_overrides(scene.session).values()):
+    if closable and (summarized or opened):
         tools.append(create_close_section_handler(scene))
     return tuple(tools)

@@ -47,7 +47,7 @@ class RenderedPrompt[Out](Specialised):
     deadline: Deadline | None = None
     prompt: "Prompt[Out] | None" = None
     journal: ToolJournal | None = None
-    registry: RegistrySnapshot
+    scene: Scene = field(repr=False)
     visits: tuple[Visit, ...] = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
 
@@ -62,9 +62,21 @@ class RenderedPrompt[Out](Specialised):
         return None if self.structured_output is None else self.structured_output.container
 
     @property
+    def registry(self) -> RegistrySnapshot:
+        """The tree that was rendered."""
+        return self.scene.registry
+
+    @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
         """What each shown section was rendered as; hidden and disabled ones are absent."""
         return {node.path: visibility for node, _, visibility in self.visits}
+
+    def visibility_now(self) -> Mapping[SectionPath, SectionVisibility]:
+        """As `visibility`, with what the model has opened and closed since the prompt was rendered."""
+        scene = self.scene.now()
+        if scene is self.scene:
+            return self.visibility
+        return {node.path: visibility for node, _, visibility in scene.visits()}
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
@@ -109,7 +121,7 @@ class PromptRenderer[Out](Specialised):
         `visibility_overrides` beat those of the session, which beat the sections' own selectors. Raises
         `PromptRenderError` with the section's path.
         """
-        visibility = session_overrides(session)
+        seen = visibility = session_overrides(session)
         if visibility_overrides:
             visibility = {**visibility, **visibility_overrides}
         scene = Scene(
@@ -118,6 +130,7 @@ class PromptRenderer[Out](Specialised):
             visibility=visibility,
             bodies=overrides or NOTHING,
             session=session,
+            seen=seen,
             disclosure=self.disclosure,
         )
         visits = scene.visits()
@@ -134,7 +147,7 @@ class PromptRenderer[Out](Specialised):
             tool_param_descriptions=descriptions,
             deadline=deadline,
             prompt=prompt,
-            registry=self.registry,
+            scene=scene,
             visits=tuple(visits),
             lengths=tuple(map(len, parts)),
         )

@@ -42,10 +42,11 @@ class Written(NamedTuple):
 class Scene:
     """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
 
-    `visibility` holds the overrides in force, `bodies` override bodies by path. Not changed once made.
+    `visibility` holds the overrides in force, `bodies` override bodies by path, `seen` the overrides that the session
+    held when the prompt was rendered. Not changed once made.
     """
 
-    __slots__ = ("bodies", "disclosure", "params", "registry", "session", "visibility")
+    __slots__ = ("bodies", "disclosure", "params", "registry", "seen", "session", "visibility")
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class Scene:
         visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
         bodies: Mapping[SectionPath, str] = NOTHING,
         session: StateView | None = None,
+        seen: Mapping[SectionPath, SectionVisibility] | None = None,
         disclosure: Disclosure = Disclosure.READ,
     ) -> None:
         self.registry = registry
@@ -63,6 +65,7 @@ class Scene:
         self.visibility = visibility
         self.bodies = bodies
         self.session = session
+        self.seen = session_overrides(session) if seen is None else seen
         self.disclosure = disclosure
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
@@ -73,8 +76,16 @@ class Scene:
             visibility={**self.visibility, **visibility},
             bodies=self.bodies,
             session=self.session,
+            seen=self.seen,
             disclosure=self.disclosure,
         )
+
+    def now(self) -> "Scene":
+        """This scene with what has been opened and closed since the prompt was rendered; the newer request wins."""
+        live = session_overrides(self.session)
+        if live is self.seen:
+            return self
+        return self.opening({path: shown for path, shown in live.items() if self.seen.get(path) is not shown})
 
     def visits(self, start: int = 0, end: int | None = None) -> list[Visit]:
         """The sections shown among `registry.sections[start:end]`, in order.
@@ -142,6 +153,11 @@ class Scene:
                 ) from error
             parts.append(f"{node.heading}\n\n{body}" if body else node.heading)
         return Written(parts, tools, summarized)
+
+    @staticmethod
+    def tools(visits: Sequence[Visit]) -> "list[AnyTool]":
+        """The tools of the visited sections, without their text."""
+        return [tool for node, _, visibility in visits if visibility is SectionVisibility.FULL for tool in node.tools]
 
     def is_enabled(self, node: SectionNode) -> bool:
         """Whether the section and all those above it are enabled, at whatever visibility."""

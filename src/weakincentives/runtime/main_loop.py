@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from ..adapters.core import OutputT, PromptResponse, ProviderAdapter, publisher
-from ..adapters.errors import LimitError
+from ..adapters.errors import LimitError, PromptEvaluationError
 from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, utc_now
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool_journal import ToolJournal
+from ..prompt.walk import session_overrides
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride
 from .events import VisibilityExpanded
 
@@ -95,6 +96,9 @@ class MainLoop(Generic[OutputT]):
                 )
             except VisibilityExpansionRequired as signal:
                 run.expand(signal)
+            except PromptEvaluationError as error:
+                run.tell_spent(error)
+                raise
             else:
                 return run.finish(response)
 
@@ -121,6 +125,9 @@ class MainLoop(Generic[OutputT]):
                 )
             except VisibilityExpansionRequired as signal:
                 run.expand(signal)
+            except PromptEvaluationError as error:
+                run.tell_spent(error)
+                raise
             else:
                 return run.finish(response)
 
@@ -144,6 +151,8 @@ class _Run[Out]:
         self._session = session
         self._publish = publisher(session, bus)
         self._overrides = dict(overrides or {})
+        self._seen = session_overrides(session)
+        self._requested: set[SectionPath] = set()
         self._journal = ToolJournal()
         self._expansions: list[Expansion] = []
         self._spent = Spent()
@@ -159,6 +168,10 @@ class _Run[Out]:
     def rendered(self) -> RenderedPrompt[Out]:
         """The prompt as the next evaluation opens with it."""
         self._journal.rewind()
+        live = session_overrides(self._session)
+        for path, visibility in live.items():  # what the model has opened and closed beats what the caller asked for
+            if path in self._requested or self._seen.get(path) is not visibility:
+                self._overrides[path] = visibility
         rendered = self._prompt.render(
             session=self._session, visibility_overrides=self._overrides or None, deadline=self.deadline
         )
@@ -184,7 +197,12 @@ class _Run[Out]:
         )
         for path, visibility in signal.requested_overrides.items():
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
-        self._overrides.update(signal.requested_overrides)
+        self._requested.update(signal.requested_overrides)
+
+    def tell_spent(self, error: PromptEvaluationError) -> None:
+        """Adds what the evaluations before took to an error of the last one."""
+        spent = self._spent
+        error.at(usage=spent.usage + error.usage, turns=spent.calls + error.turns, transcript=error.transcript)
 
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """The result of the whole execution."""

@@ -74,10 +74,14 @@ class ResponsesCodec(Codec):
 
     def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
         tools[:] = _without(tools, names)
-        for item in self.items:  # the items that brought them: the cached prefix ends there
-            if item.get("type") == "additional_tools":
+        kept: list[Wire] = []
+        for item in self.items:
+            if item.get("type") == "additional_tools":  # what brought them changes, and the cached prefix ends there
                 item["tools"] = _without(item["tools"], names)
-        self.items[:] = [item for item in self.items if item.get("tools") != []]
+                if not item["tools"]:
+                    continue
+            kept.append(item)
+        self.items[:] = kept
 
 
 def _without(tools: list[Wire], names: frozenset[str]) -> list[Wire]:

@@ -1,0 +1,547 @@
+"""The disclosure tools, called as a model calls them: what they answer, refuse, raise, and leave in the session."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import FrozenInstanceError, dataclass, field, fields
+from typing import Any
+
+import pytest
+
+from support.agents import Args, answers, recorded, tool
+from weakincentives import serde
+from weakincentives.adapters.transcript import AssistantMessage, ToolMessage
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+    VisibilityExpansionRequired,
+)
+from weakincentives.prompt.progressive_disclosure import (
+    OpenSectionsParams,
+    ReadSectionParams,
+    ReadSectionResult,
+    create_read_section_handler,
+)
+from weakincentives.runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+# Any: the keywords of a section, whichever a test wants; tools and children of every type.
+def shown(key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any) -> MarkdownSection[Any]:
+    return MarkdownSection(
+        title=key.title(), key=key, template=f"All about {key}.", tools=tools, children=children, **more
+    )
+
+
+def hidden(
+    key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any
+) -> MarkdownSection[Any]:
+    return shown(key, *tools, children=children, **{"summary": f"{key} in short.", "visibility": SUMMARY, **more})
+
+
+def of(*sections: Section[Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False) -> Prompt[Any]:
+    return Prompt(ns="tests", key="disclosure", sections=sections, disclosure=disclosure, closable=closable)
+
+
+def named(name: str) -> Tool[Any, Any]:
+    return tool(name=name)
+
+
+def read(*keys: str) -> AssistantMessage:
+    """One turn that reads these sections."""
+    return call(*(("read_section", {"section_key": key}) for key in keys))
+
+
+def opening(*keys: str, reason: str = "need it") -> AssistantMessage:
+    return call(("open_sections", {"section_keys": keys, "reason": reason}))
+
+
+def closing(key: str) -> AssistantMessage:
+    return call(("close_section", {"section_key": key}))
+
+
+@dataclass
+class Run:
+    """One evaluation on an adapter with dynamic tools, and what came of it."""
+
+    prompt: Prompt[Any]
+    turns: Sequence[AssistantMessage]
+    session: Session = field(default_factory=Session)
+    overrides: dict[SectionPath, SectionVisibility] = field(default_factory=dict)
+    dynamic: bool = True
+
+    def __post_init__(self) -> None:
+        self.injected = recorded(self.session.bus, ToolsInjected)
+        self.withdrawn = recorded(self.session.bus, ToolsWithdrawn)
+        self.invoked = recorded(self.session.bus, ToolInvoked)
+        self.adapter = ScriptedAdapter[Any]([*self.turns, say("done")], dynamic_tools=self.dynamic)
+        rendered = self.prompt.render(session=self.session, visibility_overrides=self.overrides)
+        self.answers: list[ToolMessage] = answers(self.adapter.evaluate(rendered, session=self.session).transcript)
+
+    @property
+    def said(self) -> list[str]:
+        return [answer.content for answer in self.answers]
+
+    @property
+    def tools(self) -> list[list[str]]:
+        """Names of the prompt's own tools in each request."""
+        return [
+            [name for name in request.tool_names if not name.endswith(("_section", "_sections"))]
+            for request in self.adapter.requests
+        ]
+
+    @property
+    def visibility(self) -> dict[SectionPath, SectionVisibility]:
+        latest = self.session[VisibilityOverrides].latest()
+        return {} if latest is None else dict(latest.overrides)
+
+
+def expansion(prompt: Prompt[Any], turn: AssistantMessage, *, dynamic: bool = True) -> VisibilityExpansionRequired:
+    """What leaves `evaluate` when the model says `turn`."""
+    with pytest.raises(VisibilityExpansionRequired) as caught:
+        ScriptedAdapter[Any]([turn], dynamic_tools=dynamic).evaluate(prompt, session=Session())
+    return caught.value
+
+
+# --- The tools themselves
+
+
+def test_the_params_are_frozen_slotted_and_described() -> None:
+    # PD-09, PD-10, DT-08
+    asked: Any = OpenSectionsParams(section_keys=("a",), reason="why")
+    with pytest.raises(FrozenInstanceError):
+        asked.reason = "other"
+    assert not hasattr(asked, "__dict__")
+    untyped: Any = OpenSectionsParams
+    for arguments in ({"reason": "why"}, {"section_keys": ("a",)}):
+        with pytest.raises(TypeError):
+            untyped(**arguments)
+    texts = {one.name: one.metadata["description"] for one in fields(OpenSectionsParams)}
+    assert "dot notation" in texts["section_keys"]
+    assert "'parent.child'" in texts["section_keys"]
+    schema = serde.json_schema(OpenSectionsParams)
+    assert {name: one["description"] for name, one in schema["properties"].items()} == texts
+    assert schema["required"] == ["section_keys", "reason"]
+    assert schema["properties"]["reason"]["maxLength"] == 256  # U-07
+    reading = serde.json_schema(ReadSectionParams)
+    assert (list(reading["properties"]), reading["required"]) == (["section_key"], ["section_key"])
+
+
+def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
+    # DT-09, DT-12
+    result: Any = ReadSectionResult("text")
+    assert (result.content, result.expanded_tools, result.render()) == ("text", (), "text")
+    with pytest.raises(FrozenInstanceError):
+        result.content = "other"
+    assert not hasattr(result, "__dict__")
+
+
+def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
+    # DT-10, PD-06
+    prompt = of(hidden("context"))
+    made = create_read_section_handler(
+        registry=prompt.template.registry, current_visibility=VisibilityOverrides(), param_lookup={}, session=None
+    )
+    rendered = prompt.render().tools[-1]
+    for one in (made, rendered):
+        assert (one.name, one.description) == ("read_section", "Read the full content of a summarized section.")
+        assert not one.accepts_overrides
+    [opener] = of(hidden("context"), disclosure=Disclosure.OPEN).render().tools
+    assert (opener.name, opener.accepts_overrides) == ("open_sections", False)
+
+
+@pytest.mark.parametrize(
+    ("disclosure", "names"),
+    [
+        (Disclosure.READ, ["first", "last", "read_section"]),
+        (Disclosure.OPEN, ["first", "last", "open_sections"]),
+        (Disclosure.SPLIT, ["first", "last", "open_sections", "read_section"]),
+    ],
+)
+def test_the_tool_stands_last_where_something_is_summarized_and_only_then(
+    disclosure: Disclosure, names: list[str]
+) -> None:
+    # PD-01 to PD-05, PD-07, PD-08, DT-05 to DT-07, C-22
+    sections = [
+        shown("a", named("first")),
+        hidden("context", named("inner")),
+        hidden("prose", visibility=lambda: SUMMARY),
+        hidden("off", enabled=lambda: False),
+        shown("b", named("last")),
+    ]
+    prompt = of(*sections, disclosure=disclosure)
+
+    def tools(*opened: str) -> list[str]:
+        return [one.name for one in prompt.render(visibility_overrides={(key,): FULL for key in opened}).tools]
+
+    assert tools() == names
+    assert tools("context", "prose") == ["first", "inner", "last"]
+    assert tools() == names
+    assert of(sections[0], sections[3], disclosure=disclosure).render().tools[1:] == ()
+
+
+@pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
+def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
+    # what the session holds open can be closed, so the tool that opens it again is there before
+    disclosure = Disclosure.OPEN if name == "open_sections" else Disclosure.READ
+    session = Session()
+    session.dispatch(SetVisibilityOverride(path=("context",), visibility=FULL))
+    kept = of(hidden("context"), disclosure=disclosure, closable=True).render(session=session)
+    assert name in [one.name for one in kept.tools]
+    assert of(hidden("context"), disclosure=disclosure).render(session=session).tools == ()
+    assert of(shown("context"), disclosure=disclosure, closable=True).render().tools == ()
+
+
+# --- read_section
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_section_without_tools_is_answered_and_nothing_changes(dynamic: bool) -> None:  # noqa: FBT001 - a case
+    # DT-11, DT-12, DT-16, C-21
+    run = Run(of(hidden("context")), [read("context")], dynamic=dynamic)
+    assert run.said == ["Content of section 'context':\n\n## 1. Context\n\nAll about context."]
+    assert run.answers[0].success
+    assert run.session[VisibilityOverrides].all() == ()
+    assert run.injected == []
+    assert run.withdrawn == []
+
+
+def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> None:
+    # DT-13, DT-17 to DT-19, DT-22, DT-23, DT-31, DT-33, C-16, C-20
+    section = hidden(
+        "context",
+        named("own"),
+        children=[
+            shown("open", named("deep")),
+            shown("off", named("off"), enabled=lambda: False),
+            hidden("sub", named("sub")),
+        ],
+    )
+    run = Run(of(shown("task", named("first")), section), [read("context"), call(("own", {}), ("deep", {}))])
+    assert run.tools == [["first"], ["first", "own", "deep"], ["first", "own", "deep"]]
+    assert run.said[1:] == ["ok", "ok"]
+    assert '"context.sub"' in run.said[0]
+    assert "Tool(" not in run.said[0]
+    [event] = run.injected
+    assert (event.tool_names, event.section_key) == (("own", "deep"), "context")
+    assert event.session_id == run.session.session_id
+    assert run.visibility == {("context",): FULL, ("context", "open"): FULL}
+    first, second = (request.messages for request in run.adapter.requests[:2])
+    assert second[: len(first)] == first
+    [value] = [event.result.value for event in run.invoked if event.name == "read_section"]
+    assert [one.name for one in value.expanded_tools] == ["own", "deep"]
+    after = run.prompt.render(session=run.session)
+    assert [one.name for one in after.tools] == ["first", "own", "deep", "read_section"]
+
+
+def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
+    # DT-24, U-11
+    prompt = of(hidden("a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])]))
+    run = Run(prompt, [read("a.b.c")])
+    assert "#### 1.1.1. C\n\nAll about c." in run.said[0]
+    assert run.tools[1] == ["outer", "inner"]  # what opens around it brings its tools too, as a restart would
+    assert run.visibility == {("a",): FULL, ("a", "b", "c"): FULL}
+    text = prompt.render(session=run.session).text
+    assert "All about c." in text
+    error = expansion(prompt, read("a.b.c"), dynamic=False)
+    assert error.requested_overrides == run.visibility
+
+
+@pytest.mark.parametrize("disclosure", Disclosure)
+@pytest.mark.parametrize("key", ["nope", "Context", "context.", "off", "off.inside", "", "context.nope"])
+def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, key: str) -> None:
+    # DT-14, U-12, PD-18, PD-36
+    off = hidden("off", named("off"), children=[hidden("inside")], enabled=lambda: False)
+    prompt = of(hidden("context", named("own")), hidden("prose"), off, disclosure=disclosure)
+    turn = opening(key) if disclosure is Disclosure.OPEN else read(key)
+    run = Run(prompt, [turn])
+    assert [answer.content for answer in run.answers] == [f"Unknown section key: '{key}'"]
+    assert [answer.success for answer in run.answers] == [False]
+    assert run.invoked[0].result.value is None
+    assert run.visibility == {}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("how", ["override", "session", "own"])
+def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:  # noqa: FBT001 - a case
+    # DT-30, C-17
+    section = shown("context", named("own")) if how == "own" else hidden("context", named("own"))
+    session = Session()
+    if how == "session":
+        session.dispatch(SetVisibilityOverride(path=("context",), visibility=FULL))
+    given: dict[SectionPath, SectionVisibility] = {("context",): FULL} if how == "override" else {}
+    run = Run(of(section, hidden("other")), [read("context")], session, given, dynamic=dynamic)
+    assert run.said == ["Section is already expanded.\n\n## 1. Context\n\nAll about context."]
+    assert run.answers[0].success
+    assert run.invoked[0].result.value.expanded_tools == ()
+    assert run.injected == []
+    assert len(run.adapter.requests) == 2
+
+
+def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
+    # DT-30
+    run = Run(of(hidden("context", named("own"))), [read("context"), read("context")])
+    assert run.said[1] == "Section is already expanded.\n\n## 1. Context\n\nAll about context."
+    assert run.tools == [[], ["own"], ["own"]]
+    assert len(run.injected) == 1
+
+
+def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    # DT-20, DT-21, DT-31, U-09
+    with caplog.at_level(logging.INFO, "weakincentives.adapters.tool_executor"):
+        run = Run(of(hidden("context", named("own"), named("two"))), [read("context", "context")])
+    assert run.tools == [[], ["own", "two"]]
+    records = [(one.levelname, one.getMessage()) for one in caplog.records]
+    warning = ("WARNING", "Skipping duplicate tool during injection")
+    assert records == [("INFO", "Injected tools from section expansion"), warning, warning]
+    told: list[Any] = list(caplog.records)
+    assert (told[0].section_key, told[0].tool_count, told[0].tool_names) == ("context", 2, ["own", "two"])
+    assert [one.tool_name for one in told[1:]] == ["own", "two"]
+    assert [event.tool_names for event in run.injected] == [("own", "two")]
+
+
+def test_a_tool_revealed_in_a_turn_is_unknown_until_the_next() -> None:
+    # U-17
+    turn = call(("read_section", {"section_key": "context"}), ("own", {}))
+    run = Run(of(hidden("context", named("own"))), [turn, call(("own", {}))])
+    assert run.said[1].startswith("Unknown tool 'own'.")
+    assert run.said[2] == "ok"
+
+
+def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then() -> None:
+    inner = hidden("inner", named("deep"))
+    run = Run(of(hidden("outer", named("own"), children=[inner])), [read("outer"), read("outer.inner"), read("outer")])
+    assert run.tools[1:3] == [["own"], ["own", "deep"]]
+    assert run.said[2].startswith("Section is already expanded.")
+    assert "All about inner." in run.said[2]
+
+
+def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own() -> None:
+    # DT-27, DT-28, PD-15, PD-16
+    error = expansion(of(hidden("context", named("own"))), read("context"), dynamic=False)
+    assert error.args == ("Section expansion requires restart",)
+    assert error.requested_overrides == {("context",): FULL}
+    assert (error.reason, error.section_keys) == ("Adapter does not support dynamic tools", ("context",))
+    assert str(error).endswith("sections: context. Reason: Adapter does not support dynamic tools")
+
+
+def test_reading_a_section_renders_its_subtree_alone() -> None:
+    """Held by counting: what `read_section` costs does not grow with the prompt around the section."""
+    written: list[SectionPath] = []
+
+    class Counted(MarkdownSection[Args]):
+        def render_body(self, params: Args | None, *, path: SectionPath) -> str:
+            written.append(path)
+            return super().render_body(params, path=path)
+
+        def render_summary(self, params: Args | None, *, path: SectionPath) -> str:
+            written.append((*path, "summary"))
+            return super().render_summary(params, path=path)
+
+        def whole_template(self, heading: str) -> None:
+            """None, so that each rendering goes through `render_body`."""
+
+    def counted(key: str, *children: Section[Any], summary: str | None = None) -> Counted:
+        visibility = FULL if summary is None else SUMMARY
+        return Counted(title=key, key=key, template=key, summary=summary, visibility=visibility, children=children)
+
+    around = [counted(f"other{number}", counted("child")) for number in range(50)]
+    section = counted("s", counted("x", counted("deep")), counted("y", counted("hidden"), summary="y"), summary="s")
+    rendered = of(*around, section).render()
+    written.clear()
+    ScriptedAdapter[Any]([read("s"), say()]).evaluate(rendered, session=Session())
+    assert written == [("s",), ("s", "x"), ("s", "x", "deep"), ("s", "y", "summary")]
+
+
+def test_a_section_of_a_megabyte_opens() -> None:
+    # PD-37
+    big = MarkdownSection(title="Big", key="big", template="x" * 1_000_000, summary="big", visibility=SUMMARY)
+    assert len(Run(of(big), [read("big")]).said[0]) > 1_000_000
+    assert expansion(of(big, disclosure=Disclosure.OPEN), opening("big")).section_keys == ("big",)
+
+
+# --- open_sections
+
+
+def opened(*sections: Section[Any]) -> Prompt[Any]:
+    return of(*sections, disclosure=Disclosure.OPEN)
+
+
+def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None:
+    # PD-11, PD-14, PD-15, PD-17, PD-21, DT-35
+    prompt = opened(hidden("a", named("own")), shown("b", children=[hidden("c")]))
+    error = expansion(prompt, opening("a", "b.c", reason="why"))
+    assert error.requested_overrides == {("a",): FULL, ("b", "c"): FULL}
+    assert (error.reason, error.section_keys) == ("why", ("a", "b.c"))
+    assert str(error) == "Visibility expansion required for sections: a, b.c. Reason: why"
+    assert error.__cause__ is None
+    text = prompt.render(visibility_overrides=error.requested_overrides).text
+    assert "All about a." in text
+    assert "All about c." in text
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 1000])
+def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
+    # PD-12, U-07
+    assert len(expansion(opened(hidden("a")), opening("a", reason="r" * length)).reason) == min(length, 256)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["nope"], "Unknown section key: 'nope'"),
+        (["a", "nope"], "Unknown section key: 'nope'"),
+        (["nope", "a"], "Unknown section key: 'nope'"),
+        (["shown"], "Section 'shown' is already expanded."),
+        (["a", "shown"], "Section 'shown' is already expanded."),
+        (["overridden"], "Section 'overridden' is already expanded."),
+        (["a.b"], "Section 'a.b' is inside 'a': open 'a' first."),
+        (["a.b.c", "a"], "Section 'a.b.c' is inside 'a.b': open 'a.b' first."),
+        ([], "section_keys is empty: name at least one summarized section."),
+    ],
+)
+def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], message: str) -> None:
+    # PD-18 to PD-20, U-11, C-17
+    prompt = opened(hidden("a", children=[hidden("b", children=[hidden("c")])]), shown("shown"), hidden("overridden"))
+    run = Run(prompt, [opening(*keys)], overrides={("overridden",): FULL})
+    assert run.said == [message]
+    assert not run.answers[0].success
+    assert run.visibility == {}
+
+
+@pytest.mark.parametrize("child", [shown, hidden])
+@pytest.mark.parametrize("keys", [["parent", "parent.child"], ["parent.child", "parent"]])
+def test_a_section_opens_together_with_the_summarized_one_around_it(child: Any, keys: list[str]) -> None:
+    # U-11: a section of a summarized parent is not shown, whatever its own visibility
+    prompt = opened(hidden("parent", children=[child("child")]))
+    error = expansion(prompt, opening(*keys))
+    assert error.requested_overrides == {("parent",): FULL, ("parent", "child"): FULL}
+    assert "All about child." in prompt.render(visibility_overrides=error.requested_overrides).text
+
+
+def test_a_key_named_twice_opens_once() -> None:
+    error = expansion(opened(hidden("a")), opening("a", "a"))
+    assert (error.requested_overrides, error.section_keys) == ({("a",): FULL}, ("a", "a"))
+
+
+@pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
+def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
+    # U-10
+    prompt = of(hidden("a.b"), shown("c", children=[hidden("d.e")]), disclosure=disclosure)
+    assert '"c.d.e"' in prompt.render().text
+    if disclosure is Disclosure.OPEN:
+        wanted = {("a.b",): FULL, ("c", "d.e"): FULL}
+        assert expansion(prompt, opening("a.b", "c.d.e")).requested_overrides == wanted
+    else:
+        assert [answer.success for answer in Run(prompt, [read("a.b", "c.d.e")]).answers] == [True, True]
+
+
+# --- Events
+
+
+@pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
+def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Disclosure) -> None:
+    # PD-34, PD-35, C-12
+    prompt = of(
+        shown("task"),
+        hidden("context", named("own"), children=[hidden("inner")]),
+        hidden("off", enabled=lambda: False),
+        disclosure=disclosure,
+    )
+    session = Session()
+    seen = recorded(session.bus, ToolInvoked)
+    turn = opening("context", reason="why") if disclosure is Disclosure.OPEN else read("context")
+    with pytest.raises(VisibilityExpansionRequired):
+        ScriptedAdapter[Any]([turn], dynamic_tools=False).evaluate(prompt, session=session)
+    [event] = seen
+    assert event.requested_sections == ("context",)
+    assert event.reason == ("why" if disclosure is Disclosure.OPEN else "")
+    assert event.current_visibility_state == {("task",): FULL, ("context",): SUMMARY}
+
+
+def test_the_event_says_how_things_stood_before_each_request() -> None:
+    # PD-35: what an earlier turn opened or closed is counted
+    prompt = of(hidden("a", named("own"), children=[hidden("b")]), hidden("c"), closable=True)
+    run = Run(prompt, [read("a"), read("c"), closing("a"), read("c")])
+    states = [event.current_visibility_state for event in run.invoked]
+    closed = {("a",): SUMMARY, ("c",): SUMMARY}
+    opened = {("a",): FULL, ("a", "b"): SUMMARY, ("c",): SUMMARY}
+    assert states == [closed, opened, opened, closed]
+
+
+def test_other_tools_say_nothing_of_visibility() -> None:
+    run = Run(of(shown("task", named("own")), hidden("a")), [call(("own", {}))])
+    assert run.invoked[0].params == Args()
+    assert run.invoked[0].requested_sections == ()
+    assert run.invoked[0].current_visibility_state == {}
+
+
+# --- close_section
+
+
+def test_closing_is_off_unless_the_template_allows_it() -> None:
+    run = Run(of(hidden("a", named("own"))), [read("a"), closing("a")])
+    assert run.said[1].startswith("Unknown tool 'close_section'.")
+    assert [one.name for one in of(hidden("a"), closable=True).render().tools] == ["read_section", "close_section"]
+
+
+def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() -> None:
+    prompt = of(
+        shown("task", named("first")), hidden("a", named("own"), children=[shown("b", named("deep"))]), closable=True
+    )
+    turns = [read("a"), closing("a"), call(("own", {}), ("deep", {})), read("a"), call(("own", {}))]
+    run = Run(prompt, turns)
+    assert run.tools == [
+        ["first"],
+        ["first", "own", "deep"],
+        ["first"],
+        ["first"],
+        ["first", "own", "deep"],
+        ["first", "own", "deep"],
+    ]
+    assert run.said[1] == "Closed section 'a'."
+    assert run.said[2] == "Tool 'own' is closed; call read_section with key 'a' first."
+    assert run.said[3] == "Tool 'deep' is closed; call read_section with key 'a' first."
+    assert run.said[4].startswith("Content of section 'a':")
+    assert run.said[5] == "ok"
+    assert [event.tool_names for event in run.withdrawn] == [("own", "deep")]
+    assert [event.tool_names for event in run.injected] == [("own", "deep")] * 2
+    assert run.visibility[("a",)] is FULL
+
+
+def test_what_the_session_holds_open_can_be_closed_and_read_again() -> None:
+    session = Session()
+    session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
+    run = Run(of(hidden("a", named("own")), closable=True), [closing("a"), call(("own", {})), read("a")], session)
+    assert run.said[1] == "Tool 'own' is closed; call read_section with key 'a' first."
+    assert run.said[2].startswith("Content of section 'a':")
+    assert run.tools == [["own"], [], [], ["own"]]
+
+
+def test_a_closed_section_shows_its_summary_in_the_next_render() -> None:
+    prompt = of(hidden("a", named("own")), closable=True)
+    run = Run(prompt, [read("a"), closing("a")])
+    assert prompt.render(session=run.session).text == prompt.render().text
+
+
+@pytest.mark.parametrize("key", ["nope", "task", "b", "a.inner", "off"])
+def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
+    prompt = of(
+        shown("task", named("own")),
+        hidden("a", children=[hidden("inner")]),
+        hidden("b"),
+        hidden("off", enabled=False),
+        closable=True,
+    )
+    run = Run(prompt, [closing(key)])
+    assert not run.answers[0].success
+    assert run.said[0] in (f"Unknown section key: '{key}'", f"Section '{key}' is not one that you opened.")
+    assert run.visibility == {}
