@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import openai
 import pytest
 
 from support.agents import Args, Note, recorded, tool
@@ -250,9 +251,10 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
     kind = OpenAIAdapter[Any] if disclosure is Disclosure.OPEN else Static
     with (
         ScriptedServer(Say(calls=(Call("probe"), wanted, Call("probe")))) as server,
+        openai.OpenAI(base_url=server.openai_url, api_key="sk-test") as client,  # the traceback would keep it open
         pytest.raises(VisibilityExpansionRequired) as caught,
     ):
-        run(adapter(server, kind, api=api), manual(disclosure=disclosure), session)
+        run(adapter(server, kind, api=api, client=client), manual(disclosure=disclosure), session)
     assert type(caught.value) is VisibilityExpansionRequired
     assert caught.value.__cause__ is None
     assert caught.value.requested_overrides[("more",)] is FULL
