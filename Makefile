@@ -115,5 +115,5 @@ $(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stam
 
 # The lower ends of the ranges in pyproject.toml, over what the tests need anyway.
 $(VENV)/.oldest-stamp: $(VENV)/.test-stamp
-	@$(PIP) install 'pydantic==2.12.0' 'openai==2.54.0'
+	@$(PIP) install 'pydantic==2.14.0' 'openai==2.54.0'
 	@touch $@
