@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import inf
 from typing import Literal
 
 __all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "utc_now"]
@@ -97,7 +96,7 @@ class Budget:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             bound = getattr(self, name)
-            if bound is not None and not 0 <= bound < inf:  # NaN fails this too
+            if bound is not None and not 0 <= bound < float("inf"):  # NaN fails this too
                 raise ValueError(f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded")
 
     def exceeded(self, spent: Spent, *, before: Literal["request", "tool call"]) -> str | None:

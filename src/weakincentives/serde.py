@@ -6,8 +6,6 @@ enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arr
 both ways. A value that stands where a type says no more than `Any` is dumped as it would be on its own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -78,7 +76,7 @@ def _dump_faults(error: Exception) -> list[Fault]:
 
 
 @overload
-def parse[T](of: TypeForm[T], data: object, *, allow_extra: bool = False) -> T: ...
+def parse[T](of: "TypeForm[T]", data: object, *, allow_extra: bool = False) -> T: ...
 @overload
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object: ...
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
@@ -92,7 +90,7 @@ def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
 
 
 @overload
-def parse_json[T](of: TypeForm[T], text: str | bytes, *, allow_extra: bool = False) -> T: ...
+def parse_json[T](of: "TypeForm[T]", text: str | bytes, *, allow_extra: bool = False) -> T: ...
 @overload
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object: ...
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
@@ -109,7 +107,7 @@ def json_schema(of: Any) -> JsonSchema:  # Any: types of every form, unions and 
 
 
 # Any below: TypeAdapter is made from types known only at run time.
-def _parse(of: object, validate: Callable[[pydantic.TypeAdapter[Any]], object], *, allow_extra: bool) -> object:
+def _parse(of: object, validate: Callable[["pydantic.TypeAdapter[Any]"], object], *, allow_extra: bool) -> object:
     adapter = _adapter(of, allow_extra=allow_extra)
     try:
         return validate(adapter)
@@ -138,7 +136,7 @@ def _name(of: object) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _adapter(of: Any, *, allow_extra: bool = False) -> pydantic.TypeAdapter[Any]:
+def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
     import pydantic
     from pydantic_core import CoreConfig, SchemaSerializer
 
@@ -230,7 +228,7 @@ def _unexpected(wanted: str) -> Exception:
 _PLAIN = frozenset({str, int, float, bool, type(None), object})  # a bare `object` is left to pydantic to refuse
 
 
-def _dump_any(value: object, info: pydantic.SerializationInfo) -> object:
+def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
     """`value` as it is dumped on its own; pydantic's guess leaves sets unsorted and annotations unread."""
 
     # Any: containers and items of every type.
@@ -254,7 +252,7 @@ def _dump_any(value: object, info: pydantic.SerializationInfo) -> object:
 
 
 @lru_cache(maxsize=4096)
-def _own_adapter(kind: Any) -> pydantic.TypeAdapter[Any] | None:
+def _own_adapter(kind: Any) -> "pydantic.TypeAdapter[Any] | None":
     """`None` for a class that pydantic knows as little as a subclass of `str`: its values are left to its guess."""
     try:
         return _adapter(kind)
@@ -280,7 +278,7 @@ def _schema(of: Any) -> JsonSchema:
 
 
 @lru_cache(maxsize=1)
-def _schema_generator() -> type[pydantic.json_schema.GenerateJsonSchema]:
+def _schema_generator() -> "type[pydantic.json_schema.GenerateJsonSchema]":
     from pydantic.json_schema import GenerateJsonSchema
 
     class Tidy(GenerateJsonSchema):
