@@ -10,7 +10,7 @@ import pytest
 
 from examples.docs_assistant.library import Library
 from examples.docs_assistant.models import Choice, chosen_model
-from examples.docs_assistant.prompt import assistant, bound_params
+from examples.docs_assistant.prompt import Answer, assistant, bound_params
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import Session
@@ -20,7 +20,7 @@ QUESTIONS = json.loads((ROOT / "tests/data/demo_questions.json").read_text(encod
 WANTED = 0.9  # 18 of 20
 
 
-def ask(question: str, library: Library, session: Session) -> PromptResponse[object]:
+def ask(question: str, library: Library, session: Session) -> PromptResponse[Answer]:
     with chosen_model(Choice()) as (_, adapter):
         return adapter.evaluate(assistant(library).bind(*bound_params(library, question)), session=session)
 
