@@ -1,6 +1,7 @@
 """OpenAI's Responses: neutral values to items and back, without a wire."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,14 @@ from weakincentives.adapters.codec import CodecOptions, decoded
 from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.tool_spec import OutputSpec, tool_to_spec
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from weakincentives.adapters.transcript import (
+    AssistantMessage,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
 from weakincentives.limits import TokenUsage
 
 SPEC = tool_to_spec(tool())
@@ -87,6 +95,19 @@ def test_later_tools_stand_in_the_conversation_where_that_is_wanted() -> None:
     assert body["input"][1:] == [
         {"type": "additional_tools", "role": "developer", "tools": [{**WIRE_TOOL, "name": "late"}]},
         {"role": "user", "content": "More."},
+    ]
+
+
+def test_removed_tools_leave_the_item_that_brought_them_and_an_emptied_item_goes() -> None:
+    talk = Talk(codec(tools_in_conversation=True), "Go.", SPEC)
+    other = replace(LATE, name="other")
+    talk.say(ToolsAdded((LATE, other)), ToolsAdded((replace(LATE, name="alone"),)))
+    talk.request()
+    talk.say(ToolsRemoved(("late", "alone", "probe")))
+    body = encoded(talk.request())
+    assert "tools" not in body
+    assert body["input"][1:] == [
+        {"type": "additional_tools", "role": "developer", "tools": [{**WIRE_TOOL, "name": "other"}]}
     ]
 
 

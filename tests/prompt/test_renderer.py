@@ -585,3 +585,9 @@ def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
     assert prompt.render().text.endswith("['a']")
     listing.items.append("b")
     assert prompt.render().text.endswith("['a', 'b']")
+
+
+def test_a_title_is_put_in_the_heading_as_it_is() -> None:
+    title = "100% of $5, %s and ${who}"
+    template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title=title, key="t", template="50% $$")])
+    assert template.render().text == f"## 1. {title}\n\n50% $"

@@ -210,6 +210,16 @@ def test_what_the_model_closed_stays_closed_when_another_section_opens(dynamic_t
     assert own == ["last"]
 
 
+def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again() -> None:
+    session = Session()
+    session[VisibilityOverrides].seed(VisibilityOverrides({("more",): FULL}))
+    adapter = static(call(("close_section", {"section_key": "more"})), read("rest"), say("done"))
+    MainLoop(adapter).execute(manual(closable=True), session=session, visibility_overrides={("more",): FULL})
+    assert overrides(session) == {("more",): SUMMARY, ("rest",): FULL}
+    own = [name for name in adapter.requests[-1].tool_names if not name.endswith("_section")]
+    assert own == ["last"]
+
+
 def test_state_that_tools_wrote_before_the_restart_is_kept_and_later_calls_are_not_run() -> None:
     # PD-23, PD-24, C-13
     def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
