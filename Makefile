@@ -20,7 +20,8 @@ PY = $(VENV)/bin/python
 # Ask for little on standard output; errors still show.
 PIP = $(PY) -m pip --disable-pip-version-check -qq
 CODE = $(wildcard src tests examples benchmarks conftest.py)
-TESTS = $(PY) -m pytest $(if $(COVERAGE),--cov --cov-report term) $(PYTEST_ARGS)
+# By file, since the code blocks of a page share a namespace.
+TESTS = $(PY) -m pytest -n auto --dist loadfile $(if $(COVERAGE),--cov --cov-report term) $(PYTEST_ARGS)
 # One argument whatever it holds, quotes and dollars included.
 QUESTION = $(if $(value Q),'$(subst ','\'',$(value Q))')
 
@@ -30,7 +31,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 # ------------------------------------------------------------------------------------------------------- to look
 
@@ -56,6 +57,18 @@ test: $(VENV)/.test-stamp ## run the tests, the documents' code blocks included
 test-oldest: ## what touches pydantic and the openai SDK, against the oldest of each that we accept
 	@$(MAKE) --no-print-directory .venv-oldest/.oldest-stamp VENV=.venv-oldest
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTEST_ARGS="-k 'openai or serde' $(PYTEST_ARGS)"
+
+.PHONY: test-adapters
+test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own
+	@for sdk in litellm claude; do \
+		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk && \
+		.venv-$$sdk/bin/python -m pytest tests/adapters/$$sdk* $(PYTEST_ARGS) || exit; \
+	done
+
+.PHONY: test-durable
+test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
+	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
+	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/durable-runs.md docs/many-workers.md $(PYTEST_ARGS)
 
 .PHONY: static
 static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers
@@ -102,14 +115,23 @@ $(VENV)/.demo-stamp: EXTRAS = openai
 $(VENV)/.demo-stamp: GROUP = demo
 $(VENV)/.local-stamp: EXTRAS = openai,local
 $(VENV)/.local-stamp: GROUP = demo
-$(VENV)/.test-stamp: EXTRAS = openai
+$(VENV)/.test-stamp: EXTRAS = openai,cli
 $(VENV)/.test-stamp: GROUP = test
-$(VENV)/.check-stamp: EXTRAS = openai
+$(VENV)/.check-stamp: EXTRAS = openai,cli
 $(VENV)/.check-stamp: GROUP = check
+# With the SDK's version pinned: pip tries many minutes to find the newest one that fits all the rest.
+$(VENV)/.litellm-stamp: EXTRAS = litellm
+$(VENV)/.litellm-stamp: GROUP = run
+$(VENV)/.litellm-stamp: PIN = litellm==1.106.2
+$(VENV)/.durable-stamp: EXTRAS = durable
+$(VENV)/.durable-stamp: GROUP = durable
+$(VENV)/.claude-stamp: EXTRAS = claude-agent-sdk
+$(VENV)/.claude-stamp: GROUP = run
+$(VENV)/.claude-stamp: PIN = claude-agent-sdk==0.2.187
 
-$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp: pyproject.toml | $(VENV)/.made-stamp
+$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp: pyproject.toml | $(VENV)/.made-stamp
 	@echo "Installing what '$(GROUP)' needs into $(VENV) (once, and when pyproject.toml changes)"
-	@$(PIP) install --editable '.[$(EXTRAS)]' --group $(GROUP) || { \
+	@$(PIP) install --editable '.[$(EXTRAS)]' --group $(GROUP) $(PIN) || { \
 		echo "Could not install into $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
 	@touch $@
 

@@ -4,23 +4,32 @@ Fixtures do not live here; they stand beside the tests that need them. Sybil's b
 must hold for them as well happens when this module is imported.
 """
 
+import atexit
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterable
-from doctest import ELLIPSIS
+from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from types import ModuleType
 
 from hypothesis import settings
-from sybil import Document, Region, Sybil
+from sybil import Document, Example, Region, Sybil
 from sybil.document import PythonDocStringDocument
-from sybil.parsers.markdown import PythonCodeBlockParser
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
 # --- This machine: no proxies, no keys and no addresses of the person who runs the tests.
 for _name in list(os.environ):
     if _name.upper().startswith(("ANTHROPIC_", "OPENAI_")) or _name.upper().endswith("_PROXY"):
         del os.environ[_name]
+
+# Nor certificates: no test goes where they are asked for, and reading the system's takes each client 50 ms.
+os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
 
 def _stay_here(event: str, args: tuple[object, ...]) -> None:
@@ -44,15 +53,21 @@ settings.register_profile("house", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 
-# --- Documents: every ```python block runs, in order, in one namespace a file.
+# --- Documents: every ```python block runs, in order, in one namespace a file; so does every ```console block.
 class _Page(Document):
     """A Markdown file whose blocks run in a module of their own.
 
-    A real module, so that classes defined in a block can be pickled and their annotations resolved.
+    A real module, so that classes defined in a block can be pickled and their annotations resolved. Commands run in
+    `folder`, which holds the Python blocks that start with a comment such as `# shop.py` as files.
     """
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text, path)
+        self.folder = Path(mkdtemp())
+        atexit.register(rmtree, self.folder, ignore_errors=True)
+        (self.folder / ".weakincentives").mkdir()  # as the top of a repository has it
+        for name, source in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            (self.folder / name).write_text(source, encoding="utf-8")
         relative = Path(path).relative_to(Path(__file__).parent).with_suffix("")
         module = ModuleType("page_" + "_".join(relative.parts).replace("-", "_"))
         sys.modules[module.__name__] = module
@@ -67,9 +82,37 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
     return (region for region in _blocks(document) if isinstance(region.parsed, str))
 
 
+def _run_commands(example: Example) -> str | None:
+    """Runs each `$ wink …` or `$ python …` of a console block as a process and compares what it prints.
+
+    There `...` stands for anything.
+    """
+    assert isinstance(example.document, _Page)  # noqa: S101 - parsers are given to pages alone
+    python = f'python() {{ "{sys.executable}" "$@"; }}; '
+    wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
+    path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])
+    for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", f"{example.parsed}\n", re.MULTILINE):
+        done = subprocess.run(  # noqa: S603 - commands of our own pages
+            ["/bin/sh", "-c", wink + command],
+            cwd=example.document.folder,
+            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if not OutputChecker().check_output(shown.strip(), done.stdout.strip(), ELLIPSIS | NORMALIZE_WHITESPACE):
+            return f"{command!r} printed\n{done.stdout}"
+    return None
+
+
+# Pages whose commands need DBOS, which `make test-durable` has.
+collect_ignore = [] if find_spec("dbos") else ["docs/durable-runs.md", "docs/many-workers.md"]
+
 pytest_collect_file = (
     Sybil(
-        parsers=[_blocks],
+        parsers=[_blocks, CodeBlockParser("console", _run_commands)],
         patterns=["*.md"],
         document_types={".md": _Page},
     )

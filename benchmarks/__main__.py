@@ -18,6 +18,7 @@ from benchmarks import (
     w6_disclosure,
     w7_serde,
     w8_memory,
+    w9_files,
 )
 from benchmarks.measure import Row
 
@@ -32,6 +33,7 @@ WORKLOADS = {
     "W6": w6_disclosure,
     "W7": w7_serde,
     "W8": w8_memory,
+    "W9": w9_files,
 }
 HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
 JUDGED = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}

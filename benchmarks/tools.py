@@ -9,7 +9,7 @@ from time import process_time
 from typing import Any
 
 from benchmarks.measure import MICRO, ROUNDS, Row
-from weakincentives.adapters.core import LoopAdapter, PromptResponse
+from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse
 from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, RenderedPrompt, Tool
@@ -18,7 +18,7 @@ from weakincentives.runtime.session import Session
 
 
 @dataclass(frozen=True)
-class Replies:
+class Replies(Conversation):
     """The conversation of an `Instant` adapter: the replies in order, at once, and the CPU time of each question."""
 
     replies: Sequence[AssistantMessage]

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.measure import Row
 from weakincentives.adapters.codec import Codec, CodecOptions
-from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.core import Conversation, LoopAdapter
 from weakincentives.adapters.inner_loop import ProviderRequest
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded
@@ -79,7 +79,7 @@ OPENED: Mapping[SectionPath, SectionVisibility] = {(f"matter-{i}",): SectionVisi
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Conversation):
     """Uses the tool of each wanted section in turn and reads the section first where the tool is not there.
 
     What it did before a restart it does not know, so it does it again.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from weakincentives import serde
-from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.core import Conversation, LoopAdapter
 from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.adapters.transcript import AssistantMessage, ToolCall
 from weakincentives.prompt import (
@@ -182,7 +182,7 @@ def echo(params: Echo, *, context: ToolContext) -> ToolResult[Echo]:
     return ToolResult("heard", params)
 
 
-class Instant(LoopAdapter[Any]):  # Any: prompts of every output
+class Instant(LoopAdapter[Any], Conversation):  # Any: prompts of every output
     """Calls `echo_0` for as many turns as `calls` says, at no cost of its own, and is then done."""
 
     def __init__(self, calls: int) -> None:

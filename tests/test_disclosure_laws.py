@@ -142,11 +142,10 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: 
 
     before = render({})
     handler: Any = create_read_section_handler(
-        registry=prompt.registry,
+        registry=before.registry,
         current_visibility=VisibilityOverrides(visibility),
         param_lookup=by_type,
         session=None,
-        bodies=bodies,
         disclosure=disclosure,
     ).handler
     for node in prompt.registry.sections:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -85,6 +86,8 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
     modules = [path for path in PACKAGE.rglob("*.py") if CODE.search(path.read_text())]
     pages = [path for path in PAGES if CODE.search(path.read_text())]
     wanted = {where(path) for path in (*pages, *modules)}
+    if find_spec("dbos") is None:  # then conftest.py leaves these to `make test-durable`
+        wanted -= {"docs/durable-runs.md", "docs/many-workers.md"}
     listing = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *sorted(wanted)],
         cwd=ROOT,
@@ -103,8 +106,12 @@ def test_the_table_of_faults_lists_every_code() -> None:
             match node:
                 case ast.Call(func=ast.Name("request_fault"), args=[_, ast.Constant(str(code)), *_]):
                     codes.add(code)
-                case ast.keyword("code", ast.Constant(str(code))):
-                    codes.add(code)
+                case ast.Call(func=ast.Name(kind), keywords=keywords) if kind.endswith("Error"):
+                    codes.update(
+                        repr(one.value.value).strip("'")
+                        for one in keywords
+                        if one.arg == "code" and isinstance(one.value, ast.Constant)
+                    )
                 case _:
                     pass
     assert sorted(first_cells(ROOT / "docs/adapters.md", "Faults")) == sorted(codes)

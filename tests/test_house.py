@@ -20,8 +20,8 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 PROJECT = (ROOT / "pyproject.toml").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-# Python runs (conftest.py); a line of sh that says `make` is checked below; the others are nothing to run.
-LANGUAGES = {"python", "sh", "text", "json", "toml", "mermaid", "markdown"}
+# Python and console run (conftest.py); a line of sh that says `make` is checked below; the others are nothing to run.
+LANGUAGES = {"python", "console", "sh", "text", "json", "toml", "yaml", "mermaid", "markdown"}
 
 
 def where(path: Path) -> str:
@@ -81,9 +81,10 @@ def test_no_code_block_escapes_the_test_run(page: Path) -> None:
     """Sybil finds blocks by its own pattern; CommonMark says which there are."""
     found = fences(page)
     assert {language for language, _ in found} <= LANGUAGES
-    python = [source for language, source in found if language == "python"]
     document = Document(page.read_text(), str(page))
-    assert [str(r.parsed) for r in CodeBlockParser("python", lambda _: None)(document)] == python
+    for run in ("python", "console"):
+        blocks = [source for language, source in found if language == run]
+        assert [str(r.parsed) for r in CodeBlockParser(run, lambda _: None)(document)] == blocks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=where)

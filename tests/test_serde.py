@@ -4,12 +4,14 @@ import json
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
 from pathlib import Path
+from time import process_time
 from typing import Annotated, Any, Literal, get_args
 
 import jsonschema_rs
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from support.typed_values import SCALARS, TEXT, Colour, Kind, Level, Tree, applied, dataclass_kinds, kinds, typed_values
 from weakincentives import serde
 from weakincentives.errors import Fault, SerdeError
-from weakincentives.serde import dump_json, json_schema, parse, parse_json
+from weakincentives.serde import dump_json, json_schema, line_matcher, parse, parse_json
 
 
 @dataclass
@@ -278,7 +280,7 @@ def test_any_text_parses_or_is_a_fault(text: str | bytes) -> None:
         memoryview(b"x"),
         {(1, 2): {3}, frozenset(): 1},
     ],
-    ids=repr,
+    ids=lambda value: re.sub(r" at 0x\w+", "", repr(value)),  # the same in each process
 )
 def test_what_json_cannot_hold_is_refused_wherever_it_stands(value: object) -> None:
     for holder in (value, [value], {"key": value}, Bag(value), Box([value]), (1, {"key": Bag([value])})):
@@ -433,5 +435,49 @@ def test_a_value_of_a_class_that_pydantic_does_not_know_is_dumped_as_what_it_is_
     assert dump([Words("x"), {"key": Words("y")}]) == ["x", {"key": "y"}]
 
 
+# ------------------------------------------------------------------------------------------------------ line_matcher
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("b", "abc", True),
+        ("^b", "abc", False),
+        (r"\d{2}$", "a12", True),
+        ("", "", True),
+        ("É", "é", False),
+        (".", "\n", False),
+    ],
+)
+def test_a_line_matcher_searches_anywhere(pattern: str, text: str, *, found: bool) -> None:
+    assert line_matcher(pattern)(text) is found
+
+
+def test_a_line_matcher_can_ignore_case() -> None:
+    assert line_matcher("É|x", ignore_case=True)("é")
+    assert line_matcher("a|B", ignore_case=True)("b")
+
+
+def test_a_line_matcher_takes_linear_time() -> None:
+    started = process_time()
+    assert not line_matcher("(a+)+$")("a" * 100_000 + "b")
+    assert process_time() - started < 1
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "(?=a)", "(?<!a)b", r"(a)\1", "a{1000}{1000}{1000}", "*"])
+def test_a_pattern_that_the_engine_does_not_take_is_refused_with_the_remedy(pattern: str) -> None:
+    with pytest.raises(ValueError, match="write it without look-around and back-references"):
+        line_matcher(pattern)
+
+
 def test_the_door_has_these_names() -> None:
-    assert set(serde.__all__) == {"Json", "JsonSchema", "dump", "dump_json", "json_schema", "parse", "parse_json"}
+    assert set(serde.__all__) == {
+        "Json",
+        "JsonSchema",
+        "dump",
+        "dump_json",
+        "json_schema",
+        "line_matcher",
+        "parse",
+        "parse_json",
+    }

@@ -1,7 +1,8 @@
 """The root of every exception that the library raises, and the one for data that does not fit its type.
 
     WeakIncentivesError
-    ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError
+    ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError, OverridesStoreError
+    │                           resources         ResourceError
     ├── the model must act      prompt.errors     ToolValidationError, OutputParseError
     ├── the data must change    errors            SerdeError
     ├── the provider failed     adapters.errors   PromptEvaluationError, ThrottleError

@@ -1,7 +1,7 @@
 """What an evaluation may take and has taken: deadline, budget, token usage. Plain values, no clock inside."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -76,6 +76,9 @@ class Spent:
         return Spent(self.usage + other.usage, self.calls + other.calls, self.tool_calls + other.tool_calls)
 
 
+_NOTHING = Spent()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for one that is negative or infinite.
@@ -83,7 +86,7 @@ class Budget:
     `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is wall-clock time from the
     start of the evaluation. Bounds are checked before each provider request and each tool call, `max_calls` before
     the former and `max_tool_calls` before the latter alone. Tokens count as providers report them, so the request that
-    crosses a bound is still paid for.
+    crosses a bound is still paid for. `spent` is what evaluations before have taken of the budget.
     """
 
     max_tokens: int | None = None
@@ -92,15 +95,18 @@ class Budget:
     max_calls: int | None = None
     max_tool_calls: int | None = None
     max_seconds: float | None = None
+    spent: Spent = _NOTHING
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            bound = getattr(self, name)
+            bound = None if name == "spent" else getattr(self, name)
             if bound is not None and not 0 <= bound < float("inf"):  # NaN fails this too
                 raise ValueError(f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded")
 
     def exceeded(self, spent: Spent, *, before: Literal["request", "tool call"]) -> str | None:
         """Names the first bound that leaves no room for one more request or tool call, or gives `None`."""
+        if self.spent is not _NOTHING:
+            spent += self.spent
         reached = [
             ("max_tokens", self.max_tokens, spent.usage.total_tokens),
             ("max_input_tokens", self.max_input_tokens, spent.usage.input_tokens),
@@ -114,19 +120,13 @@ class Budget:
                 return f"{name}={bound} reached with {amount}"
         return None
 
+    def tool_calls_left(self, spent: Spent) -> int | None:
+        """How many more tool calls there is room for; `None` for any number."""
+        return None if self.max_tool_calls is None else self.max_tool_calls - (self.spent + spent).tool_calls
+
     def less(self, spent: Spent) -> "Budget":
-        """What is left of this budget after `spent`; `max_seconds` is dropped, a deadline carries it."""
-
-        def left(bound: int | None, amount: int) -> int | None:
-            return None if bound is None else max(0, bound - amount)
-
-        return Budget(
-            max_tokens=left(self.max_tokens, spent.usage.total_tokens),
-            max_input_tokens=left(self.max_input_tokens, spent.usage.input_tokens),
-            max_output_tokens=left(self.max_output_tokens, spent.usage.output_tokens),
-            max_calls=left(self.max_calls, spent.calls),
-            max_tool_calls=left(self.max_tool_calls, spent.tool_calls),
-        )
+        """This budget after `spent`; `max_seconds` is dropped, a deadline carries it."""
+        return replace(self, spent=self.spent + spent, max_seconds=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
         """The deadline that `max_seconds` sets for an evaluation that starts at `now`."""

@@ -5,7 +5,8 @@
 `EventBus`                      where events are published
 `Outcome`                       a tool's result, as events carry it
 `Response`                      what evaluating a further prompt gives a tool
-`Snapshotable`                  anything that a transaction can put back
+`Snapshotable`, `Forkable`      anything that a transaction can put back, and that calls can use side by side
+`Resources`                     where a tool or a provider asks for resources
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EventBus",
+    "Forkable",
     "Outcome",
+    "Resources",
     "Response",
     "SessionProtocol",
     "SliceAccessor",
@@ -79,6 +82,29 @@ class Snapshotable(Protocol):
 
     def restore(self, snapshot: Any, /) -> None:
         """Puts back what `snapshot` captured."""
+        ...
+
+
+@runtime_checkable
+class Forkable(Snapshotable, Protocol):
+    """State that several tool calls of one turn can use at once, each as if it were alone."""
+
+    # Any: only the object that made a fork merges it.
+    def fork(self) -> Any:
+        """The same state for one call: it sees no change made elsewhere, and its own changes are seen nowhere else."""
+        ...
+
+    def merge(self, fork: Any, /) -> bool:
+        """Makes the changes of `fork` here, in their order; `False`, and no change, if what it read is out of date."""
+        ...
+
+
+class Resources(Protocol):
+    """Where resources are asked for."""
+
+    # A type is written as a callable so that type checkers accept abstract classes and protocols, too.
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        """The resource bound for the type `kind`. Raises `ResourceError` when there is none."""
         ...
 
 

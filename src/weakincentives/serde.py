@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pydantic
     from typing_extensions import TypeForm
 
-__all__ = ["Json", "JsonSchema", "dump", "dump_json", "json_schema", "parse", "parse_json"]
+__all__ = ["Json", "JsonSchema", "dump", "dump_json", "json_schema", "line_matcher", "parse", "parse_json"]
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 """What `json.loads` can give."""
@@ -318,3 +318,22 @@ def _names(schema: JsonSchema, defs: Mapping[str, JsonSchema]) -> bool:
     """Whether a schema for keys admits strings; pydantic gives that of a number for the members of an `IntEnum`."""
     wanted = defs.get(schema.get("$ref", "").rpartition("/")[2], schema)
     return all(isinstance(member, str) for member in wanted.get("enum", ()))
+
+
+def line_matcher(pattern: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
+    """Whether a text holds a match of `pattern`, in time linear in the text whatever the pattern is.
+
+    By the engine behind pydantic's string patterns, which has neither look-around nor back-references. Raises
+    `ValueError` for a pattern that it does not take.
+    """
+    from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+    flags = "(?i)" if ignore_case else ""
+    try:
+        schema = core_schema.str_schema(pattern=flags + pattern, regex_engine="rust-regex", strict=True)
+        return SchemaValidator(schema).isinstance_python
+    except SchemaError as error:
+        reason = " ".join(f"{error}".split())
+        raise ValueError(
+            f"{pattern!r:.200} is no pattern here ({reason:.300}); write it without look-around and back-references"
+        ) from error

@@ -8,9 +8,9 @@ from hypothesis import given
 
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
+from weakincentives.adapters.chat import ChatCodec
 from weakincentives.adapters.codec import CodecOptions, decoded
 from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.openai.chat import ChatCodec
 from weakincentives.adapters.tool_spec import OutputSpec, tool_to_spec
 from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
 from weakincentives.limits import TokenUsage

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, answers, ok, prompt, recorded, tool
-from weakincentives.adapters.core import LoopAdapter, PromptResponse
+from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse
 from weakincentives.adapters.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -21,7 +21,7 @@ from weakincentives.adapters.errors import (
     TurnLimitError,
 )
 from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
-from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from weakincentives.errors import WeakIncentivesError
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import ToolContext, ToolResult
@@ -323,7 +323,7 @@ def test_an_error_survives_pickling_and_copying_with_all_it_knows(kind: type[Pro
 # --- A subclass
 
 
-class Broken(LoopAdapter[Any]):
+class Broken(LoopAdapter[Any], Conversation):
     """A provider that fails in a way that its adapter did not foresee."""
 
     name = "broken"
@@ -371,3 +371,89 @@ def test_a_response_shows_itself_without_its_transcript() -> None:
     response: PromptResponse[Any] = ScriptedAdapter[Any]([say("done")]).evaluate(prompt(tool(ok)), session=Session())
     assert "transcript" not in repr(response)
     assert "done" in repr(response)
+
+
+# --- The end of a line
+
+
+class Held(LoopAdapter[Any]):
+    """Opens lines that count how often they are closed."""
+
+    def __init__(self, *replies: AssistantMessage | Exception, **options: Any) -> None:
+        super().__init__(**options)
+        self.replies = replies
+        self.lines: list[HeldLine] = []
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "HeldLine":
+        self.lines.append(HeldLine(self.replies))
+        return self.lines[-1]
+
+
+class HeldLine(Conversation):
+    """Knows one tool of the provider's own."""
+
+    def __init__(self, replies: tuple[AssistantMessage | Exception, ...]) -> None:
+        self.replies = iter(replies)
+        self.closed = 0
+        self.provider_tools = [tool(name="theirs")]
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        reply = next(self.replies)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        return self.ask(request)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def run_async(one: Held, session: Session) -> None:
+    asyncio.run(one.evaluate_async(prompt(), session=session))
+
+
+def run_stream(one: Held, session: Session) -> None:
+    list(one.stream(prompt(), session=session))
+
+
+def run_stream_async(one: Held, session: Session) -> None:
+    async def main() -> None:
+        async for _ in one.stream_async(prompt(), session=session):
+            pass
+
+    asyncio.run(main())
+
+
+def run_and_stop_early(one: Held, session: Session) -> None:
+    events = one.stream(prompt(), session=session)
+    next(events)
+    events.close()
+
+
+WAYS = [lambda one, session: one.evaluate(prompt(), session=session), run_async, run_stream, run_stream_async]
+
+
+@pytest.mark.parametrize("run", [*WAYS, run_and_stop_early])
+def test_a_line_is_closed_once_when_its_evaluation_is_done(run: Any) -> None:
+    one = Held(say("done"))
+    run(one, Session())
+    assert [line.closed for line in one.lines] == [1]
+
+
+@pytest.mark.parametrize("run", WAYS)
+@pytest.mark.parametrize("error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")])
+def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Exception) -> None:
+    one = Held(error)
+    with pytest.raises(type(error)):
+        run(one, Session())
+    assert [line.closed for line in one.lines] == [1]
+
+
+def test_tools_of_the_provider_s_own_are_called_and_told_like_others() -> None:
+    session = Session()
+    calls = AssistantMessage(tool_calls=(ToolCall("1", "theirs", "{}"),), finish="tool_calls")
+    Held(calls, say("done")).evaluate(prompt(tool()), session=session)
+    assert session[PromptRendered].all()[0].tool_names == ("probe", "theirs")
+    assert [(event.name, event.success) for event in session[ToolInvoked].all()] == [("theirs", True)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.adapters.drivers import INLINE, drive, drive_async
+from weakincentives.adapters.drivers import INLINE, Subject, drive, drive_async
 from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.inner_loop import InnerLoop, InnerLoopConfig, ProviderRequest
 from weakincentives.adapters.tool_executor import ToolExecutor
@@ -135,7 +135,7 @@ class Recording:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def reserve[T](self, name: str, /) -> Callable[[Callable[[], T]], T]:
+    def reserve[T](self, name: str, subject: Subject, /) -> Callable[[Callable[[], T]], T]:
         self.names.append(name)
         return lambda work: work()
 
@@ -173,14 +173,14 @@ def test_a_journal_may_answer_from_its_record() -> None:
             self.record = record
 
         # Any: a record holds what every kind of work gave.
-        def reserve(self, name: str, /) -> Callable[[Callable[[], Any]], Any]:
+        def reserve(self, name: str, subject: Subject, /) -> Callable[[Callable[[], Any]], Any]:
             return lambda work: self.record.pop(0)
 
     class Keeping:
         def __init__(self) -> None:
             self.record: list[Any] = []
 
-        def reserve(self, name: str, /) -> Callable[[Callable[[], Any]], Any]:
+        def reserve(self, name: str, subject: Subject, /) -> Callable[[Callable[[], Any]], Any]:
             def run(work: Callable[[], Any]) -> Any:
                 self.record.append(work())
                 return self.record[-1]
@@ -197,7 +197,7 @@ def test_a_journal_may_answer_from_its_record() -> None:
 
 
 def test_the_inline_journal_runs_the_work_at_once() -> None:
-    assert INLINE.reserve("x")(lambda: 3) == 3
+    assert INLINE.reserve("x", ())(lambda: 3) == 3
 
 
 # --- Injection

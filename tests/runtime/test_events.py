@@ -3,6 +3,7 @@
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -14,12 +15,14 @@ from weakincentives.prompt import ToolResult
 from weakincentives.runtime.events import (
     Event,
     InProcessEventBus,
+    OverridesDropped,
     PromptExecuted,
     PromptRendered,
     ProviderCalled,
     ToolInvoked,
     ToolsInjected,
     VisibilityExpanded,
+    Work,
 )
 
 
@@ -158,6 +161,7 @@ EVENTS = (
     ProviderCalled(adapter="a", turn=1, seconds=0.5),
     ToolInvoked(name="look", call_id="1", params=Note("q"), result=RESULT, content="Found.\n\n{}"),
     ToolsInjected(("one",), "section"),
+    OverridesDropped(ns="n", key="k", tag="latest", texts=("body a",)),
     VisibilityExpanded(section_keys=("a",), reason="why"),
     PromptExecuted(
         prompt_name="p", adapter="a", text="t", output=None, usage=TokenUsage(), turns=1, seconds=0.1, session_id="s"
@@ -201,3 +205,41 @@ def test_a_tool_event_succeeded_as_its_result_did() -> None:
     assert isinstance(failed, ToolInvoked)
     assert not failed.success
     assert failed.result.value is None
+
+
+# ---------------------------------------------------------------------------------------------------------- work
+
+
+def test_parts_of_a_work_are_published_only_if_somebody_wants_to_hear_of_the_end() -> None:
+    bus, heard = InProcessEventBus(), list[Work]()
+    bus.subscribe(Work, heard.append)
+    with (whole := Work(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
+        with whole.part("tool", "unheard") as gave:
+            gave("nobody keeps this")
+        whole.at_end(lambda error: None)
+        with whole.part("tool", "heard", call_id="1", text="{}") as gave:
+            gave(7)
+    assert [(work.name, work.whole, work.result) for work in heard] == [("p", None, None), ("heard", whole, 7)]
+    part = heard[1]
+    assert (part.kind, part.call_id, part.text, part.model, part.session_id) == ("tool", "1", "{}", "m", "s")
+    assert not part.heard
+
+
+@pytest.mark.parametrize("raised", [None, ValueError("no"), KeyboardInterrupt()])
+def test_the_end_of_a_work_is_told_newest_first_whatever_ends_it(
+    raised: BaseException | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, told = InProcessEventBus(), Told()
+
+    def listen(work: Work) -> None:
+        work.at_end(told.named("first"))
+        work.at_end(fail)
+        work.at_end(told.named("second"))
+
+    bus.subscribe(Work, listen)
+    with suppress(ValueError, KeyboardInterrupt), Work(bus=bus, kind="tool", name="look"):
+        if raised is not None:
+            raise raised
+    assert told.told == [("second", raised), ("first", raised)]
+    (record,) = caplog.records
+    assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Work", "fail")

@@ -1,17 +1,21 @@
-"""L3, the session's part: whatever ends a block by raising, STATE is as before it and the LOG is kept."""
+"""L3: whatever ends a block by raising, state and resources are as before it and the LOG is kept."""
 
 import asyncio
+import gc
 import logging
 import signal
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.errors import ControlFlow
+from weakincentives.ports import Resources
+from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import (
@@ -382,4 +386,189 @@ def test_a_block_that_cannot_begin_changes_nothing() -> None:
     session.dispatch("kept")
     with pytest.raises(ValueError, match="not now"), tool_transaction(session, (Shy(),)):
         session.dispatch("never")
+    assert session[str].all() == ("kept",)
+
+
+# --------------------------------------------------------------------------------- with the resources of a context
+
+
+class Handle:
+    """A resource that is closed, and says how it was told."""
+
+    def __init__(self, name: str, log: list[object]) -> None:
+        self.name = name
+        self.log = log
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.log.append((self.name, kind))
+
+
+class Second(Handle):
+    """Another kind, which stands on the first."""
+
+
+class Late(Cell):
+    """A cell that is made when it is asked for, and closed."""
+
+    def close(self) -> None:
+        self.undone.append(f"{self.name} closed at {self.value}")
+
+
+def context_of(log: list[Any], late: Late | None = None) -> ResourceContext:
+    def second(resources: Resources) -> Second:
+        resources.get(Handle)
+        return Second("second", log)
+
+    bindings: list[Binding[Any]] = [Binding(Handle, lambda _: Handle("first", log)), Binding(Second, second)]
+    if late is not None:
+        bindings.append(Binding(Late, lambda _: late))
+    return ResourceContext(ResourceRegistry.of(*bindings))
+
+
+def failing(
+    error: BaseException, resources: ResourceContext, *work: Callable[[], object], session: Session | None = None
+) -> None:
+    """A block that does all this and then raises."""
+    with tool_transaction(session or Session(), resources, "tool"):
+        for one in work:
+            one()
+        raise error
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_what_was_made_in_a_block_that_raises_is_closed_newest_first_told_of_it_and_forgotten(
+    failure: type[BaseException],
+) -> None:
+    log: list[Any] = []
+    with context_of(log) as resources:
+        with pytest.raises(failure):
+            failing(raised(failure), resources, lambda: resources.get(Second))
+        assert [name for name, _ in log] == ["second", "first"]
+        assert all(kind is not None for _, kind in log)
+        resources.get(Second)
+    assert log[2:] == [("second", None), ("first", None)]
+
+
+def test_what_was_made_before_the_block_stays() -> None:
+    log: list[Any] = []
+    with context_of(log) as resources:
+        first = resources.get(Handle)
+        with pytest.raises(ValueError, match="no"):
+            failing(ValueError("no"), resources, lambda: resources.get(Second))
+        assert [name for name, _ in log] == ["second"]
+        assert resources.get(Handle) is first
+
+
+def test_what_an_inner_block_made_and_kept_goes_with_the_outer_one_and_as_it_was_at_its_birth() -> None:
+    log: list[str] = []
+    late = Late("late", log)
+    with context_of([], late) as resources:
+
+        def inner() -> None:
+            with tool_transaction(Session(), resources):
+                resources.get(Late).value = 5
+
+        with pytest.raises(ValueError, match="outer"):
+            failing(ValueError("outer"), resources, inner, lambda: setattr(resources.get(Late), "value", 6))
+        assert log == ["late", "late closed at 0"]
+        assert late.value == 0
+
+
+def test_an_outer_rollback_amid_an_inner_block_leaves_nothing_for_it_to_keep() -> None:
+    log: list[str] = []
+    late = Late("late", log)
+    with context_of([], late) as resources, tool_transaction(Session(), resources) as outer:
+        with pytest.raises(ValueError, match="inner"):
+            failing(ValueError("inner"), resources, outer.rollback, lambda: setattr(resources.get(Late), "value", 5))
+        assert late.value == 0
+        assert log == ["late", "late closed at 0"]
+
+
+def test_a_birth_that_cannot_be_undone_is_reported_and_the_rest_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+    log: list[Any] = []
+    session = Session()
+    with context_of(log, Late("late", log, OSError)) as resources:
+        work = (lambda: session.dispatch("dropped"), lambda: resources.get(Handle), lambda: resources.get(Late))
+        with pytest.raises(ValueError, match="no") as caught:
+            failing(ValueError("no"), resources, *work, session=session)
+        assert caught.value.__notes__ == ["While undoing 'tool', 1 of 2 parts could not be put back (1 sub-exception)"]
+        assert log[:2] == ["late", "late closed at 0"]
+        assert log[2][0] == "first"
+    assert session[str].all() == ()
+    assert "Undo failed" in caplog.text
+
+
+def test_a_resource_whose_first_snapshot_fails_is_closed_and_not_given() -> None:
+    class Shy(Late):
+        def snapshot(self) -> int:
+            raise ValueError("not now")
+
+    log: list[Any] = []
+    with context_of([], Shy("shy", log)) as resources:
+        with tool_transaction(Session(), resources), pytest.raises(ValueError, match="not now"):
+            resources.get(Late)
+        assert log == ["shy closed at 0"]
+
+
+def test_nothing_is_kept_of_a_birth_once_its_block_is_over() -> None:
+    class State:
+        """What a snapshot holds."""
+
+    class Big(Late):
+        def snapshot(self) -> Any:
+            states.append(weakref.ref(state := State()))
+            return state
+
+    states: list[weakref.ref[State]] = []
+    with context_of([], Big("big", [])) as resources:
+        with tool_transaction(Session(), resources), tool_transaction(Session(), resources):
+            resources.get(Late)
+        assert len(states) == 2
+        for _ in range(10):
+            with tool_transaction(Session(), resources):
+                pass
+        gc.collect()
+        assert [state for state in states if state() is not None] == []
+
+
+def test_control_flow_keeps_what_was_made() -> None:
+    log: list[Any] = []
+    with context_of(log) as resources:
+        made: list[Handle] = []
+        with pytest.raises(Redirect):
+            failing(Redirect(), resources, lambda: made.append(resources.get(Handle)))
+        assert (resources.get(Handle) is made[0], log) == (True, [])
+
+
+def test_an_async_block_undoes_as_a_plain_one_does() -> None:
+    session, log = Session(), list[Any]()
+
+    async def work(error: BaseException) -> None:
+        async with resources, tool_transaction(session, resources, "tool"):
+            session.dispatch("x")
+            resources.get(Handle)
+            await asyncio.sleep(0)
+            raise error
+
+    resources = context_of(log)
+    for error in (ValueError("no"), asyncio.CancelledError(), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            asyncio.run(work(error))
+    assert session[str].all() == ()
+    with pytest.raises(Redirect):
+        asyncio.run(work(Redirect()))
+    assert session[str].all() == ("x",)
+    assert [name for name, _ in log] == ["first"] * 4
+
+
+def test_a_block_cannot_be_entered_within_itself() -> None:
+    session = Session()
+    block = tool_transaction(session, tag="once")
+    with block, pytest.raises(RuntimeError, match="'once' was entered already"), block:
+        raise AssertionError("entered")
+    with block:  # afterwards it may be entered again
+        session.dispatch("kept")
     assert session[str].all() == ("kept",)

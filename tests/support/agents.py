@@ -83,4 +83,4 @@ def recorded[E](bus: InProcessEventBus | Any, kind: type[E]) -> list[E]:
 def fields_but(event: Any, *left_out: str) -> Mapping[str, object]:
     """An event's fields, without those that differ from run to run."""
     skipped = {"event_id", "created_at", "seconds", "timestamp", "session_id", *left_out}
-    return {one.name: getattr(event, one.name) for one in fields(event) if one.name not in skipped}
+    return {one.name: getattr(event, one.name) for one in fields(event) if one.compare and one.name not in skipped}

@@ -187,7 +187,7 @@ class ScriptedServer:
     def __enter__(self) -> Self:
         self._listener = _Listener(self._play)
         # The poll interval bounds how long closing takes.
-        serve = partial(self._listener.serve_forever, poll_interval=0.02)
+        serve = partial(self._listener.serve_forever, poll_interval=0.005)
         self._thread = threading.Thread(target=serve, name="scripted-server")
         self._thread.start()
         return self

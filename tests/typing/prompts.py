@@ -5,6 +5,8 @@ from typing import assert_type
 
 from weakincentives import Prompt, PromptTemplate
 from weakincentives.prompt import RenderedPrompt, StructuredOutputConfig, parse_structured_output
+from weakincentives.prompt.overrides import PromptOverridesStore
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ assert_type(PromptTemplate(ns="n", key="k", structured_output=StructuredOutputCo
 assert_type(Prompt(one), Prompt[Answer])
 assert_type(Prompt(many), Prompt[list[Answer]])
 assert_type(Prompt(text), Prompt[None])
+assert_type(Prompt(one, overrides_store=LocalPromptOverridesStore(), overrides_tag="v2"), Prompt[Answer])
 assert_type(one.bind(Task("g")), Prompt[Answer])
 assert_type(many.bind().bind(Task("g")).bind(), Prompt[list[Answer]])
 assert_type(Prompt[Answer](ns="n", key="k", sections=[]), Prompt[Answer])
@@ -40,6 +43,9 @@ assert_type(
     Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Answer)).template, PromptTemplate[Answer]
 )
 assert_type(Prompt(ns="n", key="k"), Prompt[None])
+
+# The local store is one.
+store: PromptOverridesStore = LocalPromptOverridesStore()
 
 # Rendering, from the template and from the prompt.
 assert_type(one.render(Task("g")), RenderedPrompt[Answer])

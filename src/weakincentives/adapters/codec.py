@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 from ..limits import TokenUsage
 from ..serde import Json
@@ -22,6 +22,7 @@ from .transcript import (
 )
 
 __all__ = [
+    "Assembly",
     "Codec",
     "CodecOptions",
     "call_of",
@@ -53,6 +54,19 @@ class CodecOptions:
     structured_output: Literal["native", "prompted"] = "native"
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
+
+
+class Assembly(Protocol):
+    """A reply that comes in pieces."""
+
+    def add(self, event: Any) -> str:  # Any: read key by key, each checked where it matters
+        """Takes one event, given as plain JSON values; gives the text that it brings, `""` for none."""
+        ...
+
+    @property
+    def reply(self) -> object:
+        """The whole, for `Codec.decode`; `None` until there is enough of it."""
+        ...
 
 
 class Codec(ABC):
@@ -101,6 +115,13 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The reply, given as plain JSON values. Raises `PromptEvaluationError` for what is no reply."""
+
+    streaming: Wire
+    """What a request has besides when its reply is to come in pieces."""
+
+    @abstractmethod
+    def assembly(self) -> Assembly:
+        """Where the pieces of the next reply are put together."""
 
     @abstractmethod
     def body(self, output: OutputSpec | None) -> Wire:

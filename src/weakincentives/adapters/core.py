@@ -3,21 +3,25 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
-from ..runtime.events import PromptExecuted, PromptRendered, ProviderCalled
+from ..prompt.tool import AnyTool
+from ..runtime.events import OverridesDropped, PromptExecuted, PromptRendered, ProviderCalled, Work
 from ..specialised import Specialised
-from .drivers import drive, drive_async
+from .drivers import INLINE, Journal, drive, drive_async, stream, stream_async
 from .errors import PromptEvaluationError, ThrottleError
 from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
+from .streaming import Completed, StreamEvent, TextDelta
 from .tool_executor import ToolExecutor
 from .tool_spec import tool_to_spec
 from .transcript import AssistantMessage, Message, sendable
@@ -69,6 +73,11 @@ class ProviderAdapter(ABC, Generic[OutputT]):
         """Whether tools can be added to a running conversation; if not, opening a section starts evaluation again."""
         return False
 
+    @property
+    def budget(self) -> Budget | None:
+        """What holds for an evaluation that is given no budget."""
+        return None
+
     @abstractmethod
     def evaluate[Out](
         self,
@@ -105,7 +114,20 @@ class ProviderAdapter(ABC, Generic[OutputT]):
 
 
 class Conversation(Protocol):
-    """One evaluation's line to the provider; it may remember what it has encoded already."""
+    """One evaluation's line to the provider; it may remember what it has encoded already.
+
+    `provider_tools` stand for tools that the provider runs by itself.
+    """
+
+    provider_tools: Sequence[AnyTool] = ()
+
+    def close(self) -> None:
+        """Ends the line, once; by default there is nothing to end."""
+        return
+
+    async def aclose(self) -> None:
+        """As `close`, without blocking the event loop."""
+        self.close()
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         """The model's next message. Raises `PromptEvaluationError` when there is none."""
@@ -115,6 +137,20 @@ class Conversation(Protocol):
         """As `ask`, without blocking the event loop."""
         ...
 
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        """The pieces of the model's text as they come, then the whole message; by default one piece."""
+        answer = self.ask(request)
+        if answer.text:
+            yield TextDelta(answer.text)
+        yield answer
+
+    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        """As `stream`, without blocking the event loop."""
+        answer = await self.ask_async(request)
+        if answer.text:
+            yield TextDelta(answer.text)
+        yield answer
+
 
 class LoopAdapter(ProviderAdapter[OutputT]):
     """An adapter whose conversations our own inner loop drives; a subclass says how to ask its provider.
@@ -123,6 +159,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
     """
 
     name: str = "adapter"
+    model: str = ""
 
     def __init__(self, *, config: InnerLoopConfig | None = None, clock: Clock = utc_now) -> None:
         self.config = config or InnerLoopConfig()
@@ -132,9 +169,26 @@ class LoopAdapter(ProviderAdapter[OutputT]):
     def supports_dynamic_tools(self) -> bool:
         return True
 
+    @property
+    def budget(self) -> Budget | None:
+        return self.config.budget
+
     @abstractmethod
     def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
         """Opens a line to the provider for one evaluation of `rendered`."""
+
+    def seconds_left(self, deadline: Deadline | None) -> float | None:
+        """Seconds until the deadline, as a time-out: never zero; `None` without a deadline."""
+        return None if deadline is None else max(0.001, deadline.remaining(self.clock()).total_seconds())
+
+    def check_deadline(self, deadline: Deadline | None) -> None:
+        """Raises `TimeoutError` once the deadline has passed."""
+        if deadline is not None and deadline.has_passed(self.clock()):
+            raise TimeoutError
+
+    def journal(self, tools: ToolExecutor, /) -> Journal:
+        """Where `evaluate` does the work of one evaluation: at once, and without a record."""
+        return INLINE
 
     def evaluate[Out](
         self,
@@ -146,13 +200,10 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[Out]:
-        run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget)
-        try:
-            finished = drive(run.loop, run.watched(run.line.ask), run.tools, clock=self.clock)
-        except (PromptEvaluationError, VisibilityExpansionRequired) as error:
-            run.tell_progress(error)
-            raise
-        return run.response(finished)
+        with _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget) as run:
+            with run.resources, closing(run.line):
+                finished = drive(run.loop, run.ask, run.tools, journal=self.journal(run.tools), clock=self.clock)
+            return run.response(finished)
 
     async def evaluate_async[Out](
         self,
@@ -164,17 +215,60 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[Out]:
-        run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget)
-        try:
-            finished = await drive_async(run.loop, run.watched_async(run.line.ask_async), run.tools, clock=self.clock)
-        except (PromptEvaluationError, VisibilityExpansionRequired) as error:
-            run.tell_progress(error)
-            raise
-        return run.response(finished)
+        with _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget) as run:
+            async with run.resources, aclosing(run.line):
+                finished = await drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
+            return run.response(finished)
+
+    def stream[Out](
+        self,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> Generator[StreamEvent[Out]]:
+        """As `evaluate`, telling what happens while it does; the last event holds the response.
+
+        Close the generator to stop early: nothing more runs then, and what has run stays.
+        """
+        run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, streamed=True)
+        with run, run.resources, closing(run.line):
+            for event in stream(run.loop, run.ask_stream, run.tools, clock=self.clock):
+                if isinstance(event, Finished):
+                    yield Completed(run.response(event))
+                else:
+                    yield event
+
+    async def stream_async[Out](
+        self,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        """As `stream`, without blocking the event loop."""
+        run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, streamed=True)
+        with run:
+            async with (
+                run.resources,
+                aclosing(run.line),
+                aclosing(stream_async(run.loop, run.ask_stream_async, run.tools, clock=self.clock)) as events,
+            ):
+                async for event in events:
+                    if isinstance(event, Finished):
+                        yield Completed(run.response(event))
+                    else:
+                        yield event
 
 
 class _Run[Out]:
-    """What one evaluation puts together before it starts, and the events around it."""
+    """What one evaluation puts together before it starts, and the events around it. Enter it to run it."""
 
     def __init__(
         self,
@@ -185,26 +279,32 @@ class _Run[Out]:
         bus: EventBus | None,
         deadline: Deadline | None,
         budget: Budget | None,
+        streamed: bool = False,
     ) -> None:
         self._started = perf_counter()
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
         if rendered.prompt is None:
             raise ValueError("evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer")
-        self._rendered = rendered
+        self.resources = rendered.prompt.resources
+        self.line = adapter.converse(rendered)
+        offered = rendered
+        if self.line.provider_tools:
+            offered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
         self._name = rendered.prompt.name
         self._adapter_name = adapter.name
         self._session_id = session.session_id
         self._publish = publisher(session, bus)
         config = adapter.config
-        budget = budget or config.budget
+        budget = budget or adapter.budget
         own = budget and budget.deadline(adapter.clock())
         ends = [one for one in (deadline, rendered.deadline, config.deadline, own) if one]
         self.loop = InnerLoop(
             text=sendable(rendered.text),
             tools=tuple(
-                [tool_to_spec(tool, rendered.tool_param_descriptions.get(tool.name)) for tool in rendered.tools]
+                [tool_to_spec(tool, rendered.tool_param_descriptions.get(tool.name)) for tool in offered.tools]
             ),
             structured_output=rendered.structured_output,
+            param_descriptions=rendered.tool_param_descriptions,
             config=replace(
                 config,
                 supports_dynamic_tools=adapter.supports_dynamic_tools,
@@ -212,16 +312,28 @@ class _Run[Out]:
                 budget=budget,
             ),
         )
-        self.line = adapter.converse(rendered)
+        bus = session.bus if bus is None else bus
+        self.work = Work(
+            bus=bus,
+            kind="evaluation",
+            name=self._name,
+            provider=adapter.name,
+            model=adapter.model,
+            text=rendered.text,
+            streamed=streamed,
+            session_id=self._session_id,
+        )
         self.tools = ToolExecutor(
             prompt=rendered.prompt,
-            rendered=rendered,
+            rendered=offered,
             adapter=adapter,
             supports_dynamic_tools=adapter.supports_dynamic_tools,
             session=session,
-            bus=session.bus if bus is None else bus,
+            bus=bus,
             publish=self._publish,
+            work=self.work,
             deadline=self.loop.config.deadline,
+            isolated=config.parallel_tool_calls == "isolated",
         )
         template = rendered.prompt.template
         self._publish(
@@ -231,51 +343,67 @@ class _Run[Out]:
                 name=template.name,
                 adapter=adapter.name,
                 text=rendered.text,
-                tool_names=tuple([tool.name for tool in rendered.tools]),
+                tool_names=tuple([tool.name for tool in offered.tools]),
+                rendered=rendered,
                 session_id=self._session_id,
             )
         )
+        stored = rendered.overrides
+        if stored is not None and stored.stale:
+            self._publish(
+                OverridesDropped(
+                    ns=template.ns,
+                    key=template.key,
+                    tag=stored.tag,
+                    texts=tuple([str(one.id) for one in stored.stale]),
+                    session_id=self._session_id,
+                )
+            )
 
-    def watched(
-        self, ask: Callable[[ProviderRequest], AssistantMessage]
-    ) -> Callable[[ProviderRequest], AssistantMessage]:
-        """`ask`, with an event for each call."""
+    def __enter__(self) -> Self:
+        self.work.__enter__()
+        return self
 
-        def asking(request: ProviderRequest) -> AssistantMessage:
-            started = perf_counter()
-            try:
-                answer = ask(request)
-            except BaseException as error:
-                self._called(request, started, error)
-                raise
-            self._called(request, started, answer)
-            return answer
-
-        return asking
-
-    def watched_async(
-        self, ask: Callable[[ProviderRequest], Awaitable[AssistantMessage]]
-    ) -> Callable[[ProviderRequest], Awaitable[AssistantMessage]]:
-        """`ask`, with an event for each call."""
-
-        async def asking(request: ProviderRequest) -> AssistantMessage:
-            started = perf_counter()
-            try:
-                answer = await ask(request)
-            except BaseException as error:
-                self._called(request, started, error)
-                raise
-            self._called(request, started, answer)
-            return answer
-
-        return asking
-
-    def tell_progress(self, error: PromptEvaluationError | VisibilityExpansionRequired) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Tells an error how far this conversation had come; one from a tool's own evaluation knows of that only."""
         if isinstance(error, VisibilityExpansionRequired):
             error.spent = self.loop.spent
-        else:
+        elif isinstance(error, PromptEvaluationError):
             self.loop.failed(error)
+        self.work.__exit__(kind, error, trace)
+
+    def ask(self, request: ProviderRequest) -> AssistantMessage:
+        """The model's next message, with an event for the call."""
+        with _Call(self, request) as call:
+            call.answer = self.line.ask(request)
+        return call.answer
+
+    async def ask_async(self, request: ProviderRequest) -> AssistantMessage:
+        """As `ask`, without blocking the event loop."""
+        with _Call(self, request) as call:
+            call.answer = await self.line.ask_async(request)
+        return call.answer
+
+    def ask_stream(self, request: ProviderRequest) -> Iterator[TextDelta | AssistantMessage]:
+        """As `ask`, with the pieces of the message before the whole."""
+        with _Call(self, request) as call:
+            for piece in self.line.ask_stream(request):
+                if isinstance(piece, AssistantMessage):
+                    call.answer = piece
+                else:
+                    yield piece
+        yield call.answer
+
+    async def ask_stream_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        """As `ask_stream`, without blocking the event loop."""
+        with _Call(self, request) as call:
+            async with aclosing(self.line.ask_stream_async(request)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, AssistantMessage):
+                        call.answer = piece
+                    else:
+                        yield piece
+        yield call.answer
 
     def response(self, finished: Finished) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
@@ -294,7 +422,7 @@ class _Run[Out]:
                 session_id=self._session_id,
             )
         )
-        return PromptResponse(
+        response: PromptResponse[Out] = PromptResponse(
             prompt_name=self._name,
             text=finished.text,
             output=output,
@@ -302,14 +430,17 @@ class _Run[Out]:
             turns=loop.turns,
             transcript=tuple(loop.transcript),
         )
+        self.work.gave(response)
+        return response
 
-    def _called(self, request: ProviderRequest, started: float, result: AssistantMessage | BaseException) -> None:
+    def called(self, request: ProviderRequest, seconds: float, result: AssistantMessage | BaseException) -> None:
+        """Publishes what came of one call of the provider."""
         answer = result if isinstance(result, AssistantMessage) else None
         self._publish(
             ProviderCalled(
                 adapter=self._adapter_name,
                 turn=request.turn,
-                seconds=perf_counter() - started,
+                seconds=seconds,
                 usage=answer.usage if answer else TokenUsage(),
                 finish=answer.finish if answer else "",
                 tool_calls=len(answer.tool_calls) if answer else 0,
@@ -317,6 +448,33 @@ class _Run[Out]:
                 session_id=self._session_id,
             )
         )
+
+
+class _Call:
+    """One call of the provider, from which an event is made when it is over."""
+
+    __slots__ = ("_gave", "_part", "_request", "_run", "_started", "answer")
+
+    answer: AssistantMessage
+
+    def __init__(self, run: _Run[Any], request: ProviderRequest) -> None:
+        self._run = run
+        self._request = request
+
+    def __enter__(self) -> Self:
+        work = self._run.work
+        self._part = work.part("request", work.model, streamed=work.streamed)
+        self._gave = self._part.__enter__()
+        self._started = perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run.called(self._request, perf_counter() - self._started, error or self.answer)
+        if error is None:
+            self._gave(self.answer)
+        self._part.__exit__(kind, error, trace)
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from .errors import PromptEvaluationError, ThrottleError
+from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 
-__all__ = ["request_fault", "status_fault"]
+__all__ = ["deadline_fault", "request_fault", "status_fault"]
 
 _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
@@ -59,3 +59,10 @@ def status_fault(
 def request_fault(provider: str, code: str, message: str, remedy: str) -> PromptEvaluationError:
     """The error for a request that got no reply."""
     return PromptEvaluationError(message[:_MAX_MESSAGE], phase="request", code=code, provider=provider, remedy=remedy)
+
+
+def deadline_fault(provider: str) -> DeadlineExceededError:
+    """The error for a request that outlasts the deadline."""
+    return DeadlineExceededError(
+        "the deadline passed during a request", phase="limit", code="deadline", provider=provider
+    )

@@ -10,7 +10,7 @@ Limits are checked before each step is handed out. Everything in the machine is 
 between any two steps and go on from there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, assert_never
@@ -38,12 +38,14 @@ class InnerLoopConfig:
     """Rules of one conversation.
 
     `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
-    declared output is sent back.
+    declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
+    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls.
     """
 
     max_turns: int | None = 100
     max_repairs: int = 2
     supports_dynamic_tools: bool = False
+    parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
     deadline: Deadline | None = None
     budget: Budget | None = None
 
@@ -95,6 +97,7 @@ class InnerLoop:
     # Any: the machine only passes the output on.
     structured_output: StructuredOutputConfig[Any] | None = None
     config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
+    param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     transcript: list[Message] = field(default_factory=list)
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -172,7 +175,9 @@ class InnerLoop:
 
     def _next_calls(self, now: datetime) -> Step:
         self._check_limits(now, before="tool call")
-        return ToolCalls(self.pending)
+        budget = self.config.budget
+        left = None if budget is None else budget.tool_calls_left(self.spent)
+        return ToolCalls(self.pending[:left])
 
     def _request(self, now: datetime) -> ProviderRequest:
         changes = tuple([self._inject(one) if one.expanded_tools else self._withdraw(one) for one in self.changing])
@@ -202,7 +207,8 @@ class InnerLoop:
         names = tuple(tool.name for tool in outcome.expanded_tools)
         added = tuple(tool for tool in outcome.expanded_tools if tool.name not in self.available)
         if added:
-            self.transcript.append(ToolsAdded(tuple(tool_to_spec(tool) for tool in added)))
+            texts = self.param_descriptions
+            self.transcript.append(ToolsAdded(tuple(tool_to_spec(tool, texts.get(tool.name)) for tool in added)))
         duplicates = tuple(name for name in names if name in self.available)
         self.available.update(names)
         return Injection(outcome.section_key, tuple(tool.name for tool in added), duplicates, outcome)

@@ -4,22 +4,20 @@ Whatever the model or the tool does wrong becomes a failed answer. Only control 
 this module.
 """
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import copy_context
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
+from os import urandom
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
 from ..errors import ControlFlow, SerdeError
 from ..limits import Deadline
-from ..ports import EventBus, SessionProtocol
+from ..ports import EventBus, Forkable, Resources, SessionProtocol
 from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import (
     CloseSectionParams,
@@ -28,11 +26,14 @@ from ..prompt.progressive_disclosure import (
     ReadSectionParams,
     ReadSectionResult,
 )
-from ..prompt.tool import AnyTool, Evaluator, ToolContext, ToolHandler, ToolResult
+from ..prompt.registry import RESERVED_TOOL_NAMES
+from ..prompt.tool import ONCE, AnyTool, Effect, Evaluator, ToolContext, ToolHandler, ToolResult
 from ..prompt.tool_journal import JournalEntry
-from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn
+from ..resources import NotIsolatedError
+from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
+from .isolation import Isolated, call_in_thread, run_all, run_all_async, run_to_end
 from .tool_spec import without_nulls
 from .transcript import ToolCall, ToolMessage, sendable
 
@@ -56,7 +57,8 @@ class ToolExecutionOutcome:
     """What came of one tool call, and how it changes the tools of the conversation.
 
     `expanded_tools` are those of the section that was read, for which `opened` must be visible; `closed_tools` names
-    those whose section was closed, and `opened_by` the tool that opens it again.
+    those whose section was closed, and `opened_by` the tool that opens it again. `error` names the class of what made
+    the call fail, if that was an exception.
     """
 
     tool_call_id: str
@@ -67,6 +69,7 @@ class ToolExecutionOutcome:
     opened: tuple[tuple[str, ...], ...] = ()
     closed_tools: tuple[str, ...] = ()
     opened_by: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,12 @@ class Withdrawal:
 
 
 class ToolExecutor:
-    """Runs the tool calls of one evaluation, one at a time, and knows which tools are available in it."""
+    """Runs the tool calls of one evaluation, and knows which tools are available in it.
+
+    With `isolated`, calls of one turn that may be repeated run at once, each as if it were alone. A journal may set the
+    `adapter` for handlers, `key`, the next call's idempotency key, and `begun`: an earlier life of the run began the
+    next call, so one that must not run twice is answered as of unknown outcome.
+    """
 
     def __init__(
         self,
@@ -101,29 +109,95 @@ class ToolExecutor:
         session: SessionProtocol,
         bus: EventBus,
         publish: Callable[[object], None],
+        work: Work | None = None,
         deadline: Deadline | None = None,
+        isolated: bool = False,
     ) -> None:
         self._prompt = prompt
+        self._resources = prompt.resources
+        self._forkable = session if isolated and isinstance(session, Forkable) else None
         self._rendered = rendered
-        self._adapter = adapter
+        self.adapter = adapter
         self._session = session
         self._bus = bus
         self._publish = publish
+        self._work = work or Work(bus=bus, kind="evaluation", name=prompt.name)
         self._deadline = deadline
         self._dynamic = supports_dynamic_tools
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._closed: dict[str, str] = {}  # by tool name, how to get it back
+        self._held: ControlFlow | None = None
+        self._id = urandom(16).hex()
+        self._answered = 0
+        self.key = ""
+        self.begun = False
 
-    def execute(self, call: ToolCall) -> ToolExecutionOutcome:
-        """Runs `call`; an `async` handler runs to its end in an event loop of its own."""
-        flow = self._flow(call)
+    def together(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """The first of `calls` that may run at once; one of them, if they run in order."""
+        if self._forkable is None:
+            return calls[:1]
+        count = 0
+        for call in calls:
+            tool = self._tools.get(call.name)
+            if tool is None or tool.effect in ONCE or call.name in RESERVED_TOOL_NAMES:
+                break
+            count += 1
+        return calls[: max(count, 1)]
+
+    def execute_together(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
+        """Runs what `together` gave; several calls run each in a thread of its own.
+
+        When one of them raises `ControlFlow`, those before it are answered first: the next time it is raised.
+        """
+        self._raise_held()
+        if len(calls) == 1:
+            return (self.execute(calls[0]),)
+        prepared = [self._isolate(call, at) for at, call in enumerate(calls)]
+        run_all([partial(run.run, work) for _, run, work in prepared if run is not None])
+        outcomes: list[ToolExecutionOutcome] = []
+        for call, run, _ in prepared:
+            try:
+                with suppress(NotIsolatedError):
+                    outcomes.append(self.execute(call, run))
+                    continue
+                outcomes.append(self.execute(call))
+            except ControlFlow as signal:
+                self._hold(signal, outcomes)
+                break
+        return tuple(outcomes)
+
+    async def execute_together_async(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
+        """As `execute_together`, without blocking the event loop."""
+        self._raise_held()
+        if len(calls) == 1:
+            return (await self.execute_async(calls[0]),)
+        prepared = [self._isolate(call, at) for at, call in enumerate(calls)]
+        await run_all_async([partial(run.run_async, work) for _, run, work in prepared if run is not None])
+        outcomes: list[ToolExecutionOutcome] = []
+        for call, run, _ in prepared:
+            try:
+                with suppress(NotIsolatedError):
+                    outcomes.append(await self.execute_async(call, run))
+                    continue
+                outcomes.append(await self.execute_async(call))
+            except ControlFlow as signal:
+                self._hold(signal, outcomes)
+                break
+        return tuple(outcomes)
+
+    def execute(self, call: ToolCall, isolated: Isolated | None = None) -> ToolExecutionOutcome:
+        """Runs `call`; an `async` handler runs to its end in an event loop of its own.
+
+        `isolated` is the call's run beside others, which then only has to count.
+        """
+        flow = self._flow(call, isolated)
         try:
             attempt = next(flow)
             while True:
                 try:
                     result = attempt()
                     if inspect.isawaitable(result):
-                        result = _run_to_end(result)
+                        result = run_to_end(result)
                 except BaseException as error:
                     attempt = flow.throw(error)
                 else:
@@ -132,14 +206,14 @@ class ToolExecutor:
             outcome: ToolExecutionOutcome = done.value
             return outcome
 
-    async def execute_async(self, call: ToolCall) -> ToolExecutionOutcome:
+    async def execute_async(self, call: ToolCall, isolated: Isolated | None = None) -> ToolExecutionOutcome:
         """As `execute`; a plain handler runs in a thread, which a cancellation waits for before it undoes the call."""
-        flow = self._flow(call)
+        flow = self._flow(call, isolated)
         try:
             attempt = next(flow)
             while True:
                 try:
-                    result, error = await _run_in_thread(attempt)
+                    result, error = await call_in_thread(attempt)
                     if inspect.isawaitable(result):
                         result = await result
                 except BaseException as raised:
@@ -148,6 +222,29 @@ class ToolExecutor:
         except StopIteration as done:
             outcome: ToolExecutionOutcome = done.value
             return outcome
+
+    def effect_of(self, call: ToolCall) -> Effect | None:
+        """What it means to run this call again; `None` for an unknown tool."""
+        tool = self._tools.get(call.name)
+        return None if tool is None else tool.effect
+
+    def recall(self, call: ToolCall, answer: ToolMessage | None) -> None:
+        """Takes note of a call that was run elsewhere, and of its answer if there was one."""
+        try:
+            tool, _, params = self._admit(call)
+        except ToolValidationError:
+            return
+        if tool.effect in ONCE and self._rendered.journal is not None:
+            entry, _ = self._rendered.journal.enter(call.name, _same_call(call, params))
+            if answer is not None:
+                entry.result = ToolResult(answer.content, success=answer.success)
+
+    def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
+        """The tools of these names, open or not. Raises `LookupError` for one that the prompt does not have."""
+        found = [self._rendered.scene.registry.tool(name) for name in names]
+        if None in found:
+            raise LookupError(f"the prompt has no tool {names[found.index(None)]!r}")
+        return tuple([tool for tool in found if tool is not None])
 
     def apply(self, change: Injection | Withdrawal) -> None:
         """Makes a change of the available tools effective, now that the turn is over."""
@@ -182,23 +279,64 @@ class ToolExecutor:
             )
             self._publish(ToolsInjected(injection.added, injection.section_key, session_id=self._session.session_id))
 
-    def _flow(self, call: ToolCall) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
+    def _hold(self, signal: ControlFlow, outcomes: Sequence[ToolExecutionOutcome]) -> None:
+        if not outcomes:
+            raise signal
+        self._held = signal
+
+    def _raise_held(self) -> None:
+        if self._held is not None:
+            raise self._held
+
+    def _isolate(self, call: ToolCall, at: int) -> tuple[ToolCall, Isolated | None, _Attempt]:
+        """The call with forks to run it on and its handler bound to them; nothing to run where it is not admitted."""
+        try:
+            _, handler, params = self._admit(call)
+        except ToolValidationError:
+            return call, None, _nothing
+        assert self._forkable is not None  # noqa: S101 - else no calls run at once
+        run = Isolated(self._forkable, self._resources, self._part(call))
+        context = self._context(call, run.resources, run.session, run.session.bus_for(self._bus), at)
+        return call, run, partial(handler, params, context=context)
+
+    def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
+        return self._work.part("tool", call.name, call_id=call.call_id, text=call.arguments)
+
+    def _flow(self, call: ToolCall, isolated: Isolated | None) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
+        """The steps around the handler, and word of it to who listens; what ran beside others has told already."""
+        steps = self._steps(call, isolated)
+        return self._told(call, steps) if isolated is None and self._work.heard else steps
+
+    def _told(
+        self, call: ToolCall, steps: Generator[_Attempt, Any, ToolExecutionOutcome]
+    ) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
+        with self._part(call) as gave:
+            outcome = yield from steps
+            gave(outcome)
+        return outcome
+
+    def _steps(self, call: ToolCall, isolated: Isolated | None) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
         """The steps around the handler, which the caller runs where this yields."""
-        started = perf_counter()
+        started = perf_counter() - (isolated.seconds if isolated else 0)
         try:
             tool, handler, params = self._admit(call)
         except ToolValidationError as error:
-            return self._answer(call, started, None, _failure(str(error)))
+            return self._answer(call, started, None, _failure(str(error)), error=error)
         entry: JournalEntry | None = None
-        if tool.effect == "at_most_once" and self._rendered.journal is not None:
+        if tool.effect in ONCE and self._rendered.journal is not None:
             entry, again = self._rendered.journal.enter(call.name, _same_call(call, params))
-            if again:
+            if again or self.begun:
                 return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
         content, visibility = "", _NO_VISIBILITY
+        raised: Exception | None = None
         try:
             visibility = self._visibility_before(params)
-            with tool_transaction(self._session, (), call.name) as transaction:
-                result = yield partial(handler, params, context=self._context(call))
+            with (
+                self._resources.for_call() as resources,
+                tool_transaction(self._session, resources, call.name) as transaction,
+            ):
+                context = self._context(call, resources, self._session, self._bus)
+                result = yield isolated.replay if isolated else partial(handler, params, context=context)
                 if not isinstance(result, ToolResult):
                     raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
                 content = result.content()
@@ -208,17 +346,18 @@ class ToolExecutor:
                     transaction.rollback()
                 elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
                     raise _restart(result.value, params)
+                resources.close()  # what they do then is the call's doing
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)), visibility=visibility)
             raise
         except ToolValidationError as error:  # the model's mistake, and it is told
-            result, content = _failure(_text_of(error)), ""
+            raised, result, content = error, _failure(_text_of(error)), ""
         except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
             _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
-            result, content = _failure(_text_of(error)), ""
+            raised, result, content = error, _failure(_text_of(error)), ""
         if entry is not None:
             entry.result = result
-        return self._answer(call, started, params, result, content, visibility=visibility)
+        return self._answer(call, started, params, result, content, visibility=visibility, error=raised)
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
         """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
@@ -246,8 +385,10 @@ class ToolExecutor:
         *,
         visibility: Mapping[tuple[str, ...], SectionVisibility] = _NO_VISIBILITY,
         replayed: bool = False,
+        error: Exception | None = None,
     ) -> ToolExecutionOutcome:
         """Publishes the call and gives the answer that the model gets."""
+        self._answered += 1
         content = sendable(content or result.message)
         self._publish(
             ToolInvoked(
@@ -274,21 +415,31 @@ class ToolExecutor:
                     call.call_id, message, result.success, (), key, closed_tools=names, opened_by=opened_by
                 )
             case _:
-                return ToolExecutionOutcome(call.call_id, message, result.success)
+                name = "" if error is None else type(error).__qualname__
+                return ToolExecutionOutcome(call.call_id, message, result.success, error=name)
 
     def _visibility_before(self, params: object) -> Mapping[tuple[str, ...], SectionVisibility]:
         return self._rendered.visibility_now() if _requested_sections(params) else _NO_VISIBILITY
 
-    def _context(self, call: ToolCall) -> ToolContext:
+    def _context(
+        self, call: ToolCall, resources: Resources, session: SessionProtocol, bus: EventBus, after: int = 0
+    ) -> ToolContext:
+        """`after` is how many calls before this one are still to be answered."""
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,
-            adapter=self._adapter,
-            session=self._session,
-            event_bus=self._bus,
+            adapter=self.adapter,
+            session=session,
+            event_bus=bus,
             deadline=self._deadline,
             call_id=call.call_id,
+            resources=resources,
+            idempotency_key=self.key or f"{self._id}:{self._answered + after}",
         )
+
+
+def _nothing() -> None:
+    """What a call does that is not admitted."""
 
 
 def _same_call(call: ToolCall, params: object) -> str:
@@ -339,42 +490,3 @@ def _parse_arguments(tool: AnyTool, arguments: str) -> object:
         if mended is None:
             raise
     return serde.parse_json(tool.params_type, mended)
-
-
-def _run_to_end(awaitable: Any) -> Any:
-    """Runs a coroutine from synchronous code, in a thread of its own when this thread's loop is already running."""
-
-    async def wait() -> Any:
-        return await awaitable
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(copy_context().run, asyncio.run, wait()).result()
-
-
-async def _run_in_thread(attempt: _Attempt) -> tuple[Any, BaseException | None]:
-    """What a plain handler, run beside the loop, gave or raised; a coroutine function gives its coroutine.
-
-    A thread cannot be interrupted, so a cancellation waits until it is done.
-    """
-    if inspect.iscoroutinefunction(attempt):
-        return attempt(), None
-    work = asyncio.ensure_future(asyncio.to_thread(_caught, attempt))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        while not work.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        raise
-
-
-def _caught(attempt: _Attempt) -> tuple[Any, BaseException | None]:
-    """What `attempt` gave or raised. A future cannot carry every exception: StopIteration would never arrive."""
-    try:
-        return attempt(), None
-    except BaseException as error:
-        return None, error

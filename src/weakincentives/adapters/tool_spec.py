@@ -69,13 +69,10 @@ class OutputSpec:
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:
     """The spec of `tool`, with other texts for some params where given."""
     params_type: Any = tool.params_type  # Any: see `_strict_schema`
-    schema, strict = _strict_schema(params_type)
     if param_descriptions:
-        properties: dict[str, JsonSchema] = dict(schema.get("properties", {}))
-        for name, text in param_descriptions.items():
-            if name in properties:
-                properties[name] = {**properties[name], "description": text}
-        schema = {**schema, "properties": properties}
+        schema, strict = _profiled(serde.json_schema(params_type), param_descriptions)
+    else:
+        schema, strict = _strict_schema(params_type)
     return ToolSpec(tool.name, tool.description, schema, strict)
 
 
@@ -145,9 +142,18 @@ class _NotStrict(Exception):
 @lru_cache(maxsize=4096)
 def _strict_schema(of: Any) -> tuple[JsonSchema, bool]:  # Any: typeshed does not know that every class has a hash
     """The type's schema in the strict profile and `True`, or unchanged and `False` when it does not fit."""
-    schema = serde.json_schema(of)
+    return _profiled(serde.json_schema(of), {})
+
+
+def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:
     if "$ref" in schema:  # a type that holds itself; providers want to see at the root that it is an object
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
+    if descriptions:
+        properties: dict[str, JsonSchema] = {
+            name: {**one, "description": descriptions[name]} if name in descriptions else one
+            for name, one in schema.get("properties", {}).items()
+        }
+        schema = {**schema, "properties": properties}
     try:
         return _object(schema), True
     except _NotStrict:

@@ -4,6 +4,7 @@ from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, 
 from .disclosure import Disclosure
 from .errors import (
     OutputParseError,
+    OverridesStoreError,
     PromptError,
     PromptRenderError,
     PromptValidationError,
@@ -20,12 +21,15 @@ from .structured_output import StructuredOutputConfig, parse_structured_output
 from .task_examples import TaskExample, TaskExamplesSection, TaskStep
 from .template import PromptTemplate
 from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
+from .workspace import HostMount, WorkspaceSection
 
 __all__ = [
     "Disclosure",
+    "HostMount",
     "MarkdownSection",
     "OpenSectionsParams",
     "OutputParseError",
+    "OverridesStoreError",
     "Prompt",
     "PromptError",
     "PromptRenderError",
@@ -56,5 +60,6 @@ __all__ = [
     "ToolValidationError",
     "VisibilityExpansionRequired",
     "VisibilityOverrides",
+    "WorkspaceSection",
     "parse_structured_output",
 ]

@@ -10,6 +10,7 @@ from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
     "OutputParseError",
+    "OverridesStoreError",
     "PromptError",
     "PromptRenderError",
     "PromptValidationError",
@@ -67,6 +68,10 @@ class OutputParseError(PromptError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), raw_response=self.raw_response), self.args
+
+
+class OverridesStoreError(PromptError):
+    """Stored overrides cannot be read or written; the message names the prompt and the tag. Nothing was changed."""
 
 
 class VisibilityExpansionRequired(PromptError, ControlFlow):

@@ -13,7 +13,7 @@ from .disclosure import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, Disclosure, 
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import NOTHING, Scene, session_overrides
+from .walk import Scene, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -114,7 +114,6 @@ def create_read_section_handler(
     # Any: params of every type, each looked up by its own.
     param_lookup: Mapping[type[Any], object],
     session: StateView | None,
-    bodies: Mapping[SectionPath, str] | None = None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
     """The `read_section` tool for one rendered prompt.
@@ -126,7 +125,6 @@ def create_read_section_handler(
         registry=registry,
         params=param_lookup,
         visibility=current_visibility.overrides,
-        bodies=bodies or NOTHING,
         session=session,
         disclosure=disclosure,
     )
@@ -253,7 +251,6 @@ def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closabl
                 current_visibility=VisibilityOverrides(scene.visibility),
                 param_lookup=scene.params,
                 session=scene.session,
-                bodies=scene.bodies,
                 disclosure=scene.disclosure,
             )
         )

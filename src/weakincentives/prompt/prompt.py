@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Self, overload
 
 from ..limits import Deadline
 from ..ports import StateView
+from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
 from .errors import PromptValidationError
+from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
 from .structured_output import StructuredOutputConfig
@@ -22,13 +25,22 @@ class Prompt(Specialised, Generic[OutputT]):
     """A prompt that can be bound, rendered and evaluated; it belongs to one session at a time.
 
     `Prompt(template)`, `template.bind(…)` and `Prompt[Out](ns=…, key=…, sections=[…])`, which builds the template
-    itself, all give one.
+    itself, all give one. What `overrides_store` holds under `overrides_tag` replaces the template's texts at each
+    render. `with prompt.resources:` opens its resources, and `prompt.resources.get(Type)` gives one; evaluation opens
+    them by itself where they are not open.
     """
 
     type_fields = ("output_type",)
 
     @overload
-    def __init__(self, template: PromptTemplate[OutputT], /) -> None: ...
+    def __init__(
+        self,
+        template: PromptTemplate[OutputT],
+        /,
+        *,
+        overrides_store: PromptOverridesStore | None = None,
+        overrides_tag: str = "latest",
+    ) -> None: ...
     @overload
     def __init__(
         self,
@@ -40,9 +52,19 @@ class Prompt(Specialised, Generic[OutputT]):
         structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
+        resources: ResourceRegistry | None = None,
+        overrides_store: PromptOverridesStore | None = None,
+        overrides_tag: str = "latest",
     ) -> None: ...
     # Any: the overloads say what may be given; the template checks it.
-    def __init__(self, template: PromptTemplate[OutputT] | None = None, **definition: Any) -> None:
+    def __init__(
+        self,
+        template: PromptTemplate[OutputT] | None = None,
+        *,
+        overrides_store: PromptOverridesStore | None = None,
+        overrides_tag: str = "latest",
+        **definition: Any,
+    ) -> None:
         if template is None:
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):
@@ -53,8 +75,11 @@ class Prompt(Specialised, Generic[OutputT]):
                 f"the arguments of one, not both"
             )
         self.template = template
+        self._store = overrides_store
+        self._tag = overrides_tag
         self._renderer: PromptRenderer[OutputT] = template.renderer
         self._params: dict[type[Any], object] = {}
+        self.resources = ResourceContext(template.resources | template.registry.resources)
 
     @property
     def ns(self) -> str:
@@ -76,13 +101,33 @@ class Prompt(Specialised, Generic[OutputT]):
         """What an evaluation's `output` is; `None` for text."""
         return self.template.output_type
 
-    def bind(self, *params: object) -> Self:
+    # Any: params of every type, each looked up by its own.
+    @property
+    def params(self) -> Mapping[type[Any], object]:
+        """What is bound, by type."""
+        return MappingProxyType(self._params)
+
+    @property
+    def descriptor(self) -> PromptDescriptor:
+        """The template's descriptor."""
+        return self.template.descriptor
+
+    @property
+    def overrides(self) -> PromptOverride | None:
+        """What the store holds for it at present; `None` without a store."""
+        return None if self._store is None else self._store.resolve(self.descriptor, self._tag)
+
+    def bind(self, *params: object, resources: Bindable | None = None) -> Self:
         """Binds dataclass instances, one for each type, in place; one bound before of the same type is replaced.
 
-        Raises `PromptValidationError` for two of one type, a type that no section uses, and what is no instance of a
-        dataclass.
+        `resources`, a registry or the values themselves by type, replace those of template and sections. Raises
+        `PromptValidationError` for two of one type, a type that no section uses, and what is no instance of a
+        dataclass; `RuntimeError` for resources while they are open.
         """
-        self._params.update(self._by_type(params))
+        by_type = self._by_type(params)
+        if resources is not None:
+            self.resources.rebind(self.resources.registry | resources)
+        self._params.update(by_type)
         return self
 
     def render(
@@ -101,6 +146,7 @@ class Prompt(Specialised, Generic[OutputT]):
             param_lookup={**self._params, **self._by_type(params)} if params else dict(self._params),
             session=session,
             visibility_overrides=visibility_overrides,
+            stored=self.overrides,
             deadline=deadline,
             prompt=self,
         )

@@ -1,19 +1,22 @@
 """A template's tree of sections, flattened in pre-order and checked once, when the template is built."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
+from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptValidationError
 from .markdown import CompiledTemplate
+from .overrides.model import TextId
 from .sections import AnySection, Section
 from .selectors import BoundSelector, normalise
-from .tool import AnyTool
+from .tool import AnyTool, ToolExample
 
-__all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode"]
+__all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode", "tool_example_text", "tool_examples"]
 
 RESERVED_TOOL_NAMES = frozenset({"read_section", "open_sections", "close_section"})
 
@@ -23,7 +26,8 @@ class SectionNode:
     """One section in its place: `sections[index + 1 : end]` of the registry is its subtree.
 
     `enabled` is `None` when the section is always shown. `visibility` is its own while no `selector` decides it.
-    `default` is what its params are when none are bound; `whole` its heading and body, where that is a template.
+    `default` is what its params are when none are bound; `whole` its heading and body, where that is a template; `body`
+    and `summary` are texts that override the section's own.
     """
 
     section: AnySection
@@ -45,6 +49,8 @@ class SectionNode:
     tools_in_subtree: bool
     examples: str
     whole: CompiledTemplate | None
+    body: str | None = None
+    summary: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -59,6 +65,7 @@ class RegistrySnapshot:
     sections: tuple[SectionNode, ...] = field(init=False)
     params_types: frozenset[type[Any]] = field(init=False)  # Any: see SectionNode
     tool_paths: Mapping[str, SectionPath] = field(init=False)
+    resources: ResourceRegistry = field(init=False)
     _by_path: Mapping[SectionPath, SectionNode] = field(init=False, repr=False)
     _by_key: Mapping[str, SectionNode] = field(init=False, repr=False)
 
@@ -68,6 +75,7 @@ class RegistrySnapshot:
         assign(self, "sections", builder.nodes)
         assign(self, "params_types", frozenset(node.params_type for node in builder.nodes if node.params_type))
         assign(self, "tool_paths", builder.tool_paths)
+        assign(self, "resources", builder.resources)
         assign(self, "_by_path", {node.path: node for node in builder.nodes})
         assign(self, "_by_key", {node.key: node for node in builder.nodes})
 
@@ -90,6 +98,15 @@ class RegistrySnapshot:
             return None
         return next(tool for tool in self._by_path[path].tools if tool.name == name)
 
+    def with_sections(self, sections: tuple[SectionNode, ...]) -> "RegistrySnapshot":
+        """This tree with other nodes for the same sections; nothing is checked again."""
+        changed = copy(self)
+        assign = object.__setattr__
+        assign(changed, "sections", sections)
+        assign(changed, "_by_path", {node.path: node for node in sections})
+        assign(changed, "_by_key", {node.key: node for node in sections})
+        return changed
+
 
 class _Builder:
     """Walks the tree once, depth first, and checks each section against what came before it."""
@@ -97,6 +114,7 @@ class _Builder:
     def __init__(self, roots: Iterable[AnySection]) -> None:
         self._places: list[SectionNode | None] = []
         self.tool_paths: dict[str, SectionPath] = {}
+        self.resources = ResourceRegistry()
         self._keys: dict[str, SectionPath] = {}
         # Any: see SectionNode
         self._fields: dict[type[Any], frozenset[str]] = {}
@@ -123,6 +141,10 @@ class _Builder:
         key = self._check_key(path)
         tools_before = len(self.tool_paths)
         tools = self._check_tools(section, path)
+        bound = section.resources()
+        if not isinstance(bound, ResourceRegistry):
+            raise PromptValidationError(f"resources() gave {bound!r}; return ResourceRegistry.of(…)", section_path=path)
+        self.resources |= bound
         self._check_templates(section, path)
         index = len(self._places)
         self._places.append(None)  # kept for the node, which needs its subtree's end
@@ -133,7 +155,7 @@ class _Builder:
         enabled = section.enabled
         visibility = section.visibility
         heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
-        examples = _examples(tools, path)
+        examples = tool_examples(tools, path)
         self._places[index] = SectionNode(
             section=section,
             path=path,
@@ -233,19 +255,30 @@ def _selector(section: AnySection, path: SectionPath, which: str) -> BoundSelect
     return selector
 
 
-def _examples(tools: tuple[AnyTool, ...], path: SectionPath) -> str:
-    """The tools' examples as the Markdown that follows their section's body; empty without any."""
-    lines: list[str] = []
+def tool_examples(tools: tuple[AnyTool, ...], path: SectionPath, texts: Mapping[TextId, str] | None = None) -> str:
+    """The tools' examples as the Markdown that follows their section's body; empty without any.
+
+    `texts` stand in place of the examples' own, where a tool accepts that.
+    """
+    blocks: list[str] = []
     for tool in tools:
         if not tool.examples:
             continue
-        lines += ([""] if lines else []) + [f"Examples of `{tool.name}`:", ""]
-        for example in tool.examples:
+        lines = [f"Examples of `{tool.name}`:\n"]
+        for index, example in enumerate(tool.examples):
+            other = texts and tool.accepts_overrides and texts.get(TextId("tool-example", f"{tool.name}#{index}"))
             try:
-                given, answer = serde.dump_json(example.input), serde.dump_json(example.output)
+                lines.append(f"- {other if isinstance(other, str) else tool_example_text(example)}")
             except SerdeError as error:
                 raise PromptValidationError(
                     f"tool {tool.name!r}: an example fails: {error}", section_path=path
                 ) from error
-            lines += [f"- {example.description}", f"  - input: `{given}`", f"  - output: `{answer}`"]
-    return "\n".join(lines)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+# Any: examples of every tool.
+def tool_example_text(example: ToolExample[Any, Any]) -> str:
+    """One example as a list item without its `-`. Raises `SerdeError` for values that JSON cannot hold."""
+    given, answer = serde.dump_json(example.input), serde.dump_json(example.output)
+    return f"{example.description}\n  - input: `{given}`\n  - output: `{answer}`"

@@ -1,7 +1,7 @@
 """From a checked tree and its params to a `RenderedPrompt`: all that an adapter needs, as one value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..limits import Deadline
@@ -9,7 +9,7 @@ from ..ports import StateView
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
-from .overrides.model import ToolOverride
+from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
 from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
 from .structured_output import Container, StructuredOutputConfig
@@ -35,9 +35,10 @@ class Span(NamedTuple):
 class RenderedPrompt[Out](Specialised):
     """A prompt's text and tools at one moment.
 
-    `tool_param_descriptions` holds overridden texts by tool and field. `visibility` is what each shown section was
-    rendered as, `tool_paths` where each tool came from; the disclosure tools belong to no section. `journal` holds what
-    at-most-once tools answered in evaluations before this one.
+    `tool_param_descriptions` holds overridden texts by tool and field, those of tools that are not open yet included;
+    `overrides` is what a store held for the prompt. `visibility` is what each shown section was rendered as,
+    `tool_paths` where each tool came from; the disclosure tools belong to no section. `journal` holds what at-most-once
+    tools answered in evaluations before this one.
     """
 
     text: str
@@ -47,6 +48,7 @@ class RenderedPrompt[Out](Specialised):
     deadline: Deadline | None = None
     prompt: "Prompt[Out] | None" = None
     journal: ToolJournal | None = None
+    overrides: PromptOverride | None = None
     scene: Scene = field(repr=False)
     visits: tuple[Visit, ...] = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
@@ -62,8 +64,13 @@ class RenderedPrompt[Out](Specialised):
         return None if self.structured_output is None else self.structured_output.container
 
     @property
+    def descriptor(self) -> PromptDescriptor | None:
+        """The texts and hashes of the prompt as its code has it; `None` when rendered by a bare `PromptRenderer`."""
+        return None if self.prompt is None else self.prompt.descriptor
+
+    @property
     def registry(self) -> RegistrySnapshot:
-        """The tree that was rendered."""
+        """The tree that was rendered, overridden texts in place."""
         return self.scene.registry
 
     @property
@@ -111,6 +118,7 @@ class PromptRenderer[Out](Specialised):
         param_lookup: Mapping[type[Any], object],
         overrides: Mapping[SectionPath, str] | None = None,
         tool_overrides: Mapping[str, ToolOverride] | None = None,
+        stored: PromptOverride | None = None,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
         deadline: Deadline | None = None,
@@ -118,26 +126,29 @@ class PromptRenderer[Out](Specialised):
     ) -> RenderedPrompt[Out]:
         """The prompt for these params. `overrides` are section bodies by path, `tool_overrides` texts by tool name.
 
-        `visibility_overrides` beat those of the session, which beat the sections' own selectors. Raises
-        `PromptRenderError` with the section's path.
+        Both beat the texts that are `stored`. `visibility_overrides` beat those of the session, which beat the
+        sections' own selectors. Raises `PromptRenderError` with the section's path.
         """
         seen = visibility = session_overrides(session)
         if visibility_overrides:
             visibility = {**visibility, **visibility_overrides}
+        registry = self.registry
+        descriptions: dict[str, Mapping[str, str]] = {}
+        texts = NOTHING if stored is None else stored.texts
+        if overrides or tool_overrides or texts:
+            from .overrides.overlay import Overlay
+
+            registry = Overlay(overrides or NOTHING, tool_overrides or NOTHING, texts, descriptions).over(registry)
         scene = Scene(
-            registry=self.registry,
+            registry=registry,
             params=param_lookup,
             visibility=visibility,
-            bodies=overrides or NOTHING,
             session=session,
             seen=seen,
             disclosure=self.disclosure,
         )
         visits = scene.visits()
         parts, tools, summarized = scene.write(visits)
-        descriptions: dict[str, Mapping[str, str]] = {}
-        if tool_overrides:
-            tools = [_overridden(tool, tool_overrides.get(tool.name), descriptions) for tool in tools]
         if summarized or self.closable:
             tools += disclosure_tools(scene, summarized, closable=self.closable)
         return RenderedPrompt(
@@ -147,15 +158,8 @@ class PromptRenderer[Out](Specialised):
             tool_param_descriptions=descriptions,
             deadline=deadline,
             prompt=prompt,
+            overrides=stored,
             scene=scene,
             visits=tuple(visits),
             lengths=tuple(map(len, parts)),
         )
-
-
-def _overridden(tool: AnyTool, override: ToolOverride | None, descriptions: dict[str, Mapping[str, str]]) -> AnyTool:
-    if override is None or not tool.accepts_overrides:
-        return tool
-    if override.param_descriptions:
-        descriptions[tool.name] = dict(override.param_descriptions)
-    return tool if override.description is None else replace(tool, description=override.description)

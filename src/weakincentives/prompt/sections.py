@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 from ..ports import StateView
+from ..resources import ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
@@ -29,7 +30,8 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 
 __all__ = ["AnySection", "MarkdownSection", "Section", "Selector"]
 
-_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_NO_RESOURCES = ResourceRegistry()
+KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class _SessionSelector[R](Protocol):
@@ -86,6 +88,10 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """The tools of this section itself, in order of declaration."""
         return self._tools
 
+    def resources(self) -> ResourceRegistry:
+        """What this section itself binds for the tools of the whole prompt; override it to contribute."""
+        return _NO_RESOURCES
+
     def templates(self) -> tuple[CompiledTemplate, ...]:
         """Every template text of this section; their placeholders are checked when a tree is built."""
         return () if self._summary is None else (self._summary,)
@@ -97,6 +103,18 @@ class Section(Specialised, ABC, Generic[ParamsT]):
     @abstractmethod
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The section's text without its heading. Raises `PromptRenderError` when it cannot be made."""
+
+    def body_text(self) -> str:
+        """The text that an override of the body stands for; empty where code writes the body."""
+        return ""
+
+    def example_texts(self) -> tuple[str, ...]:
+        """The texts of the task examples that the body shows, each of which can be overridden."""
+        return ()
+
+    def with_example_texts(self, texts: tuple[str, ...]) -> Self:
+        """This section showing other `example_texts`."""
+        return self
 
     def render_override(self, override_body: str, params: ParamsT | None, *, path: SectionPath) -> str:
         """The text that stands for the whole body when an override exists; `$field` placeholders are filled."""
@@ -131,7 +149,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Checks what can be seen without the tree and compiles the texts; runs again for a clone."""
         if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
-        if not isinstance(self.key, str) or _KEY.fullmatch(self.key) is None:
+        if not isinstance(self.key, str) or KEY.fullmatch(self.key) is None:
             raise self._refusal(
                 f"key {self.key!r} of section {self.title!r} is not valid; give it key= with 1 to 64 of a-z, 0-9, "
                 f"'.', '_' and '-', the first a letter or digit"
@@ -209,8 +227,14 @@ class MarkdownSection(Section[ParamsT]):
         return (self._body, *super().templates())
 
     def whole_template(self, heading: str) -> CompiledTemplate | None:
-        plain = type(self).render_body is MarkdownSection.render_body
-        return self._body.under(heading, self.params_type) if plain else None
+        return self._body.under(heading, self.params_type) if self._is_plain else None
+
+    def body_text(self) -> str:
+        return self.template if self._is_plain else ""
+
+    @property
+    def _is_plain(self) -> bool:
+        return type(self).render_body is MarkdownSection.render_body
 
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""

@@ -1,7 +1,9 @@
 """Worked examples of a whole task: what was asked, which tools were called with what, what came out."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, is_dataclass
+from typing import Self
 
 from .. import serde
 from ..errors import SerdeError
@@ -40,13 +42,22 @@ class TaskExamplesSection(Section[None]):
         key: str | None = None,
         summary: str | None = None,
         children: Sequence[AnySection] = (),
+        accepts_overrides: bool = True,
     ) -> None:
         self.examples = tuple(examples)
-        super().__init__(title=title, key=key, summary=summary, children=children)
+        super().__init__(title=title, key=key, summary=summary, children=children, accepts_overrides=accepts_overrides)
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
         """Every example as a numbered item."""
-        return "\n\n".join(self._texts)
+        return "\n\n".join(f"{number}. {text}" for number, text in enumerate(self._texts, start=1))
+
+    def example_texts(self) -> tuple[str, ...]:
+        return self._texts
+
+    def with_example_texts(self, texts: tuple[str, ...]) -> Self:
+        changed = copy(self)
+        changed._texts = texts  # noqa: SLF001 - its own class
+        return changed
 
     def _compile(self) -> None:
         super()._compile()
@@ -56,7 +67,7 @@ class TaskExamplesSection(Section[None]):
     def _render(self, index: int, example: TaskExample) -> str:
         if not isinstance(example, TaskExample):
             raise self._refusal(f"examples holds {example!r}, which is no TaskExample")
-        lines = [f"{index + 1}. {example.objective}"]
+        lines = [example.objective]
         try:
             lines += [f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}" for step in example.steps]
             outcome = serde.dump_json(example.outcome) if is_dataclass(example.outcome) else str(example.outcome)

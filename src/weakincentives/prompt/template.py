@@ -3,14 +3,16 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from ..limits import Deadline
 from ..ports import StateView
+from ..resources import Bindable, ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
 from .errors import PromptValidationError
+from .overrides.model import PromptDescriptor
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
@@ -39,8 +41,9 @@ class PromptTemplate(Specialised, Generic[OutputT]):
 
     `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an array of objects,
     without a subscript for text. `name` is by default made from `key`. `disclosure` says how summarized sections are
-    opened, `closable` lets the model close them again with `close_section`. Raises
-    `PromptValidationError`, with the path of the section, for everything that cannot work.
+    opened, `closable` lets the model close them again with `close_section`. `resources` binds what tools use; what
+    sections bind replaces it, and what is bound to a prompt replaces both. Raises `PromptValidationError`, with the
+    path of the section, for everything that cannot work.
     """
 
     type_fields = ("output_type",)
@@ -52,7 +55,9 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     structured_output: StructuredOutputConfig[OutputT] | None
     disclosure: Disclosure
     closable: bool
+    resources: ResourceRegistry
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
+    _descriptor: PromptDescriptor | None = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
+        resources: ResourceRegistry | None = None,
         output_type: type[OutputT] | None = None,
     ) -> None:
         for label, value in (("ns", ns), ("key", key)):
@@ -71,6 +77,8 @@ class PromptTemplate(Specialised, Generic[OutputT]):
                 raise PromptValidationError(f"{label} is {value!r}; give every prompt a non-empty {label}")
         if not isinstance(disclosure, Disclosure):
             raise PromptValidationError(f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT")
+        if not isinstance(resources, ResourceRegistry | None):
+            raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
         roots = tuple(sections)
         assign = object.__setattr__
         assign(self, "ns", ns)
@@ -80,7 +88,9 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         assign(self, "structured_output", _output(output_type, structured_output))
         assign(self, "disclosure", disclosure)
         assign(self, "closable", closable)
+        assign(self, "resources", resources or ResourceRegistry())
         assign(self, "registry", RegistrySnapshot(roots))
+        assign(self, "_descriptor", None)
         self._check_task_examples()
 
     @property
@@ -88,11 +98,20 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         """What an evaluation's `output` is, `list[T]` included; `None` for text."""
         return None if self.structured_output is None else self.structured_output.output_type
 
-    def bind(self, *params: object) -> "Prompt[OutputT]":
-        """A new prompt of this template with `params` bound."""
+    @property
+    def descriptor(self) -> PromptDescriptor:
+        """The hashes of what an author can see, and every text that an override can replace; made on first use."""
+        if self._descriptor is None:
+            from .overrides.descriptors import describe
+
+            object.__setattr__(self, "_descriptor", describe(self.ns, self.key, self.registry))
+        return cast(PromptDescriptor, self._descriptor)  # set two lines above, which no checker sees
+
+    def bind(self, *params: object, resources: Bindable | None = None) -> "Prompt[OutputT]":
+        """A new prompt of this template with `params` and `resources` bound; see `Prompt.bind`."""
         from .prompt import Prompt
 
-        return Prompt(self).bind(*params)
+        return Prompt(self).bind(*params, resources=resources)
 
     def render(
         self,

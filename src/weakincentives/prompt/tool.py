@@ -3,13 +3,14 @@
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
 from ..limits import Budget, Deadline
-from ..ports import EventBus, Response, SessionProtocol
+from ..ports import EventBus, Resources, Response, SessionProtocol
+from ..resources import ResourceContext
 from ..specialised import Specialised
 from .errors import PromptValidationError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .renderer import RenderedPrompt
 
 __all__ = [
+    "ONCE",
     "AnyTool",
     "Effect",
     "Evaluator",
@@ -27,6 +29,7 @@ __all__ = [
     "ToolHandler",
     "ToolRenderableResult",
     "ToolResult",
+    "check_description",
 ]
 
 _NAME = re.compile(r"[a-z0-9_-]{1,64}")
@@ -96,7 +99,10 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
-    """What a handler is given beside its params; a new one for each call. Use it during the call only."""
+    """What a handler is given beside its params; a new one for each call. Use it during the call only.
+
+    `idempotency_key` tells this call from all others. A call that a durable run repeats after a crash has it again.
+    """
 
     # Any: the handlers of one tool serve prompts of every output type.
     prompt: "Prompt[Any]"
@@ -106,6 +112,8 @@ class ToolContext:
     event_bus: EventBus
     deadline: Deadline | None = None
     call_id: str = ""
+    resources: Resources = field(default_factory=ResourceContext)
+    idempotency_key: str = ""
 
 
 class ToolHandler[P, R](Protocol):
@@ -123,8 +131,14 @@ class ToolExample[P, R](Specialised):
     output: R
 
 
-type Effect = Literal["repeatable", "at_most_once"]
-"""What it means to run a tool again: nothing new, or something that must not happen twice."""
+type Effect = Literal["pure", "repeatable", "at_most_once", "transactional"]
+"""What it means to run a tool again: nothing ever, nothing new, or something that must not happen twice.
+
+A `"transactional"` one must not either; where a run is recorded, its effect commits together with the record.
+"""
+
+_EFFECTS = ("pure", "repeatable", "at_most_once", "transactional")
+ONCE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -134,8 +148,9 @@ class Tool[P, R](Specialised):
     `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the handler is annotated or
     `params_type` is given. A missing description is the first line of the handler's docstring, else the name. Names are
     1-64 of a-z, 0-9, `_`, `-`; descriptions 1-200 ASCII characters; params are dataclasses. An effect of
-    `"at_most_once"` says that the same call must not be made twice when `MainLoop` starts an evaluation again. Raises
-    `PromptValidationError` for anything else, and for a handler that cannot be called as `handler(params, context=…)`.
+    `"pure"` says that it changes nothing, `"at_most_once"` and `"transactional"` that the same call must not be made
+    twice when `MainLoop` starts an evaluation again. Raises `PromptValidationError` for anything else, and for a
+    handler that cannot be called as `handler(params, context=…)`.
     """
 
     type_fields = ("params_type", "result_type")
@@ -166,12 +181,12 @@ class Tool[P, R](Specialised):
             _check_handler(name, handler)
         if description is None:
             description = _docstring_line(handler) or name
-        _check_description(name, description)
+        check_description(name, description)
         if params_type is None or (result_type is None and handler is not None):
             annotated = _annotated_types(name, handler, required=params_type is None)
             params_type, result_type = params_type or annotated[0], result_type or annotated[1]
-        if effect not in ("repeatable", "at_most_once"):
-            raise PromptValidationError(f"tool {name!r}: effect {effect!r} is neither 'repeatable' nor 'at_most_once'")
+        if effect not in _EFFECTS:
+            raise PromptValidationError(f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}")
         if not (isinstance(params_type, type) and is_dataclass(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} is no dataclass; declare the params as a dataclass"
@@ -204,7 +219,8 @@ def _check_name(name: object) -> None:
         raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
 
 
-def _check_description(name: str, description: object) -> None:
+def check_description(name: str, description: object) -> None:
+    """Raises `PromptValidationError` unless it is 1 to 200 ASCII characters."""
     if not isinstance(description, str):
         raise PromptValidationError(f"tool {name!r}: its description is {description!r}; write it as text")
     if not description.isascii() or not 1 <= len(description) <= _MAX_DESCRIPTION:

@@ -11,7 +11,9 @@ from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from .disclosure import Disclosure, summary_suffix
 from .errors import PromptError, PromptRenderError
+from .markdown import CompiledTemplate
 from .registry import RegistrySnapshot, SectionNode
+from .sections import substitute
 
 if TYPE_CHECKING:
     from .tool import AnyTool
@@ -42,11 +44,11 @@ class Written(NamedTuple):
 class Scene:
     """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
 
-    `visibility` holds the overrides in force, `bodies` override bodies by path, `seen` the overrides that the session
-    held when the prompt was rendered. Not changed once made.
+    `visibility` holds the overrides in force, `seen` those that the session held when the prompt was rendered. Not
+    changed once made.
     """
 
-    __slots__ = ("bodies", "disclosure", "params", "registry", "seen", "session", "visibility")
+    __slots__ = ("disclosure", "params", "registry", "seen", "session", "visibility")
 
     def __init__(
         self,
@@ -55,7 +57,6 @@ class Scene:
         # Any: params of every type, each looked up by its own.
         params: Mapping[type[Any], object],
         visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
-        bodies: Mapping[SectionPath, str] = NOTHING,
         session: StateView | None = None,
         seen: Mapping[SectionPath, SectionVisibility] | None = None,
         disclosure: Disclosure = Disclosure.READ,
@@ -63,7 +64,6 @@ class Scene:
         self.registry = registry
         self.params = params
         self.visibility = visibility
-        self.bodies = bodies
         self.session = session
         self.seen = session_overrides(session) if seen is None else seen
         self.disclosure = disclosure
@@ -74,7 +74,6 @@ class Scene:
             registry=self.registry,
             params=self.params,
             visibility={**self.visibility, **visibility},
-            bodies=self.bodies,
             session=self.session,
             seen=self.seen,
             disclosure=self.disclosure,
@@ -123,7 +122,7 @@ class Scene:
         parts: list[str] = []
         tools: list[AnyTool] = []
         summarized: list[SectionNode] = []
-        bodies, full = self.bodies, SectionVisibility.FULL
+        full = SectionVisibility.FULL
         for node, params, visibility in visits:
             section, path = node.section, node.path
             try:
@@ -131,17 +130,20 @@ class Scene:
                     if node.tools:
                         tools += node.tools
                     whole = node.whole
-                    if whole is not None and type(params) is whole.fits and not bodies:
+                    if whole is not None and type(params) is whole.fits:
                         parts.append((whole.format % whole.values(params)).rstrip())
                         continue
-                    if bodies and path in bodies and section.accepts_overrides:
-                        body = section.render_override(bodies[path], params, path=path).rstrip()
+                    if node.body is not None:
+                        body = section.render_override(node.body, params, path=path).rstrip()
                     else:
                         body = section.render_body(params, path=path).rstrip()
                     if node.examples:
                         body = f"{body}\n\n{node.examples}" if body else node.examples
                 else:
-                    body = section.render_summary(params, path=path).rstrip()
+                    if node.summary is not None:
+                        body = substitute(CompiledTemplate(node.summary.strip()), params, path).rstrip()
+                    else:
+                        body = section.render_summary(params, path=path).rstrip()
                     suffix = summary_suffix(self.disclosure, node)
                     summarized.append(node)
                     body = f"{body}\n\n{suffix}" if body else suffix

@@ -5,11 +5,13 @@ Events are frozen values. Publishing is synchronous and in order; a handler that
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import urandom
 from threading import RLock
 from time import time
+from typing import Literal
 
 from ..limits import TokenUsage, utc_now
 from ..ports import EventBus, Outcome
@@ -19,6 +21,7 @@ __all__ = [
     "Event",
     "EventBus",
     "InProcessEventBus",
+    "OverridesDropped",
     "PromptExecuted",
     "PromptRendered",
     "ProviderCalled",
@@ -26,6 +29,8 @@ __all__ = [
     "ToolsInjected",
     "ToolsWithdrawn",
     "VisibilityExpanded",
+    "Work",
+    "WorkKind",
 ]
 
 _log = logging.getLogger(__name__)
@@ -54,7 +59,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRendered(Event):
-    """A prompt was rendered for an evaluation: its text and the names of the tools it opens with."""
+    """A prompt was rendered for an evaluation: its text and the names of the tools it opens with.
+
+    `rendered` is the `RenderedPrompt` itself, for whoever wants to measure it.
+    """
 
     ns: str
     key: str
@@ -62,6 +70,17 @@ class PromptRendered(Event):
     adapter: str
     text: str
     tool_names: tuple[str, ...]
+    rendered: object = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverridesDropped(Event):
+    """Stored overrides were left out of a prompt, since they do not fit its code's texts any more."""
+
+    ns: str
+    key: str
+    tag: str
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +168,81 @@ class PromptExecuted(Event):
     seconds: float
 
 
+type WorkKind = Literal["execution", "evaluation", "request", "tool"]
+"""What takes time: a `MainLoop`'s execution, one evaluation, one request to the provider, one tool call."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Work:
+    """Something that takes time, published when it begins, in the thread and the context in which it then runs.
+
+    It is no `Event`, so that sessions and logs do not keep it. A handler calls `at_end` to hear how it ends; parts of
+    a work are published only when a handler did so for the whole. `name` is that of the prompt, the model or the tool;
+    `text` the prompt's text or the call's arguments; `result` is what came of it, unless it was an exception.
+    `streamed` says that the consumer's own code runs in between, in the same context.
+    """
+
+    bus: EventBus = field(repr=False)
+    kind: WorkKind
+    name: str
+    provider: str = ""
+    model: str = ""
+    call_id: str = ""
+    text: str = field(default="", repr=False)
+    streamed: bool = False
+    session_id: str | None = None
+    whole: "Work | None" = field(default=None, repr=False)
+    result: object = field(default=None, repr=False)
+    _ends: list[Callable[[BaseException | None], object]] = field(
+        default_factory=list[Callable[[BaseException | None], object]], init=False, repr=False
+    )
+
+    def at_end(self, tell: Callable[[BaseException | None], object], /) -> None:
+        """Calls `tell` when the work has ended, where it ran, with the exception that it ended with, if any."""
+        self._ends.append(tell)
+
+    @property
+    def heard(self) -> bool:
+        """Whether somebody wants to hear how it ends."""
+        return bool(self._ends)
+
+    def part(
+        self, kind: WorkKind, name: str, *, call_id: str = "", text: str = "", streamed: bool = False
+    ) -> AbstractContextManager[Callable[[object], None]]:
+        """A part of this work, to be entered around it; what it gives there takes the part's result."""
+        if not self._ends:
+            return _UNHEARD
+        return replace(self, kind=kind, name=name, call_id=call_id, text=text, streamed=streamed, whole=self)
+
+    def gave(self, result: object, /) -> None:
+        """Keeps what came of the work."""
+        self.result = result
+
+    def __enter__(self) -> Callable[[object], None]:
+        self.bus.publish(self)
+        return self.gave
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for tell in reversed(self._ends):
+            try:
+                tell(error)
+            except Exception:  # as for handlers of events
+                _report(tell, self)
+
+
+def _report(handler: Callable[..., object], event: object) -> None:
+    """Logs that a handler failed. Its qualified name tells which, for its `repr` may be long, tell secrets, or fail."""
+    name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    _log.exception("Event handler failed", extra={"event_type": type(event).__name__, "handler": name})
+
+
+def _ignore(result: object, /) -> None:
+    """Takes the result of what nobody listens to."""
+
+
+_UNHEARD = nullcontext(_ignore)
+
+
 class InProcessEventBus:
     """The `EventBus` of one process. Handlers run in the publishing thread, in order of subscription."""
 
@@ -180,9 +274,7 @@ class InProcessEventBus:
             try:
                 handler(event)
             except Exception:  # a subscriber's fault must not end the run that it watches
-                # Named by its qualified name, for its `repr` may be long, tell secrets, or fail.
-                name = getattr(handler, "__qualname__", type(handler).__qualname__)
-                _log.exception("Event handler failed", extra={"event_type": type(event).__name__, "handler": name})
+                _report(handler, event)
 
     def _handlers_of(self, event_type: type) -> tuple[Callable[..., object], ...]:
         with self._lock:

@@ -14,7 +14,7 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool_journal import ToolJournal
 from ..prompt.walk import session_overrides
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride
-from .events import VisibilityExpanded
+from .events import VisibilityExpanded, Work
 
 __all__ = ["Execution", "Expansion", "ExpansionLimitError", "MainLoop"]
 
@@ -59,8 +59,9 @@ class MainLoop(Generic[OutputT]):
     """Runs prompts to their end on one adapter.
 
     When the model asks for sections that only a new evaluation can open, the request is written to the session and the
-    prompt evaluated again, at most `max_expansions` times. Deadline and budget hold for all evaluations together. A
-    tool declared `effect="at_most_once"` is not run again when a new evaluation asks for a call that was made before.
+    prompt evaluated again, at most `max_expansions` times. Deadline and budget hold for all evaluations together, and
+    the prompt's resources stay open from the first to the last. A tool declared `effect="at_most_once"` is not run
+    again when a new evaluation asks for a call that was made before.
     """
 
     def __init__(self, adapter: ProviderAdapter[OutputT], *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
@@ -85,22 +86,24 @@ class MainLoop(Generic[OutputT]):
 
         Raises `ExpansionLimitError` when the model never stops asking, and what the adapter's `evaluate` raises.
         """
+        chosen = adapter or self.adapter
+        budget = budget or chosen.budget
         run = _Run(
             self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, overrides=visibility_overrides
         )
-        chosen = adapter or self.adapter
-        while True:
-            try:
-                response = chosen.evaluate(
-                    run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
-                )
-            except VisibilityExpansionRequired as signal:
-                run.expand(signal)
-            except PromptEvaluationError as error:
-                run.tell_spent(error)
-                raise
-            else:
-                return run.finish(response)
+        with run.work, prompt.resources:
+            while True:
+                try:
+                    response = chosen.evaluate(
+                        run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                    )
+                except VisibilityExpansionRequired as signal:
+                    run.expand(signal)
+                except PromptEvaluationError as error:
+                    run.tell_spent(error)
+                    raise
+                else:
+                    return run.finish(response)
 
     async def execute_async[Out](
         self,
@@ -114,22 +117,25 @@ class MainLoop(Generic[OutputT]):
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
     ) -> Execution[Out]:
         """As `execute`, without blocking the event loop."""
+        chosen = adapter or self.adapter
+        budget = budget or chosen.budget
         run = _Run(
             self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, overrides=visibility_overrides
         )
-        chosen = adapter or self.adapter
-        while True:
-            try:
-                response = await chosen.evaluate_async(
-                    run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
-                )
-            except VisibilityExpansionRequired as signal:
-                run.expand(signal)
-            except PromptEvaluationError as error:
-                run.tell_spent(error)
-                raise
-            else:
-                return run.finish(response)
+        with run.work:
+            async with prompt.resources:
+                while True:
+                    try:
+                        response = await chosen.evaluate_async(
+                            run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                        )
+                    except VisibilityExpansionRequired as signal:
+                        run.expand(signal)
+                    except PromptEvaluationError as error:
+                        run.tell_spent(error)
+                        raise
+                    else:
+                        return run.finish(response)
 
 
 class _Run[Out]:
@@ -150,6 +156,12 @@ class _Run[Out]:
         self._prompt = prompt
         self._session = session
         self._publish = publisher(session, bus)
+        self.work = Work(
+            bus=session.bus if bus is None else bus,
+            kind="execution",
+            name=prompt.name,
+            session_id=session.session_id,
+        )
         self._overrides = dict(overrides or {})
         self._seen = session_overrides(session)
         self._requested: set[SectionPath] = set()
@@ -206,6 +218,8 @@ class _Run[Out]:
 
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """The result of the whole execution."""
-        return Execution(
+        execution = Execution(
             response=response, expansions=tuple(self._expansions), usage=self._spent.usage + response.usage
         )
+        self.work.gave(execution)
+        return execution

@@ -1,7 +1,8 @@
 """Tool calls as transactions over a session and the resources that can be put back.
 
-A snapshot covers the session's STATE slices and every part given beside it. Undo is total: it happens for any
-`BaseException`, newest part first, and a part that fails to go back is reported while the others still do.
+A snapshot covers the session's STATE slices and every part given beside it, such as a prompt's resources. Undo is
+total: it happens for any `BaseException`, newest part first, and a part that fails to go back is reported while the
+others still do.
 """
 
 import logging
@@ -56,7 +57,7 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
 
 
 class Transaction:
-    """A block that leaves no trace when it raises, `ControlFlow` excepted.
+    """A block, `with` or `async with`, that leaves no trace when it raises, `ControlFlow` excepted.
 
     What ends the block goes on from it as it was raised; parts that could not be put back are logged and noted on it.
     """
@@ -70,6 +71,8 @@ class Transaction:
         self.tag = tag
 
     def __enter__(self) -> Self:
+        if self._snapshot is not None:
+            raise RuntimeError(f"transaction {self.tag!r} was entered already; make another for a block inside of it")
         self._snapshot = create_snapshot(self._session, self._resources, self.tag)
         return self
 
@@ -84,6 +87,14 @@ class Transaction:
         except ExceptionGroup as failed:  # it must not displace a cancellation or an interrupt
             error.add_note(f"While undoing {snapshot.tag!r}, {failed}")
 
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
     def rollback(self) -> None:
         """Puts everything back to the start of the block, which goes on from there; outside of it does nothing.
 
@@ -97,6 +108,9 @@ def tool_transaction(
     session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
 ) -> Transaction:
     """A block that restores session and resources when it raises; `tag` names it in logs. Blocks nest.
+
+    `resource_context` is a `ResourceContext`, such as `prompt.resources`, or any parts that can be put back. What a
+    context makes inside of the block goes with it.
 
     >>> from weakincentives.runtime.session import Session
     >>> session = Session()

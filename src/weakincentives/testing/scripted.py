@@ -6,7 +6,7 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from .. import serde
-from ..adapters.core import LoopAdapter, OutputT
+from ..adapters.core import Conversation, LoopAdapter, OutputT
 from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from ..adapters.tool_spec import ToolSpec
 from ..adapters.transcript import AssistantMessage, Message, ToolCall, ToolsAdded, ToolsRemoved
@@ -80,7 +80,7 @@ class SeenRequest:
         return tuple(tool.name for tool in self.tools)
 
 
-class ScriptedAdapter(LoopAdapter[OutputT]):
+class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
     """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
 
     With `dynamic_tools=False` opening a section with tools starts evaluation again. Raises `ScriptExhaustedError` when

@@ -6,20 +6,21 @@ history against dozens of shapes at every request, which the codecs have no use 
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.renderer import RenderedPrompt
+from ..chat import ChatCodec
 from ..codec import Codec, CodecOptions, Wire, decoded, malformed
-from ..core import LoopAdapter, OutputT
-from ..errors import DeadlineExceededError, PromptEvaluationError
-from ..faults import request_fault, status_fault
+from ..core import Conversation, LoopAdapter, OutputT
+from ..errors import PromptEvaluationError
+from ..faults import deadline_fault, request_fault, status_fault
 from ..inner_loop import InnerLoopConfig, ProviderRequest
+from ..streaming import TextDelta
 from ..transcript import AssistantMessage
-from .chat import ChatCodec
 from .responses import ResponsesCodec
 
 if TYPE_CHECKING:
@@ -131,18 +132,12 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         """The API's path under the client's base URL."""
         return "/chat/completions" if self._api == "chat" else "/responses"
 
-    def seconds_left(self, deadline: Deadline | None) -> float | None:
-        """Seconds until the deadline, as a time-out: never zero; `None` without a deadline."""
-        return None if deadline is None else max(0.001, deadline.remaining(self.clock()).total_seconds())
-
     def fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
         """What the SDK raised, as one of our errors."""
         import openai
 
         if deadline is not None and deadline.has_passed(self.clock()):
-            return DeadlineExceededError(
-                "the deadline passed during a request", phase="limit", code="deadline", provider=_PROVIDER
-            )
+            return deadline_fault(_PROVIDER)
         match error:
             case openai.APITimeoutError() | TimeoutError():
                 return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
@@ -171,7 +166,7 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
                 )
 
 
-class _OpenAIConversation:
+class _OpenAIConversation(Conversation):
     """One conversation over the SDK's sync or async client."""
 
     def __init__(self, adapter: OpenAIAdapter[Any], codec: Codec) -> None:  # Any: prompts of every output
@@ -208,6 +203,55 @@ class _OpenAIConversation:
         except Exception as error:
             raise adapter.fault(error, request.deadline) from _harmless(error)
         return decoded(self._codec, reply, _PROVIDER)
+
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        payload = {**self._codec.encode(request), **self._codec.streaming}
+        adapter, assembly = self._adapter, self._codec.assembly()
+        try:
+            import openai
+
+            client = adapter.client()
+            _check_key(client.api_key)
+            options: Any = {"timeout": _time_out(client, adapter.seconds_left(request.deadline))}
+            with client.post(
+                adapter.path, body=payload, cast_to=object, options=options, stream=True, stream_cls=openai.Stream[Any]
+            ) as events:
+                for event in events:
+                    adapter.check_deadline(request.deadline)
+                    if text := assembly.add(event):
+                        yield TextDelta(text)
+        except PromptEvaluationError:
+            raise
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from _harmless(error)
+        yield decoded(self._codec, assembly.reply, _PROVIDER)
+
+    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        payload = {**self._codec.encode(request), **self._codec.streaming}
+        adapter, assembly = self._adapter, self._codec.assembly()
+        try:
+            import openai
+
+            client = await adapter.async_client()
+            _check_key(client.api_key)
+            options: Any = {"timeout": _time_out(client, adapter.seconds_left(request.deadline))}
+            async with await client.post(
+                adapter.path,
+                body=payload,
+                cast_to=object,
+                options=options,
+                stream=True,
+                stream_cls=openai.AsyncStream[Any],
+            ) as events:
+                async for event in events:
+                    adapter.check_deadline(request.deadline)
+                    if text := assembly.add(event):
+                        yield TextDelta(text)
+        except PromptEvaluationError:
+            raise
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from _harmless(error)
+        yield decoded(self._codec, assembly.reply, _PROVIDER)
 
 
 def _time_out(client: "openai.OpenAI | openai.AsyncOpenAI", left: float | None) -> Any:  # Any: the SDK's own forms

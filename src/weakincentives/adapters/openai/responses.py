@@ -14,6 +14,11 @@ _USAGE = ("input_tokens", "output_tokens", "input_tokens_details")
 class ResponsesCodec(Codec):
     """One conversation as Responses input items; all output items go back unchanged, reasoning included."""
 
+    streaming = {"stream": True}  # noqa: RUF012 - never changed
+
+    def assembly(self) -> "_Assembly":
+        return _Assembly(self.provider)
+
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """All output items of a reply."""
         match reply:
@@ -82,6 +87,26 @@ class ResponsesCodec(Codec):
                     continue
             kept.append(item)
         self.items[:] = kept
+
+
+class _Assembly:
+    """Events of a response; the last one holds all of it."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self.reply: object = None
+
+    def add(self, event: Any) -> str:  # Any: read key by key
+        match event:
+            case {"type": "response.output_text.delta", "delta": str() as text}:
+                return text
+            case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": reply}:
+                self.reply = reply
+            case {"type": "error", "message": message}:
+                raise provider_failed(self._provider, message)
+            case _:
+                pass
+        return ""
 
 
 def _without(tools: list[Wire], names: frozenset[str]) -> list[Wire]:

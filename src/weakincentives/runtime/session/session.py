@@ -1,6 +1,6 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import urandom
 from threading import RLock
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from ...ports import EventBus, SliceView
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
+from .fork import SessionFork
 from .reducers import Reducer, declared_reducers
 from .slices import Append, Log, Replace, SliceOp, SlicePolicy
 from .snapshots import SessionSnapshot
@@ -181,6 +182,16 @@ class Session:
         with self._lock:
             return SessionSnapshot({held.slice_type: held.capture() for held in self._state}, self._lock)
 
+    def parse_snapshot(self, text: str | bytes, *, types: Iterable[type[Any]] = ()) -> SessionSnapshot:
+        """The snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
+
+        Its slices may be those that this session has, by use or by a registered reducer, and those of `types`. Raises
+        `SerdeError` for others and for what does not fit.
+        """
+        with self._lock:
+            known = {held.slice_type for held in self._state}
+        return SessionSnapshot.from_json(text, known.union(types))
+
     def restore(self, snapshot: SessionSnapshot, /) -> None:
         """Puts every STATE slice back to `snapshot`; slices that it does not know become empty. LOG slices stay.
 
@@ -194,6 +205,41 @@ class Session:
                     self._open(slice_type)
             for held in self._state:
                 held.put_back(slices.get(held.slice_type))
+
+    def fork(self) -> SessionFork:
+        """This session for one call that runs beside others: the same state and reducers, a bus that holds events."""
+        with self._lock:
+            base = self.snapshot()
+            copy = Session(session_id=self.session_id)
+            copy.restore(base)
+            for event_type, row in self._reducers.items():
+                copy._reducers[event_type] = [(copy[held.slice_type], reduce) for held, reduce in row]
+            return SessionFork(copy, self.bus, base, dict(self._reducers))
+
+    def merge(self, fork: SessionFork, /) -> bool:
+        """Makes the changes of `fork` here, in order, and then publishes its events.
+
+        `False`, with nothing done, when reducers or a slice that the fork read have changed since, or a change fails.
+        """
+        with self._lock:
+            if self._reducers != fork.folded:
+                return False
+            for slice_type in fork.reads:
+                held, seen = self._slices.get(slice_type), fork.base.slices.get(slice_type)
+                if held is not None and (len(held) if seen is None else held.capture() != seen):
+                    return False
+            before = self.snapshot()
+            try:
+                for change in fork.changes:
+                    change(self)
+            except BaseException as error:
+                self.restore(before)
+                if isinstance(error, Exception):
+                    return False
+                raise
+        for deliver in fork.held:
+            deliver(self)
+        return True
 
     def _open[T](self, slice_type: type[T]) -> Slice[T]:
         with self._lock:

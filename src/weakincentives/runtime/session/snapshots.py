@@ -1,11 +1,26 @@
-"""A session's state captured as a value."""
+"""A session's state captured as a value, and that value as JSON.
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+In JSON a slice stands under its type's name. Reading resolves names only among types that the reader gave: a file can
+name a type, never have one imported.
+"""
 
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from types import GenericAlias
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from ... import serde
+from ...errors import Fault, SerdeError
+from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from .slices import Log
 
-__all__ = ["SessionSnapshot"]
+__all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name"]
+
+type Changes = dict[str, dict[str, serde.Json]]
+"""By `"added"` or `"set"`, then by the name of a slice's type, the values that it got or that are now all."""
+
+_VERSION = 1
+_ROW = {VisibilityOverrides: list[SetVisibilityOverride]}  # paths cannot be the keys of a JSON object
 
 
 class SessionSnapshot(NamedTuple):
@@ -15,3 +30,99 @@ class SessionSnapshot(NamedTuple):
     slices: Mapping[type[Any], tuple[Log[Any], int]]
     owner: object
     """Stands for the session that goes on appending to these logs; any other one may only build on top of them."""
+
+    def to_json(self) -> str:
+        """The snapshot as JSON text. Raises `SerdeError` for a value that JSON cannot hold."""
+        rows = [
+            f"{serde.dump_json(type_name(of))}:{serde.dump_json(_rows(of, log.read(length)))}"
+            for of, (log, length) in self.slices.items()
+            if length
+        ]
+        return f'{{"version":{_VERSION},"slices":{{{",".join(rows)}}}}}'
+
+    def since(self, before: "SessionSnapshot") -> Changes:
+        """What became of each slice since `before`, a snapshot of the same session, as JSON; costs what changed.
+
+        Raises `SerdeError` for a value that JSON cannot hold.
+        """
+        changes: Changes = {}
+        for of, (log, length) in self.slices.items():
+            old, start = before.slices.get(of, (log, 0))
+            if log is old and log.base_length <= start <= length:
+                how, values = "added", log.values[start - log.base_length : length - log.base_length]
+            elif log.base is old and log.base_length == start:
+                how, values = "added", log.values[: length - start]
+            else:
+                how, values = "set", list(log.read(length))
+            if values or (how == "set" and start):
+                changes.setdefault(how, {})[type_name(of)] = serde.dump(_rows(of, values))
+        return changes
+
+    @classmethod
+    def from_json(cls, text: str | bytes, types: Iterable[type[Any]]) -> "SessionSnapshot":
+        """The snapshot that `to_json` wrote; its slices may be of `types` only.
+
+        Raises `SerdeError` for another type, another version and for what does not fit.
+        """
+        whole = text.encode(errors="replace") if isinstance(text, str) else text
+        # Others of `types` need not be such as can cross JSON.
+        known = tuple(sorted({of for of in types if type_name(of).encode() in whole}, key=type_name))
+        try:
+            # Any: the form is made of the types given.
+            read: Any = serde.parse_json(_form(known), text)
+        except SerdeError as error:
+            names = set(map(type_name, known))
+            faults = [
+                Fault(fault.path, "no type of that name is known here; give it in types=")
+                if fault.path[:1] == ("slices",) and len(fault.path) > 1 and fault.path[1] not in names
+                else fault
+                for fault in error.faults
+            ]
+            raise SerdeError(error.subject, tuple(faults)) from error
+        slices: dict[type[Any], tuple[Log[Any], int]] = {}
+        for of in known:
+            if values := read["slices"].get(type_name(of)):
+                slices[of] = Log(_values(of, values)), len(values)
+        return cls(slices, object())
+
+
+def parse_changes(changes: Changes, types: Iterable[type[Any]]) -> Iterator[tuple[str, type[Any], list[Any]]]:
+    """What `SessionSnapshot.since` told: `"added"` or `"set"`, the slice's type, which is one of `types`, and values.
+
+    Raises `SerdeError` for another type and for what does not fit.
+    """
+    known = {type_name(of): of for of in types}
+    for how, slices in changes.items():
+        for name, rows in slices.items():
+            if name not in known:
+                raise SerdeError("changes", (Fault((name,), "no type of that name is known here; give it in types="),))
+            of = known[name]
+            read: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), rows)  # Any: a form made at run time
+            yield how, of, _values(of, read)
+
+
+def _values(of: type[Any], rows: list[Any]) -> list[Any]:
+    """What a slice holds for the rows that were read."""
+    if of is VisibilityOverrides:
+        return [VisibilityOverrides({one.path: one.visibility for one in row}) for row in rows]
+    return rows
+
+
+def type_name(of: type[Any]) -> str:
+    """What a type is called in JSON."""
+    return f"{of.__module__}:{of.__qualname__}"
+
+
+def _rows(of: type[Any], values: Iterable[Any]) -> list[Any]:
+    """What is dumped for the values of a slice."""
+    if of is VisibilityOverrides:
+        return [[SetVisibilityOverride(path=p, visibility=v) for p, v in one.overrides.items()] for one in values]
+    return list(values)
+
+
+@lru_cache(maxsize=256)
+def _form(types: tuple[type[Any], ...]) -> Any:
+    """The type of the whole text, with one optional key for each slice that may be in it."""
+    make: Any = TypedDict  # a checker reads the functional form only where its keys are literal
+    rows = {type_name(of): GenericAlias(list, _ROW.get(of, of)) for of in types}
+    return make("snapshot", {"version": Literal[1], "slices": make("slices", rows, total=False)})

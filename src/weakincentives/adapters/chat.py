@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ..codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
-from ..tool_spec import OutputSpec, ToolSpec
-from ..transcript import AssistantMessage, Finish, ToolCall, ToolMessage
+from .codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
+from .tool_spec import OutputSpec, ToolSpec
+from .transcript import AssistantMessage, Finish, ToolCall, ToolMessage
 
 __all__ = ["ChatCodec"]
 
@@ -21,6 +21,11 @@ _FINISH: dict[str, Finish] = {
 class ChatCodec(Codec):
     """One conversation as Chat Completions messages."""
 
+    streaming = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
+
+    def assembly(self) -> "_Assembly":
+        return _Assembly()
+
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The first choice of a reply."""
         match reply:
@@ -30,7 +35,7 @@ class ChatCodec(Codec):
                 raise provider_failed(self.provider, said)
             case _:
                 raise malformed(self.provider, "no choices with a message")
-        wire: Wire = {key: value for key, value in message.items() if value not in (None, [])}
+        wire: Wire = {key: value for key, value in message.items() if value not in (None, "", [])}
         wire.setdefault("role", "assistant")
         calls: list[ToolCall] = []
         for index, item in enumerate(wire.get("tool_calls", ())):
@@ -74,6 +79,64 @@ class ChatCodec(Codec):
 
     def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
         tools[:] = [tool for tool in tools if tool["function"]["name"] not in names]
+
+
+class _Assembly:
+    """Chunks of a completion, put together."""
+
+    def __init__(self) -> None:
+        self._message: Wire = {}
+        self._rest: Wire = {}
+
+    def add(self, event: Any) -> str:  # Any: read key by key
+        match event:
+            case {"choices": [{"delta": dict() as delta, **choice}, *_]}:
+                self._message = _joined(self._message, delta)
+                self._rest |= {f"{key}": value for key, value in choice.items() if value is not None}
+            case _:
+                delta = {}
+        if event.get("usage"):
+            self._rest["usage"] = event["usage"]
+        return _text(delta.get("content"))
+
+    @property
+    def reply(self) -> object:
+        if "finish_reason" not in self._rest:
+            return None
+        return {"choices": [{"message": self._message, **self._rest}], "usage": self._rest.get("usage")}
+
+
+_WHOLE = frozenset({"id", "name", "role", "type"})  # not in pieces, though some servers repeat them
+
+
+def _joined(old: Wire, delta: Wire) -> Wire:
+    """`old` with what `delta` adds: text to text, and to the items of lists by their `index`."""
+    new = dict(old)
+    for key, piece in delta.items():
+        match old.get(key), piece:
+            case _, None:
+                pass
+            case str() as before, str() if key not in _WHOLE:
+                new[key] = before + piece
+            case dict() as before, dict():
+                new[key] = _joined(before, piece)
+            case before, list():
+                new[key] = _items(before or [], piece)
+            case _:
+                new[key] = piece
+    return new
+
+
+def _items(old: list[Any], pieces: list[Any]) -> list[Any]:  # Any: as the server has them
+    new = list(old)
+    for place, piece in enumerate(pieces):
+        item = {key: value for key, value in piece.items() if key != "index"}  # which is of pieces alone
+        index = piece.get("index", place)
+        if index < len(new):
+            new[index] = _joined(new[index], item)
+        else:
+            new.append(item)
+    return new
 
 
 def _response_format(output: OutputSpec) -> Wire:

@@ -1,0 +1,55 @@
+"""W9: a tool that wrote k files and is undone, over a root of many files; the floor is the same over a small root."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.measure import Row, interleaved
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+
+SMALL, LARGE = 100, 50_000
+WRITTEN = (1, 10, 100)
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as place:
+        hosts = {size: host(Path(place, str(size)), size) for size in (SMALL, LARGE)}
+        for k in WRITTEN:
+            yield row("host", k, hosts[SMALL], hosts[LARGE])
+        for files in hosts.values():
+            files.close()
+    memories = [InMemoryFilesystem(dict.fromkeys(names(size), "old")) for size in (SMALL, LARGE)]
+    for k in WRITTEN:
+        yield row("memory", k, *memories)
+
+
+def names(size: int) -> Iterator[str]:
+    return (f"{number % 100}/{number}.txt" for number in range(size))
+
+
+def host(root: Path, size: int) -> HostFilesystem:
+    for number in range(100):
+        (root / f"{number}").mkdir(parents=True)
+    for name in names(size):
+        (root / name).write_text("old")
+    return HostFilesystem(root)
+
+
+def row(where: str, k: int, small: Filesystem, large: Filesystem) -> Row:
+    took = interleaved({"floor": undone(small, k), "ours": undone(large, k)}, per=k, rounds=5)
+    case = f"{where}, k = {k}, root of {LARGE} files (floor: of {SMALL})"
+    return Row(workload="W9", case=case, unit="µs a file", target=1.5, took=took)
+
+
+def undone(files: Filesystem, k: int) -> Callable[[], None]:
+    written = [f"{number}/{number}.txt" for number in range(k)]
+
+    def run() -> None:
+        snapshot = files.snapshot()
+        for name in written:
+            files.write_bytes(name, b"new")
+        files.restore(snapshot)
+
+    run()
+    assert all(files.read_bytes(name) == b"old" for name in written)
+    return run

@@ -1,0 +1,225 @@
+"""`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec. Needs the extra `litellm`.
+
+The only module that imports LiteLLM, which takes seconds and 150 MB: that happens when an adapter is made.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from ..limits import Clock, Deadline, utc_now
+from ..prompt.renderer import RenderedPrompt
+from .chat import ChatCodec
+from .codec import Codec, CodecOptions, Wire, decoded, malformed
+from .core import Conversation, LoopAdapter, OutputT
+from .errors import PromptEvaluationError
+from .faults import deadline_fault, request_fault, status_fault
+from .inner_loop import InnerLoopConfig, ProviderRequest
+from .streaming import TextDelta
+from .transcript import AssistantMessage
+
+__all__ = ["LiteLLMAdapter"]
+
+_PROVIDER = "litellm"
+_SERVER_ERROR = 500
+_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class LiteLLMAdapter(LoopAdapter[OutputT]):
+    """Evaluates prompts on the model that LiteLLM knows as `model`, such as `"anthropic/claude-sonnet-4-5"`.
+
+    Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in seconds for a request.
+    `max_retries` goes to the provider's own client where LiteLLM uses one (OpenAI and compatible servers); elsewhere
+    nothing is retried. `structured_output="auto"` asks for typed output by the API's own means where LiteLLM says that
+    the model has them, else in words. `options` go into every call. Raises `ImportError` without the extra `litellm`.
+    """
+
+    name = _PROVIDER
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 600.0,
+        max_retries: int = 2,
+        prompt_role: Literal["user", "system", "developer"] = "user",
+        structured_output: Literal["auto", "native", "prompted"] = "auto",
+        options: Mapping[str, object] | None = None,
+        config: InnerLoopConfig | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        if find_spec("litellm") is None:
+            raise ImportError("LiteLLMAdapter needs LiteLLM: pip install 'weakincentives[litellm]'")
+        super().__init__(config=config, clock=clock)
+        # LiteLLM fetches both tables from the network unless it is told to take its own copies.
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
+        self.litellm: Any = import_module("litellm")  # Any: often not installed where types are checked
+        vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
+        self.model = model
+        self.timeout = timeout
+        self.api_key = api_key
+        self._arguments: Wire = {"api_base": base_url, "api_key": api_key, "max_retries": max_retries}
+        if structured_output == "auto":
+            structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
+        self._options = CodecOptions(
+            model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
+        )
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "_LiteLLMConversation":
+        """A new conversation with this adapter's model."""
+        return _LiteLLMConversation(self, ChatCodec(self._options, _PROVIDER))
+
+    def call(self, body: Wire, deadline: Deadline | None) -> Wire:
+        """The arguments of one call, with what is left until the deadline as its time-out."""
+        return {**self._arguments, "timeout": min(self.timeout, self.seconds_left(deadline) or self.timeout), **body}
+
+    def fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
+        """What LiteLLM raised, as one of our errors: by status, since its classes differ from route to route."""
+        if deadline is not None and deadline.has_passed(self.clock()):
+            return deadline_fault(_PROVIDER)
+        causes = list(_causes(error))
+        status = getattr(error, "status_code", None)
+        if isinstance(error, TimeoutError | self.litellm.Timeout):
+            return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
+        if lost := next((type(one).__name__ for one in causes if _is_transport_error(one)), None):
+            return request_fault(_PROVIDER, "connection", f"no connection ({lost})", "check base_url and the network")
+        if status == _SERVER_ERROR and any(isinstance(one, ValueError | LookupError) for one in causes):
+            return malformed(_PROVIDER, "it is no JSON of this API")
+        if not isinstance(status, int):
+            told = f"{type(error).__name__}: {error}"
+            return request_fault(_PROVIDER, "client_error", told, "check the adapter's options")
+        body = getattr(error, "body", None)
+        said: Wire = body if isinstance(body, dict) else {}
+        too_long = isinstance(error, self.litellm.ContextWindowExceededError)
+        return status_fault(
+            _PROVIDER,
+            status,
+            message=str(said.get("message") or getattr(error, "message", error)),
+            code="context_length_exceeded" if too_long else said.get("code"),
+            retry_after=(getattr(error, "litellm_response_headers", None) or {}).get("retry-after"),
+            secret=self.api_key,
+        )
+
+
+class _LiteLLMConversation(Conversation):
+    """One conversation through LiteLLM's sync or async call."""
+
+    def __init__(self, adapter: LiteLLMAdapter[Any], codec: Codec) -> None:  # Any: prompts of every output
+        self._adapter = adapter
+        self._codec = codec
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        adapter = self._adapter
+        arguments = adapter.call(self._codec.encode(request), request.deadline)
+        try:
+            reply = _plain(adapter.litellm.completion(**arguments))
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from self._harmless(error)
+        return decoded(self._codec, reply, _PROVIDER)
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        adapter = self._adapter
+        arguments = adapter.call(self._codec.encode(request), request.deadline)
+        try:
+            async with asyncio.timeout(adapter.seconds_left(request.deadline)):  # bounds all retries together
+                reply = _plain(await adapter.litellm.acompletion(**arguments))
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from self._harmless(error)
+        return decoded(self._codec, reply, _PROVIDER)
+
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        adapter = self._adapter
+        arguments = adapter.call(self._codec.encode(request), request.deadline)
+        chunks: list[Any] = []  # Any: LiteLLM's own
+        try:
+            stream = adapter.litellm.completion(**arguments | _STREAM)
+            try:
+                for chunk in stream:
+                    adapter.check_deadline(request.deadline)
+                    chunks.append(chunk)
+                    yield from _piece(chunk)
+            finally:
+                if callable(close := getattr(_source(stream), "close", None)):
+                    close()
+            reply = _joined(chunks, adapter.litellm)
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from self._harmless(error)
+        yield decoded(self._codec, reply, _PROVIDER)
+
+    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        adapter = self._adapter
+        arguments = adapter.call(self._codec.encode(request), request.deadline)
+        chunks: list[Any] = []  # Any: LiteLLM's own
+        try:
+            stream = await adapter.litellm.acompletion(**arguments | _STREAM)
+            try:
+                async for chunk in stream:
+                    adapter.check_deadline(request.deadline)
+                    chunks.append(chunk)
+                    for piece in _piece(chunk):
+                        yield piece
+            finally:
+                source = _source(stream)
+                close: Any = getattr(source, "aclose", None) or getattr(source, "close", None)  # LiteLLM's own
+                if close is not None:
+                    await close()
+            reply = _joined(chunks, adapter.litellm)
+        except Exception as error:
+            raise adapter.fault(error, request.deadline) from self._harmless(error)
+        yield decoded(self._codec, reply, _PROVIDER)
+
+    def _harmless(self, error: Exception) -> Exception | None:
+        """`error` as a cause to show, unless it or what led to it quotes a key."""
+        key = (self._adapter.api_key or "").strip()
+        refused = getattr(error, "status_code", None) in (401, 403)
+        return None if refused or (key and any(key in str(one) for one in _causes(error))) else error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and what led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_transport_error(error: BaseException) -> bool:
+    """By name: the HTTP library behind a route is httpx, httpx2 or another."""
+    return isinstance(error, OSError) or any(base.__name__ == "TransportError" for base in type(error).__mro__)
+
+
+def _source(stream: Any) -> Any:  # Any: LiteLLM's own
+    """What LiteLLM reads a stream from and leaves open: closed by the garbage collector, it can deadlock httpcore."""
+    inner = getattr(stream, "completion_stream", None)
+    return getattr(inner, "streaming_response", inner)
+
+
+def _piece(chunk: Any) -> list[TextDelta]:  # Any: LiteLLM's own
+    """The text that a chunk of a stream brings, if any."""
+    texts = [choice.delta.content for choice in chunk.choices[:1]]
+    return [TextDelta(text) for text in texts if text]
+
+
+def _joined(chunks: list[Any], litellm: Any) -> Any:  # Any: LiteLLM and its own
+    """The reply that a stream's chunks make up; where nothing came, LiteLLM makes up an end of its own."""
+    for chunk in chunks:
+        if getattr(chunk, "usage", None) or any(one.delta.model_dump(exclude_none=True) for one in chunk.choices):
+            return _plain(litellm.stream_chunk_builder(chunks))
+    return None
+
+
+def _plain(reply: Any) -> Any:  # Any: LiteLLM's own reply, and JSON of every shape
+    """The reply as Chat Completions JSON: what LiteLLM puts beside the message goes, or to where it belongs."""
+    body = reply.model_dump()
+    for choice in body.get("choices") or ():
+        message: Wire = choice["message"]
+        beside = {key: value for key, value in (message.pop("provider_specific_fields", None) or {}).items() if value}
+        message["refusal"] = beside.pop("refusal", None)
+        if beside:
+            message["provider_specific_fields"] = beside
+    return body

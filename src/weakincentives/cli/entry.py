@@ -1,0 +1,31 @@
+"""Where `wink` starts, and where its failures become one line on stderr and an exit code."""
+
+import sys
+from io import TextIOWrapper
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Runs `wink` on the process's arguments.
+
+    Exit codes: 0 fine, 1 something was found or the provider failed, 2 the command cannot do what it was asked.
+    """
+    try:
+        from .app import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"wink needs {error.name}: pip install 'weakincentives[cli]'")
+    from ..adapters.errors import PromptEvaluationError
+    from ..errors import WeakIncentivesError
+    from .target import Mistake
+
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a model's text may hold what a terminal cannot show
+    try:
+        app(prog_name="wink")
+    except (Mistake, WeakIncentivesError, ImportError, OSError) as error:
+        sys.stderr.write(f"wink: {' '.join(str(error).split())}\n")
+        sys.exit(1 if isinstance(error, PromptEvaluationError) else 2)
+    sys.exit(0)

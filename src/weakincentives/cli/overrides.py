@@ -1,0 +1,165 @@
+"""`wink overrides`: texts of a prompt that are replaced without a change of code, from seeding them to rebasing."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from difflib import unified_diff
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, cast
+
+from typer import Argument, Exit, Option, Typer
+
+from ..prompt.overrides import (
+    OverridesTag,
+    SectionOverride,
+    TaskExampleOverride,
+    TextId,
+    ToolExampleOverride,
+    ToolOverride,
+)
+from ..prompt.overrides.model import Override, PromptDescriptor, TextKind
+from ..prompt.overrides.store import LocalPromptOverridesStore
+from .target import Mistake, Target, bound_prompt
+
+__all__ = ["app"]
+
+app = Typer(no_args_is_help=True, help="Replace texts of a prompt without a change of code.")
+Tag = Annotated[str, Option(help="The set of overrides.")]
+Text = Annotated[str, Argument(help="KIND:PLACE as `seed` and `diff` show it, such as body:context.history.")]
+
+
+@app.command("list")
+def list_() -> None:
+    """Print the prompts and tags for which overrides are stored."""
+    _print(f"{one.ns}/{one.key} {one.tag}" for one in LocalPromptOverridesStore().list())
+
+
+@app.command()
+def seed(target: Target, *, tag: Tag = "latest") -> None:
+    """Store the code's own texts where none are stored, and print what is there to edit."""
+    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    held = store.seed(prompt, tag)
+    _print(_name(one) for one in held.texts)
+    _print([f"in {store.path(OverridesTag(prompt.ns, prompt.key, tag))}"])
+
+
+@app.command("edit")
+def edit_(
+    target: Target,
+    text: Text,
+    *,
+    tag: Tag = "latest",
+    file: Annotated[Path | None, Option(help="Take the text from this file, - for standard input.")] = None,
+) -> None:
+    """Replace one text, in your editor or from a file."""
+    descriptor, store, one = bound_prompt(target).descriptor, LocalPromptOverridesStore(), _text_id(text)
+    now = descriptor.texts.get(one)
+    if now is None or not now.accepts_overrides:
+        open_ = ", ".join(_name(known) for known, of in descriptor.texts.items() if of.accepts_overrides)
+        raise Mistake(f"{text!r} is no text that can be replaced; there are {open_ or 'none'}")
+    before = store.resolve(descriptor, tag).texts.get(one, now.text)
+    if file is None:
+        written = _edited(before)
+    else:
+        written = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    if written.rstrip("\n") != before:
+        store.upsert(descriptor, _override(descriptor, one, written.rstrip("\n")), tag)
+
+
+@app.command()
+def diff(target: Target, *, tag: Tag = "latest") -> None:
+    """Print how the stored texts differ from the code's; for a stale one, from what it was written against."""
+    descriptor = bound_prompt(target).descriptor
+    held = LocalPromptOverridesStore().resolve(descriptor, tag)
+    for one, text in held.texts.items():
+        _print_diff(descriptor.texts[one].text, text, f"{_name(one)} (code)", f"{_name(one)} ({tag})")
+    for stale in held.stale:
+        name = _name(stale.id)
+        _print([f"{name} is stale: {stale.reason}"])
+        _print_diff(stale.base, stale.text, f"{name} (code then)", f"{name} ({tag})")
+        _print_diff(stale.base, stale.current or "", f"{name} (code then)", f"{name} (code now)")
+
+
+@app.command()
+def rebase(target: Target, *, tag: Tag = "latest") -> None:
+    """Carry stale texts over to the code as it is now. Exits with 1 when some need a decision."""
+    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    done = store.rebase(prompt.descriptor, tag)
+    _print(f"merged {_name(one)}" for one in done.merged)
+    _print(f"conflict {_name(one.id)}: {one.reason}" for one in done.conflicts)
+    if done.conflicts:
+        _print([f"see {store.path(OverridesTag(prompt.ns, prompt.key, tag), '.conflicts.md')}"])
+        raise Exit(1)
+
+
+@app.command()
+def prune(target: Target, *, tag: Tag = "latest") -> None:
+    """Forget the stored texts that do not apply any more."""
+    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    for stale in store.resolve(prompt.descriptor, tag).stale:
+        store.delete(OverridesTag(prompt.ns, prompt.key, tag), stale.id)
+        _print([f"removed {_name(stale.id)}"])
+
+
+@app.command()
+def check(target: Target, *, tag: Tag = "latest") -> None:
+    """Print the stored texts that do not apply any more. Exits with 1 when there are some."""
+    held = LocalPromptOverridesStore().resolve(bound_prompt(target).descriptor, tag)
+    _print(f"stale {_name(one.id)}: {one.reason}" for one in held.stale)
+    _print([f"{len(held.texts)} texts apply, {len(held.stale)} do not."])
+    if held.stale:
+        raise Exit(1)
+
+
+def _edited(text: str) -> str:
+    """The text as the user's editor leaves it."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not editor:
+        raise Mistake("no editor is known; set EDITOR, or give the text with --file")
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "text.md")
+        file.write_text(f"{text}\n", encoding="utf-8")
+        done = subprocess.run([*shlex.split(editor), str(file)], check=False)  # noqa: S603 - the user's own choice
+        if done.returncode:
+            raise Mistake(f"{editor!r} exited with {done.returncode}; nothing was changed")
+        return file.read_text(encoding="utf-8")
+
+
+def _print(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _print_diff(old: str, new: str, old_name: str, new_name: str) -> None:
+    _print(list(unified_diff(old.splitlines(), new.splitlines(), old_name, new_name, lineterm="")))
+
+
+def _name(one: TextId) -> str:
+    return f"{one.kind}:{one.at}"
+
+
+def _text_id(text: str) -> TextId:
+    kind, _, place = text.partition(":")
+    return TextId(cast(TextKind, kind), place)  # an unknown kind is in no descriptor, which is what is asked next
+
+
+def _override(descriptor: PromptDescriptor, one: TextId, text: str) -> Override:
+    """The override that replaces one text of the descriptor."""
+    path = descriptor.texts[one].path
+    place, _, index = one.at.rpartition("#")
+    match one.kind:
+        case "body":
+            return SectionOverride(path=path, body=text)
+        case "summary":
+            return SectionOverride(path=path, summary=text)
+        case "task-example":
+            return TaskExampleOverride(path=path, index=int(index), text=text)
+        case "tool":
+            return ToolOverride(tool_name=one.at, description=text)
+        case "param":
+            tool, _, param = one.at.partition(".")
+            return ToolOverride(tool_name=tool, param_descriptions={param: text})
+        case "tool-example":
+            return ToolExampleOverride(tool_name=place, index=int(index), text=text)

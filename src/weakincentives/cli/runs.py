@@ -1,0 +1,204 @@
+"""`wink run`, `show` and `advise`: a run as it happens, afterwards, and what it cost."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
+
+from .. import serde
+from ..adapters.core import ProviderAdapter
+from ..errors import WeakIncentivesError
+from ..runtime.event_log import Record, event_record, read_events, write_events
+from ..runtime.events import Event
+from ..runtime.ledger import ledger
+from ..runtime.main_loop import MainLoop
+from ..runtime.session.session import Session
+from .prompts import wide_console
+from .target import Mistake, Open, Params, Set, Summary, Tag, Target, bound_prompt, loaded, opened
+
+__all__ = ["advise", "run", "show"]
+
+_LONGEST = 100
+_CHARACTERS_PER_TOKEN = 4
+_PROVIDERS = {
+    "openai": "weakincentives.adapters.openai:OpenAIAdapter",
+    "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
+    "claude-agent-sdk": "weakincentives.adapters.claude_agent_sdk:ClaudeAgentSDKAdapter",
+}
+
+
+def run(
+    target: Target,
+    *,
+    adapter: Annotated[str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")] = "openai",
+    model: Annotated[str | None, Option(help="The model's name.")] = None,
+    base_url: Annotated[str | None, Option(help="Where the provider's API is served.")] = None,
+    api: Annotated[str | None, Option(help="responses or chat (openai only).")] = None,
+    params: Params = None,
+    set_: Set = None,
+    tag: Tag = None,
+    open_: Open = None,
+    summary: Summary = None,
+    log: Annotated[Path | None, Option(help="Write the events to this file, one JSON object a line.")] = None,
+) -> None:
+    """Evaluate a prompt: progress on stderr, the answer as JSON on stdout. Exits with 1 when the provider failed."""
+    prompt = bound_prompt(target, params, set_, tag)
+    overrides = opened(prompt, open_, summary)
+    session = Session()
+    with ExitStack() as stack:
+        chosen = _adapter(adapter, stack, model=model, base_url=base_url, api=api)
+        if log is not None:
+            write_events(session.bus, stack.enter_context(log.open("w", encoding="utf-8")))
+        session.bus.subscribe(Event, stack.enter_context(_display()))
+        try:
+            done = MainLoop(chosen).execute(prompt, session=session, visibility_overrides=overrides)
+        except WeakIncentivesError:
+            raise
+        except Exception as error:  # an adapter that is not ours
+            raise Mistake(f"--adapter {adapter} failed: {type(error).__name__}: {error}") from error
+    answer = {"output": done.output, "text": done.text, "restarts": done.restarts, "usage": done.usage}
+    sys.stdout.write(json.dumps(serde.dump(answer), ensure_ascii=False) + "\n")
+
+
+def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
+    """Print a logged run as a timeline."""
+    with _reading(log) as events:
+        lines = [Text(f"{_clock(record):15}{_line(record)}", no_wrap=True, overflow="ellipsis") for record in events]
+    console = wide_console()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def advise(
+    logs: Annotated[list[Path], Argument(help="Files that wink run --log wrote.")],
+    *,
+    as_json: Annotated[bool, Option("--json", help="The ledger as JSON.")] = False,
+) -> None:
+    """Print what each section and tool cost over logged runs, and which sections to summarize."""
+    events: list[Record] = []
+    for log in logs:
+        with _reading(log) as one:
+            events += one
+    with _reading(logs[0]):
+        costs = ledger(events)
+    if as_json:
+        sys.stdout.write(json.dumps(serde.dump(costs), indent=2) + "\n")
+        return
+    table = Table("section or tool", box=None, pad_edge=False, header_style="bold")
+    for title in ("requests", "characters", "tokens*", "opened or called"):
+        table.add_column(title, justify="right")
+    table.add_column("advice")
+    for cost in costs:
+        advice = cost.advice.visibility if cost.advice else ""
+        table.add_row(f"{cost.prompt} {cost.path}", *_numbers(cost.requests, cost.sent, cost.opened), advice)
+        for tool in cost.tools:
+            table.add_row(f"  {tool.name}", *_numbers(tool.requests, tool.sent, tool.calls), "")
+    console = wide_console()
+    console.print(table)
+    console.print(f"* estimated at {_CHARACTERS_PER_TOKEN} characters each")
+    for cost in costs:
+        if cost.advice:
+            console.print(
+                f"\n{cost.path}: {cost.advice.visibility} costs less. {cost.advice.arithmetic}", soft_wrap=True
+            )
+
+
+def _numbers(requests: int, sent: int, count: int) -> tuple[str, ...]:
+    return f"{requests:,}", f"{sent:,}", f"{-(-sent // _CHARACTERS_PER_TOKEN):,}", f"{count:,}"
+
+
+def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter[Any]:
+    """The adapter that the command line names, with the options that were given; a context manager is entered."""
+    given = {key: value for key, value in options.items() if value is not None}
+    if name in _PROVIDERS and "model" not in given:
+        raise Mistake(f"--adapter {name} needs --model")
+    if name == "openai" and "base_url" in given and "OPENAI_API_KEY" not in os.environ:
+        given["api_key"] = "none"  # most servers of one's own want no key, and the SDK insists on one
+    made = loaded(_PROVIDERS.get(name, name), "adapter")
+    if callable(made):
+        try:
+            made = made(**given)
+            made = stack.enter_context(made) if isinstance(made, AbstractContextManager) else made
+        except Exception as error:  # the author's own code, or an SDK that is not installed
+            raise Mistake(f"--adapter {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(made, ProviderAdapter):
+        raise Mistake(f"--adapter {name} gives {type(made).__name__}; name an adapter or a function that gives one")
+    return made
+
+
+@contextmanager
+def _display() -> Generator[Callable[[object], None]]:
+    """Prints events on stderr; on a terminal with the sums so far below them."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    turns = calls = tokens = 0
+
+    def heard(event: object) -> None:
+        nonlocal turns, calls, tokens
+        match record := event_record(event):
+            case {"event": "ProviderCalled", "usage": {"input_tokens": int(given), "output_tokens": int(got)}}:
+                turns, tokens = turns + 1, tokens + given + got
+            case {"event": "ToolInvoked"}:
+                calls += 1
+            case _:
+                pass
+        console.print(Text(_line(record), no_wrap=True, overflow="ellipsis"), soft_wrap=not console.is_terminal)
+        if live is not None:
+            live.update(Text(f"{turns} turns, {calls} tool calls, {tokens:,} tokens", style="bold"), refresh=True)
+
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    with live or ExitStack():
+        yield heard
+
+
+@contextmanager
+def _reading(log: Path) -> "Generator[list[Record]]":
+    """The events in `log`; whatever in them cannot be understood is a mistake about that file."""
+    try:
+        with log.open(encoding="utf-8") as file:
+            yield list(read_events(file))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise Mistake(
+            f"{log}: {error if isinstance(error, ValueError) else 'an event lacks what wink writes'}"
+        ) from error
+
+
+def _clock(record: Record) -> str:
+    """The time of day, in UTC."""
+    return str(record.get("created_at", "")).partition("T")[2][:12]
+
+
+def _line(record: Any) -> str:  # Any: JSON, read key by key
+    """One event as one line."""
+    match record["event"]:
+        case "PromptRendered":
+            tools = ", ".join(record["tool_names"]) or "none"
+            text = f"{record['ns']}/{record['key']}: {len(record['text']):,} characters, tools: {tools}"
+        case "ProviderCalled":
+            usage, what = record["usage"], record["error"] or record["finish"]
+            tokens = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out"
+            text = f"turn {record['turn']}: {what}, {tokens}, {record['seconds']:.2f} s"
+        case "ToolInvoked":
+            mark = "ok" if record["result"]["success"] else "failed"
+            given = json.dumps(record["params"], ensure_ascii=False)
+            text = f"  {record['name']} {given} {mark}: {record['content']}"
+        case "ToolsInjected":
+            text = f"  new tools: {', '.join(record['tool_names'])}"
+        case "ToolsWithdrawn":
+            text = f"  closed tools: {', '.join(record['tool_names'])}"
+        case "VisibilityExpanded":
+            text = f"starts again with {', '.join(record['section_keys'])} open: {record['reason']}"
+        case "PromptExecuted":
+            text = f"answer after {record['turns']} turns: {record['text']}"
+        case other:
+            text = str(other)
+    text = text[:2] + " ".join(text[2:].split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

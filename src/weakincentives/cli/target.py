@@ -1,0 +1,172 @@
+"""What the command line names: a prompt, its params, sections to open, an adapter; each mistake is a `Mistake`."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from typer import Argument, Option
+
+from .. import serde
+from ..errors import Fault, SerdeError
+from ..prompt.overrides.store import LocalPromptOverridesStore
+from ..prompt.prompt import Prompt
+from ..prompt.template import PromptTemplate
+from ..visibility import SectionPath, SectionVisibility
+
+__all__ = ["Mistake", "Open", "Params", "Set", "Summary", "Tag", "Target", "bound_prompt", "loaded", "opened"]
+
+Target = Annotated[str, Argument(help="A template, a prompt, or a function that gives one: package.module:name.")]
+Params = Annotated[Path | None, Option(help="A JSON or YAML file of params: {Type: {field: value}}.")]
+Set = Annotated[
+    list[str] | None, Option("--set", help="One field of the params: Type.field=value, or field=value. Repeatable.")
+]
+Open = Annotated[
+    list[str] | None, Option("--open", help="Key of a section to show in full, as its summary says. Repeatable.")
+]
+Tag = Annotated[str | None, Option(help="Lay the overrides that are stored under this tag over the prompt.")]
+Summary = Annotated[list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")]
+
+
+class Mistake(Exception):
+    """The command was asked for something that cannot be done; the text is for its user."""
+
+
+def loaded(name: str, what: str) -> Any:  # Any: whatever a module holds
+    """What `package.module:name` stands for, looked up from the current directory as `python -m` does it."""
+    module_name, colon, attributes = name.partition(":")
+    if not (module_name and colon and attributes):
+        raise Mistake(f"{name!r} names no {what}; write it as package.module:name")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise Mistake(f"importing {module_name!r} failed: {error}") from error
+        raise Mistake(f"there is no module {error.name!r}; run wink where it can be imported") from error
+    except Exception as error:  # the module's own code
+        raise Mistake(f"importing {module_name!r} failed: {type(error).__name__}: {error}") from error
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            has = ", ".join(key for key, value in vars(found).items() if isinstance(value, PromptTemplate | Prompt))
+            raise Mistake(f"{name!r}: there is no {attribute!r}{f'; prompts there are {has}' if has else ''}")
+        found = getattr(found, attribute)
+    return found
+
+
+def bound_prompt(
+    target: str, params: Path | None = None, settings: Iterable[str] | None = None, tag: str | None = None
+) -> Prompt[Any]:
+    """The prompt that `target` names, with the params of the file and of `Type.field=value` settings bound.
+
+    With a `tag` the overrides stored under it in this repository replace texts.
+    """
+    found = loaded(target, "prompt")
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:  # the author's own code
+            raise Mistake(f"{target!r} cannot be called: {type(error).__name__}: {error}") from error
+    if isinstance(found, PromptTemplate):
+        found = found.bind()
+    if not isinstance(found, Prompt):
+        raise Mistake(
+            f"{target!r} is {type(found).__name__}; name a PromptTemplate, a Prompt or a function of no params"
+        )
+    if tag is not None:
+        plain, store = found, LocalPromptOverridesStore()
+        found = Prompt(plain.template, overrides_store=store, overrides_tag=tag)
+        found.bind(*plain.params.values(), resources=plain.resources.registry)
+    # Any: params of every type.
+    types: dict[str, type[Any]] = {kind.__name__: kind for kind in found.template.registry.params_types}
+    given: dict[str, dict[str, object]] = {}
+    for name, values in (_read(params) if params else {}).items():
+        given[_known(name, types, str(params))] = dict(values)
+    for setting in settings or ():
+        kind, field, value = _setting(setting, types)
+        given.setdefault(kind, {})[field] = value
+    faults: list[Fault] = []
+    for name, values in given.items():
+        bound = found.params.get(types[name])
+        try:
+            whole = values if bound is None else {**vars_of(bound), **values}
+            found.bind(serde.parse(types[name], whole))
+        except SerdeError as error:
+            faults += [Fault((name, *fault.path), fault.message) for fault in error.faults]
+    if faults:
+        raise SerdeError("params", tuple(faults))
+    return found
+
+
+def vars_of(params: object) -> dict[str, object]:
+    """The fields of params as JSON."""
+    values = serde.dump(params)
+    return dict(values) if isinstance(values, dict) else {}
+
+
+def opened(
+    prompt: Prompt[Any], opening: Iterable[str] | None, summarized: Iterable[str] | None
+) -> dict[SectionPath, SectionVisibility]:
+    """Visibility overrides for the named sections; what lies around an opened one opens too."""
+    registry = prompt.template.registry
+    found: dict[SectionPath, SectionVisibility] = {}
+    for key, visibility in [
+        *((key, SectionVisibility.SUMMARY) for key in summarized or ()),
+        *((key, SectionVisibility.FULL) for key in opening or ()),
+    ]:
+        node = registry.find(key)
+        if node is None:
+            raise Mistake(
+                f"no section has the key {key!r}; there are {', '.join(one.key for one in registry.sections)}"
+            )
+        above = registry.ancestors(node) if visibility is SectionVisibility.FULL else ()
+        found.update(dict.fromkeys([one.path for one in (*above, node)], visibility))
+    return found
+
+
+def _read(path: Path) -> Mapping[str, Mapping[str, object]]:
+    text = path.read_text(encoding="utf-8")
+    try:
+        if path.suffix in {".yaml", ".yml"}:
+            import yaml
+
+            found: object = yaml.safe_load(text) or {}
+        else:
+            found = json.loads(text)
+    except Exception as error:  # of either parser
+        raise Mistake(f"{path}: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+        raise Mistake(f"{path}: params are written as {{Type: {{field: value}}}}")
+    return found
+
+
+def _known(name: str, types: Mapping[str, type[Any]], where: str) -> str:
+    if name not in types:
+        raise Mistake(f"{where}: the prompt has no params type {name!r}; it has {', '.join(sorted(types)) or 'none'}")
+    return name
+
+
+def _setting(setting: str, types: Mapping[str, type[Any]]) -> tuple[str, str, object]:
+    """Type, field and value of `Type.field=value`; a value that is no text of the field's type is read as JSON."""
+    place, equals, text = setting.partition("=")
+    name, dot, field = place.rpartition(".")
+    if not equals:
+        raise Mistake(f"--set {setting!r}: write Type.field=value")
+    if not dot:
+        owners = [kind for kind, of in types.items() if field in get_type_hints(of)]
+        if len(owners) != 1:
+            raise Mistake(f"--set {setting!r}: {len(owners)} params types have a field {field!r}; write Type.{field}=…")
+        name = owners[0]
+    hint = get_type_hints(types[_known(name, types, f"--set {setting!r}")], include_extras=True).get(field, str)
+    try:
+        serde.parse(hint, text)
+        return name, field, text
+    except SerdeError:
+        pass
+    try:
+        return name, field, json.loads(text)
+    except ValueError:
+        return name, field, text

@@ -1,0 +1,87 @@
+"""Takes over what dead and frozen workers left, in PostgreSQL: a worker is alive while it holds the lock of its id."""
+
+import logging
+from collections import Counter
+from contextlib import suppress
+from importlib import import_module
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Self
+
+from .engine import dbos
+
+__all__ = ["Takeover"]
+
+_log = logging.getLogger(__name__)
+
+_LOOKS = 3  # in a row without a sign of life: who lost its connection, as all do when the server starts again, is back
+
+
+class Takeover:
+    """A block in which this worker is alive, and every `every` seconds hands on the runs of those that are not.
+
+    Enter it before `DBOS.launch()`. The server takes the lock from a worker that has said nothing for `silent` seconds,
+    which must be more than DBOS's `sys_db_idle_transaction_timeout_sec`, so that it holds no rows by then either.
+    Raises `RuntimeError` when another worker of this id is alive.
+    """
+
+    def __init__(self, database_url: str, executor_id: str, *, every: float = 1, silent: float = 10) -> None:
+        self._url = database_url.replace("postgresql+psycopg:", "postgresql:")  # SQLAlchemy's form to libpq's
+        self._executor_id = executor_id
+        self._every = every
+        self._silent = silent
+        self._absent: Counter[str] = Counter()  # by executor id, how many looks ago it was there
+        self._over = Event()
+        self._thread = Thread(target=self._watch, name="takeover", daemon=True)
+        self._line = self._connect()
+        for _ in range(_LOOKS):  # a peer that looks has the lock for a moment
+            if self._lock(executor_id):
+                return
+            self._over.wait(every)
+        self._line.close()
+        raise RuntimeError(f"another worker of executor_id {executor_id!r} is alive; give each an id of its own")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+        self._line.close()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every):
+            try:
+                self._look_after_others()
+            except Exception:  # a database that is away, a launch that is not over: there is a next time
+                _log.warning("No look after other workers", extra={"executor_id": self._executor_id}, exc_info=True)
+                with suppress(Exception):
+                    if self._line.closed:
+                        self._line = self._connect()
+                        self._lock(self._executor_id)
+
+    def _look_after_others(self) -> None:
+        self._lock(self._executor_id)  # a peer may just have had it
+        engine = dbos().DBOS
+        pending = engine.list_workflows(status="PENDING", load_input=False, load_output=False)
+        absent: Counter[str] = Counter()
+        for other in {run.executor_id for run in pending} - {self._executor_id}:
+            if self._lock(other):
+                absent[other] = self._absent[other] + 1
+                if absent[other] >= _LOOKS:
+                    _log.warning("Taking over runs", extra={"executor_id": other})
+                    engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
+                self._ask("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", other)
+        self._absent = absent
+
+    def _lock(self, executor_id: str) -> bool:
+        return self._ask("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", executor_id)
+
+    def _ask(self, statement: str, executor_id: str) -> bool:
+        return bool(self._line.execute(statement, [f"weakincentives {executor_id}"]).fetchone()[0])
+
+    def _connect(self) -> Any:  # Any: psycopg is not always installed
+        line = import_module("psycopg").connect(self._url, autocommit=True)
+        line.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
+        return line

@@ -1,0 +1,276 @@
+"""Undo by re-rooting: what the three filesystems share. Where entries are kept is theirs.
+
+A version knows how to get to it from the present: the pre-images of what has changed since, and, when other versions
+came after it, the next of those (Baker's arrays). Each change records first and changes then, so that an interrupt
+leaves at most a pre-image too many; putting back is idempotent. The filesystem refers to its newest version weakly:
+without a snapshot that somebody holds nothing is recorded, and abandoned branches are garbage.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+from weakref import ref
+
+from .protocol import Filesystem, FilesystemLimitError, FilesystemLimits, Kind, fault, normal_path
+
+__all__ = ["Version", "VersionedFilesystem"]
+
+
+@dataclass(frozen=True, slots=True)
+class _PutBack[E]:
+    """Makes `entry` stand at `path`, `None` nothing."""
+
+    path: str
+    entry: E | None
+
+
+@dataclass(frozen=True, slots=True)
+class _MoveBack:
+    """Gives what stands at `path` its path `to` again."""
+
+    path: str
+    to: str
+
+
+class Version[E]:
+    """One state of a filesystem; what `snapshot()` gives."""
+
+    __slots__ = ("__weakref__", "after", "past", "seen", "spool", "undo")
+
+    def __init__(self, past: tuple[object, ...] = ()) -> None:
+        self.past = past  # what a filesystem keeps beside its entries
+        self.after: Version[E] | None = None
+        self.undo: list[_PutBack[E] | _MoveBack] = []  # the last one is put back first
+        self.seen: set[str] = set()  # paths whose state here is recorded, since the last rename
+        self.spool: Any = None  # Any: where a filesystem keeps contents that should not fill the memory
+
+
+class VersionedFilesystem[E](Filesystem):
+    """A filesystem made of three primitives over entries of type `E`: get one, put one, move one."""
+
+    def __init__(self, *, read_only: bool, limits: FilesystemLimits) -> None:
+        self._read_only = read_only
+        self._limits = limits
+        self.lock = RLock()
+        self._newest: ref[Version[E]] | None = None
+        self._changes = 0
+        self._past: tuple[object, ...] = ()
+
+    @abstractmethod
+    def _kind(self, path: str) -> Kind | None:
+        """The kind of what stands at `path`, if anything does."""
+
+    @abstractmethod
+    def _get(self, path: str, version: Version[E]) -> E | None:
+        """What stands at `path`, to be kept by `version`."""
+
+    @abstractmethod
+    def _put(self, path: str, entry: E | None) -> None:
+        """Makes `entry` stand at `path`, whatever is there; `None` removes it."""
+
+    @abstractmethod
+    def _move(self, path: str, to: str) -> None:
+        """Gives an entry another path, whose directory is there."""
+
+    @abstractmethod
+    def _made(self, data: bytes | None) -> E:
+        """A new file, or a new directory for `None`."""
+
+    @property
+    def read_only(self) -> bool:
+        return self._read_only
+
+    @property
+    def limits(self) -> FilesystemLimits:
+        return self._limits
+
+    def write_bytes(self, path: str, data: bytes, /) -> None:
+        with self.lock:
+            name = self._changeable(path)
+            self.check_size(path, len(data))
+            if self._checked(path, name, directory=IsADirectoryError) is None:
+                self._make_parents(name)
+            self._change(name, self._made(bytes(data)))
+            self._did("write_bytes", path, bytes(data))
+
+    def append_bytes(self, path: str, data: bytes, /) -> None:
+        with self.lock:
+            super().append_bytes(path, data)
+
+    def delete(self, path: str, /, *, recursive: bool = False) -> None:
+        with self.lock:
+            name = self._changeable(path, root=False)
+            kind = self._checked(path, name, nothing=FileNotFoundError)
+            if kind == "directory" and not recursive:
+                raise fault(IsADirectoryError, path)
+            self._remove(name, kind)
+            self._did("delete", path, recursive=True)
+
+    def mkdir(self, path: str, /) -> None:
+        with self.lock:
+            name = self._changeable(path)
+            if self._checked(path, name, file=FileExistsError) is None:
+                self._make_parents(name)
+                self._change(name, self._made(None))
+                self._did("mkdir", path)
+
+    def rename(self, path: str, to: str, /) -> None:
+        with self.lock:
+            name, new = self._changeable(path, root=False), self._changeable(to, root=False)
+            kind = self._checked(path, name, nothing=FileNotFoundError)
+            if name == new:
+                return
+            there = self._checked(to, new, directory=FileExistsError)
+            if kind == "directory" and (there or new.startswith(name + "/")):
+                raise fault(FileExistsError, to)
+            self._make_parents(new)
+            self._record(new)
+            version = self._version()
+            if version is not None:
+                version.undo.append(_MoveBack(new, name))
+                version.seen.clear()
+            self._changes += 1
+            self._move(name, new)
+            self._did("rename", path, to)
+
+    def snapshot(self) -> Version[E]:
+        """The present state, to be put back in any order with others as long as somebody holds it; takes O(1)."""
+        with self.lock:
+            newest = self._version()
+            if newest is not None and not newest.undo:
+                return newest
+            version = Version[E](self._past)
+            if newest is not None:
+                newest.after = version
+            self._newest = ref(version)
+            return version
+
+    def restore(self, snapshot: Version[E], /) -> None:
+        """Puts back what has changed since or before `snapshot`, and nothing else.
+
+        What cannot be put back does not stop the rest and is raised as an `ExceptionGroup`. Raises `ValueError` for a
+        snapshot of another filesystem.
+        """
+        with self.lock:
+            path: list[Version[E]] = [snapshot]
+            while path[-1] is not self._version():
+                if path[-1].after is None:
+                    raise ValueError("this snapshot is of another filesystem; restore it where it was made")
+                path.append(path[-1].after)
+            self._changes += 1
+            self._past = snapshot.past
+            failures: list[BaseException] = []
+            current = path.pop()
+            self._undo(current, None, failures)
+            while path:
+                version = path.pop()
+                # Where the state is between the two, until all is put back. Whatever ends this early, both versions
+                # lead from here, and `undo` holds what is left to do.
+                here = Version[E]()
+                current.after = here
+                self._newest = ref(here)
+                version.undo += current.undo
+                version.after = here
+                left, current = ref(current), version
+                self._undo(version, left, failures)
+                abandoned = left()
+                if abandoned is not None:
+                    abandoned.after = version
+                self._newest = ref(version)
+                version.after = None
+            if failures:
+                for error in failures:
+                    if not isinstance(error, Exception):
+                        raise error
+                raise BaseExceptionGroup(f"{len(failures)} changes could not be put back", failures)
+
+    def _undo(self, version: Version[E], left: "ref[Version[E]] | None", failures: list[BaseException]) -> None:
+        """Puts back what `version` recorded, and records that for the version that is left, if it lives."""
+        version.seen.clear()
+        for index in reversed(range(len(version.undo))):
+            record = version.undo[index]
+            for _ in range(2):  # an interrupt waits until all is put back, and what it interrupted is done again
+                try:
+                    self._put_back(record, None if left is None else left())
+                except BaseException as error:
+                    failures.append(error)
+                    if isinstance(error, Exception):  # it stays recorded for another try
+                        break
+                else:
+                    del version.undo[index]
+                    break
+        if version.spool is not None and not version.undo:
+            version.spool.seek(0)
+            version.spool.truncate()
+
+    def _put_back(self, record: _PutBack[E] | _MoveBack, left: Version[E] | None) -> None:
+        match record:
+            case _PutBack(path, entry):
+                if left is not None:
+                    left.undo.append(_PutBack(path, self._get(path, left)))
+                self._put(path, entry)
+            case _MoveBack(path, to):
+                if not self._is_back(path, to):
+                    if left is not None:
+                        left.undo.append(_MoveBack(to, path))
+                    self._move(path, to)
+
+    def _is_back(self, path: str, to: str) -> bool:
+        """Whether a rename of `to` to `path` was undone, or never done because an interrupt came first."""
+        return self._kind(to) is not None
+
+    def _did(self, method: str, *arguments: str | bytes, **options: bool) -> None:
+        """Hears of each change that came to its end."""
+
+    def _version(self) -> Version[E] | None:
+        return None if self._newest is None else self._newest()
+
+    def _record(self, path: str, *, again: bool = False) -> None:
+        version = self._version()
+        if version is not None and (again or path not in version.seen):
+            version.undo.append(_PutBack(path, self._get(path, version)))
+            version.seen.add(path)
+
+    def _change(self, path: str, entry: E | None) -> None:
+        self._record(path)
+        self._changes += 1
+        self._put(path, entry)
+
+    def _remove(self, path: str, kind: Kind | None) -> None:
+        """Removes a file, or a directory with all below it."""
+        self._change(path, None)
+
+    def _make_parents(self, path: str) -> None:
+        parent = path.rpartition("/")[0]
+        if parent and self._kind(parent) is None:
+            self._make_parents(parent)
+            self._change(parent, self._made(None))
+
+    def _checked(self, path: str, name: str, **wrong: type[OSError]) -> Kind | None:
+        """The kind of what stands at `name`, unless that is `wrong`; what is "other" always is."""
+        kind = self._kind(name)
+        error = PermissionError if kind == "other" else wrong.get(kind or "nothing")
+        if error is not None:
+            raise fault(error, path)
+        return kind
+
+    def stamp(self) -> object:
+        """Equal to an earlier one only if nothing has changed in between."""
+        return self._changes
+
+    def check_size(self, path: str, size: int) -> None:
+        """Raises `FilesystemLimitError` for a file that is larger than the limits allow."""
+        if size > self._limits.file_bytes:
+            raise FilesystemLimitError(
+                f"{path!r} would be read or written with {size} bytes, but files may have {self._limits.file_bytes}; "
+                "split it, or raise FilesystemLimits.file_bytes"
+            )
+
+    def _changeable(self, path: str, *, root: bool = True) -> str:
+        name = normal_path(path, self._limits)
+        if self._read_only:
+            raise PermissionError(f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere")
+        if name == "." and not root:
+            raise PermissionError("the root cannot be deleted or renamed; name what is in it")
+        return name

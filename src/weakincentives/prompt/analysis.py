@@ -1,0 +1,209 @@
+"""What can be said of a prompt without a model: what cannot work, and what is likely to mislead or to cost for nothing.
+
+Everything is read off the one walk: a state of disclosure is a `Scene` with some sections opened. Of all states only
+the smallest ones that show a text are looked at, one for each summarized section: opening more only adds tools.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ..ports import StateView
+from ..visibility import SectionPath, SectionVisibility
+from .errors import PromptRenderError
+from .measure import SectionTexts, everything, measure
+from .overrides.overlay import Overlay
+from .prompt import Prompt
+from .registry import SectionNode
+from .sections import Section
+from .selectors import BoundSelector
+from .template import PromptTemplate
+from .walk import NOTHING, Scene, Visit
+
+__all__ = ["Finding", "Report", "Severity", "analyze"]
+
+type Severity = Literal["error", "warning", "note"]
+"""Cannot work; likely to mislead the model or to cost for nothing; worth knowing."""
+
+_FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+_NAMED = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
+_STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
+_DEPENDS_ON: tuple[tuple[int, str, Severity], ...] = ((2, "session", "warning"), (1, "params", "note"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the author may want to change; `code` names its kind."""
+
+    code: str
+    section_path: SectionPath
+    severity: Severity
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `analyze` found in the prompt `ns/key`, in how many states of disclosure; `serde.dump` makes it JSON."""
+
+    prompt: str
+    states: int
+    findings: tuple[Finding, ...]
+
+
+def analyze(target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | None = None) -> Report:
+    """Every check, over all texts that the model can get to see.
+
+    Params that are not bound and cannot be built have their fields stand for themselves in the texts. `session` feeds
+    the selectors that read one.
+    """
+    prompt = target.bind() if isinstance(target, PromptTemplate) else target
+    template, registry, stored = prompt.template, prompt.template.registry, prompt.overrides
+    if stored is not None:
+        registry = Overlay(NOTHING, NOTHING, stored.texts, {}).over(registry)
+    nodes = registry.sections
+    missing = _stand_ins(nodes, prompt.params)
+    params = {**prompt.params, **missing}
+    scene = Scene(registry=registry, params=params, session=session, disclosure=template.disclosure)
+    findings = [
+        Finding("never-enabled", node.path, "warning", "it is never enabled", "enable it, or remove it")
+        for node in nodes
+        if node.enabled is False
+    ]
+    for stale in stored.stale if stored is not None else ():
+        now = prompt.descriptor.texts.get(stale.id)
+        message = f"the stored override of {stale.id} does not apply: the code's own text {_STALE[stale.reason]}"
+        findings.append(Finding("override-stale", now.path if now else (), "warning", message, "rebase or delete it"))
+    states: list[list[Visit]] = []
+    broken = list(_broken(scene, missing))
+    if not broken:
+        texts = {one.path: one for one in measure(scene)}
+        states = list(_states(scene))
+        findings += _guessed(nodes, missing)
+        findings += (*_tools_named(scene, states, texts), *_summaries(scene, texts), *_prefix(scene, texts))
+    return Report(f"{template.ns}/{template.key}", len(states), (*findings, *dict.fromkeys(broken)))
+
+
+# Any: params of every type, each looked up by its own.
+def _stand_ins(nodes: tuple[SectionNode, ...], bound: Mapping[type[Any], object]) -> dict[type[Any], object]:
+    """An instance for each params type that is missing, whose fields hold their own placeholders."""
+    found: dict[type[Any], object] = {}
+    for kind in [node.params_type for node in nodes if node.params_type not in bound and node.default is None]:
+        if kind is not None:
+            try:
+                kind()
+            except Exception:  # fields are missing, or __post_init__ wants other ones
+                found[kind] = object.__new__(kind)
+                for one in fields(kind):
+                    object.__setattr__(found[kind], one.name, f"${one.name}")
+    return found
+
+
+def _broken(scene: Scene, missing: Mapping[type[Any], object]) -> Iterator[Finding]:  # Any: see `_stand_ins`
+    """The sections whose conditions or texts fail."""
+    for node in scene.registry.sections:
+        try:
+            if scene.is_enabled(node):
+                scene.visibility_of(node)
+                for one in (scene.opening({node.path: visibility}) for visibility in SectionVisibility):
+                    one.write(one.visits(node.index, node.index + 1))
+        except PromptRenderError as error:
+            place = scene.registry.get_section(error.section_path or ()) or node
+            if place.params_type in missing and error.placeholder is None:
+                yield _params_missing(place, f"it cannot be checked: {error.message}")
+            else:
+                remedy = "mend the section, or bind params that it can take"
+                yield Finding("cannot-render", place.path, "error", str(error), remedy)
+
+
+# Any: see `_stand_ins`
+def _guessed(nodes: tuple[SectionNode, ...], missing: Mapping[type[Any], object]) -> Iterator[Finding]:
+    for node in nodes:
+        if node.params_type in missing and any(one.needs_params for one in _selectors(node)):
+            yield _params_missing(node, "its condition was asked without real params")
+
+
+def _params_missing(node: SectionNode, message: str) -> Finding:
+    name = node.params_type.__name__ if node.params_type else ""
+    return Finding("params-missing", node.path, "note", message, f"analyze a prompt that has a {name} bound")
+
+
+def _states(scene: Scene) -> Iterator[list[Visit]]:
+    """What is shown at first, and for each summarized section when it and all around it are open."""
+    yield scene.visits()
+    nodes = [node for node, _, _ in everything(scene).visits()]
+    paths = [node.path for node in nodes if scene.visibility_of(node) is _SUMMARY]
+    for path in paths:
+        yield scene.opening({one: _FULL for one in paths if path[: len(one)] == one}).visits()
+
+
+def _tools_named(
+    scene: Scene, states: list[list[Visit]], texts: Mapping[SectionPath, SectionTexts]
+) -> Iterator[Finding]:
+    """Tools that a text names although they cannot be called while it is read."""
+    homes = scene.registry.tool_paths
+    seen: set[tuple[SectionPath, SectionVisibility]] = set()
+    for visits in states:
+        tools = {tool.name for tool in Scene.tools(visits)}
+        for path, visibility in [(node.path, visibility) for node, _, visibility in visits]:
+            if (path, visibility) in seen:
+                continue
+            seen.add((path, visibility))
+            text = texts[path].full if visibility is _FULL else texts[path].summary or ""
+            for name in dict.fromkeys(_NAMED.findall(text)):
+                home = homes.get(name, path)
+                if name in tools or name not in homes or (visibility is _SUMMARY and home[: len(path)] == path):
+                    continue  # it can be called, it is no tool, or a summary says what it hides
+                what = f"its {visibility.value} text names the tool `{name}` of section {'.'.join(home)!r}, which "
+                if home in texts:
+                    remedy = "move the sentence there, or show that section in full"
+                    yield Finding("tool-not-open", path, "warning", f"{what}may not be open then", remedy)
+                else:
+                    yield Finding("tool-not-enabled", path, "error", f"{what}is not enabled", "enable it")
+
+
+def _summaries(scene: Scene, texts: Mapping[SectionPath, SectionTexts]) -> Iterator[Finding]:
+    for node in scene.registry.sections:
+        text = texts.get(node.path)
+        if text is None or text.summary is None or (node.visibility is _FULL and node.selector is None):
+            continue
+        if node.section.summary is None and type(node.section).render_summary is Section.render_summary:
+            message, remedy = "it can be summarized but has no summary", "say in summary= when the section is needed"
+            yield Finding("summary-missing", node.path, "warning", message, remedy)
+        elif len(text.summary) >= text.weight:
+            message = f"its summary takes {len(text.summary):,} characters, and what it hides takes {text.weight:,}"
+            yield Finding("summary-too-long", node.path, "warning", message, "shorten it, or show the section in full")
+
+
+def _prefix(scene: Scene, texts: Mapping[SectionPath, SectionTexts]) -> Iterator[Finding]:
+    """Text that changes before text that does not: a prefix that a provider has cached ends at the former."""
+    shown = {(): _FULL, **{path: one.visibility for path, one in texts.items()}}
+    nodes = [
+        node
+        for node in scene.registry.sections
+        if shown.get(node.path) or (shown.get(node.path[:-1]) is _FULL and isinstance(node.enabled, BoundSelector))
+    ]
+    for rank, what, severity in _DEPENDS_ON:
+        changing = next((node for node in nodes if _rank(node) == rank), None)
+        if changing is not None:
+            after = [node for node in nodes if node.index > changing.index and _rank(node) < rank]
+            stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
+            if stable:
+                message = f"it depends on the {what} and stands before {stable:,} characters that do not"
+                remedy = f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
+                yield Finding(f"{what}-first", changing.path, severity, message, remedy)
+
+
+def _rank(node: SectionNode) -> int:
+    """0 for a section that is the same in every run, 1 for one that depends on params, 2 on the session."""
+    selectors = _selectors(node)
+    if any(one.needs_session for one in selectors):
+        return 2
+    templates = node.section.templates()
+    filled = any(one.names for one in templates) or (not templates and node.params_type is not None)
+    return 1 if filled or any(one.needs_params for one in selectors) else 0
+
+
+def _selectors(node: SectionNode) -> list[BoundSelector]:
+    return [one for one in (node.enabled, node.selector) if isinstance(one, BoundSelector)]

@@ -1,0 +1,76 @@
+"""The one list of a prompt's overridable texts, each with its hash; staleness, seeds and rebases all read it.
+
+Hashes are SHA-256 over JSON with sorted keys, so they are the same in every process and on every machine.
+"""
+
+import json
+from dataclasses import fields
+from hashlib import sha256
+
+from ... import serde
+from ..errors import PromptValidationError
+from ..markdown import CompiledTemplate
+from ..registry import RegistrySnapshot, tool_example_text
+from ..tool import AnyTool, check_description
+from .model import OverridableText, PromptDescriptor, SectionDescriptor, TextId, ToolDescriptor
+
+__all__ = ["check_text", "describe", "param_texts"]
+
+
+def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
+    """The descriptor of a tree."""
+    texts: dict[TextId, OverridableText] = {}
+    sections: list[SectionDescriptor] = []
+    tools: list[ToolDescriptor] = []
+    for node in registry.sections:
+        section, path, accepts = node.section, node.path, node.section.accepts_overrides
+        names = frozenset(one.name for one in fields(node.params_type)) if node.params_type else frozenset[str]()
+        body, examples = section.body_text(), section.example_texts()
+        content = _hash(body, section.summary, examples)
+        sections.append(SectionDescriptor(path, content))
+        texts[TextId("body", node.key)] = OverridableText(body, content, path, accepts, names)
+        texts[TextId("summary", node.key)] = OverridableText(section.summary or "", content, path, accepts, names)
+        for index, text in enumerate(examples):
+            texts[TextId("task-example", f"{node.key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
+        for tool in node.tools:
+            accepts = tool.accepts_overrides
+            contract = _hash(tool.name, tool.description, serde.json_schema(tool.params_type))
+            tools.append(ToolDescriptor(path, tool.name, contract))
+            texts[TextId("tool", tool.name)] = OverridableText(tool.description, contract, path, accepts)
+            for param, text in param_texts(tool).items():
+                texts[TextId("param", f"{tool.name}.{param}")] = OverridableText(text, contract, path, accepts)
+            for index, text in enumerate(map(tool_example_text, tool.examples)):
+                texts[TextId("tool-example", f"{tool.name}#{index}")] = OverridableText(
+                    text, _hash(text), path, accepts
+                )
+    whole = _hash([(*one, of.hash, of.text, of.accepts_overrides) for one, of in texts.items()])
+    return PromptDescriptor(ns, key, tuple(sections), tuple(tools), texts, whole)
+
+
+def param_texts(tool: AnyTool) -> dict[str, str]:
+    """The descriptions of a tool's params by field name, empty where it has none."""
+    schema = serde.json_schema(tool.params_type)
+    if "$ref" in schema:  # a type that holds itself
+        schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    return {name: one.get("description", "") for name, one in schema.get("properties", {}).items()}
+
+
+def check_text(descriptor: PromptDescriptor, one: TextId, text: str) -> None:
+    """Raises `PromptValidationError` for a text that the prompt could not be rendered with."""
+    if one.kind == "tool":
+        check_description(one.at, text)
+    of = descriptor.texts.get(one)
+    if of is None or of.fields is None:
+        return
+    template = CompiledTemplate(text)
+    for name in sorted(template.names - of.fields) if template.malformed is None else [""]:
+        known = ", ".join(sorted(of.fields)) or "none"
+        raise PromptValidationError(
+            f"override of {one}: a placeholder is no params field, of which there are: {known}; '$$' is a dollar sign",
+            section_path=of.path,
+            placeholder=f"${name}",
+        )
+
+
+def _hash(*parts: object) -> str:
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

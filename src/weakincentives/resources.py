@@ -1,0 +1,580 @@
+"""Resources: what tools use beside the session, bound by type, made on first use and closed in reverse order.
+
+A `ResourceRegistry` says what is bound; a `ResourceContext` holds what was made from it while it is open. Providers are
+the application's; nothing here knows prompts or sessions.
+"""
+
+import inspect
+import sys
+from _thread import RLock  # threading has the same, and much more to import
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from weakref import ref
+
+from .errors import WeakIncentivesError
+from .ports import Forkable, Resources, Snapshotable
+
+if TYPE_CHECKING:
+    import asyncio
+    from contextvars import ContextVar, Token
+
+__all__ = [
+    "Bindable",
+    "Binding",
+    "CallResources",
+    "ForkedResources",
+    "NotIsolatedError",
+    "ResourceContext",
+    "ResourceError",
+    "ResourceRegistry",
+    "Scope",
+]
+
+# Any: bindings and values of every type stand side by side, each found by its own.
+type _Kind = Callable[..., Any]
+type _Leave = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Any]
+
+
+class ResourceError(WeakIncentivesError, LookupError):
+    """A resource that is not bound, needs itself, or is asked for by what outlives it."""
+
+
+class NotIsolatedError(BaseException):
+    """A call that runs beside others needs what cannot be isolated, so it must run by itself.
+
+    No `Exception`, lest a handler that catches those answers on its account.
+    """
+
+
+class Scope(Enum):
+    """How long a resource lives: as long as the context, as long as one tool call; or it is made at each asking."""
+
+    SINGLETON = "singleton"
+    TOOL_CALL = "tool_call"
+    PROTOTYPE = "prototype"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding[T]:
+    """Says how the resource of one type is made: `Binding(Clock, lambda resources: SystemClock())`.
+
+    A provider may ask for further resources. What it makes is closed when its scope ends: by its `close()`, or, without
+    one, as a context manager, which was entered when it was made. An `async def` provider makes a singleton when the
+    context is entered by `async with`; it is closed by `aclose()` or as an asynchronous context manager. `eager`
+    singletons are made on entry, the others when they are first asked for. What is not `owned` is never closed.
+    Raises `ValueError` for an eager or asynchronous binding of another scope, and for a provider that cannot be called
+    with one argument.
+    """
+
+    protocol: Callable[..., T]
+    provider: Callable[[Resources], T | Awaitable[T]]
+    scope: Scope = field(default=Scope.SINGLETON, kw_only=True)
+    eager: bool = field(default=False, kw_only=True)
+    owned: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
+            how = "an async provider" if self.asynchronous else "eager=True"
+            raise ValueError(f"the binding of {_name(self.protocol)} has {how} and {self.scope}; use Scope.SINGLETON")
+        try:
+            inspect.signature(self.provider).bind(None)
+        except TypeError as error:
+            raise ValueError(
+                f"the provider of {_name(self.protocol)} cannot be called with the resources ({error}); "
+                f"write it as lambda resources: …"
+            ) from error
+        except ValueError:  # a built-in that does not tell its signature
+            pass
+
+    @classmethod
+    def instance(cls, protocol: Callable[..., T], value: T) -> "Binding[T]":
+        """A binding of a value that the application made and keeps: it is neither entered nor closed.
+
+        A transaction puts it back from the start on, asked for or not.
+        """
+        return cls(protocol, lambda _: value, eager=True, owned=False)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the provider must be awaited."""
+        return inspect.iscoroutinefunction(self.provider)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ResourceRegistry:
+    """Bindings by type; immutable. `first | second` holds both, those of `second` where they meet.
+
+    `second` may also be a mapping of types to values that the application made and keeps.
+    """
+
+    bindings: tuple[Binding[Any], ...] = ()
+
+    @classmethod
+    def of(cls, *bindings: Binding[Any]) -> "ResourceRegistry":
+        """The registry of these bindings. Raises `ValueError` when two are for one type."""
+        found: set[_Kind] = set()
+        for binding in bindings:
+            if binding.protocol in found:
+                raise ValueError(f"{_name(binding.protocol)} is bound twice; bind it once")
+            found.add(binding.protocol)
+        return cls(bindings)
+
+    def __or__(self, other: "Bindable") -> "ResourceRegistry":
+        if not isinstance(other, ResourceRegistry):
+            other = ResourceRegistry.of(*(Binding.instance(kind, value) for kind, value in other.items()))
+        if not other:
+            return self
+        return ResourceRegistry(tuple({one.protocol: one for one in (*self.bindings, *other.bindings)}.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self.bindings)
+
+    def __repr__(self) -> str:
+        return f"<ResourceRegistry of {_names(self.bindings)}>"
+
+
+type Bindable = ResourceRegistry | Mapping[_Kind, Any]
+"""What can be bound: a registry, or values by type."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    kind: _Kind
+    value: Any
+    leave: _Leave | None
+    asynchronous: bool
+    undoable: bool
+
+
+class _Mark:
+    """What was alive at one moment, and how that which was made since was at its birth."""
+
+    __slots__ = ("__weakref__", "born", "kept")
+
+    def __init__(self, kept: tuple[_Made, ...]) -> None:
+        self.kept = kept
+        self.born: dict[_Made, Any] = {}
+
+
+class _Living:
+    """What was made and not closed yet, oldest first.
+
+    It is the part of a transaction that goes back by closing what was made since. A provider may give what was there
+    before, such as files of the host, so its state goes back first.
+    """
+
+    __slots__ = ("_marks", "lock", "made", "parts", "values")
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._marks: list[ref[_Mark]] = []
+        self._become(())
+
+    def add(self, one: _Made) -> None:
+        with self.lock:
+            for mark in [mark for at in self._marks if (mark := at()) is not None] if one.undoable else ():
+                mark.born[one] = one.value.snapshot()
+            self._become((*self.made, one))
+
+    def take(self, kept: tuple[_Made, ...] = ()) -> list[_Made]:
+        """Forgets all but those `kept`, and gives what it forgot."""
+        with self.lock:
+            taken = [one for one in self.made if one not in kept]
+            if taken:
+                self._become(tuple([one for one in self.made if one in kept]))
+            return taken
+
+    def snapshot(self) -> _Mark:
+        with self.lock:
+            while self._marks and self._marks[-1]() is None:
+                self._marks.pop()
+            mark = _Mark(self.made)
+            self._marks.append(ref(mark))
+            return mark
+
+    def restore(self, mark: _Mark, /) -> None:
+        if self.made is not mark.kept:
+            close_all(self.take(mark.kept), ResourceError("made in what is undone"), mark.born)
+
+    def _become(self, made: tuple[_Made, ...]) -> None:
+        self.made = made
+        self.values: dict[_Kind, Any] = {one.kind: one.value for one in made}
+        self.parts: tuple[Snapshotable, ...] = (*[one.value for one in made if one.undoable], self)
+
+
+class ResourceContext:
+    """Holds the resources of a registry while it is open: a context manager, an asynchronous one, and the accessor.
+
+    Entering again while it is open only counts; the last exit closes. Closing goes newest first; a close that fails is
+    logged and the rest go on. Iteration gives what a transaction must be able to put back: each resource that is
+    `Snapshotable`, and that others were not made yet. Safe for use by many threads.
+    """
+
+    def __init__(self, registry: ResourceRegistry | None = None) -> None:
+        self._entered = 0
+        self._bindings: dict[_Kind, Binding[Any]] = {}
+        self.rebind(registry or ResourceRegistry())
+        self._living = _Living()
+        self._entering: asyncio.Lock | None = None
+        self.entangled: set[_Kind] = set()  # kinds whose making asked for what can be put back
+
+    @property
+    def is_open(self) -> bool:
+        """Whether resources can be asked for."""
+        return self._entered > 0
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        """The resource bound for `kind`. Raises `ResourceError`, and `RuntimeError` when the context is not open."""
+        return _Resolver(self, None).get(kind)
+
+    def rebind(self, registry: ResourceRegistry) -> None:
+        """Replaces the registry. Raises `RuntimeError` while the context is open."""
+        if self.is_open:
+            raise RuntimeError("resources are open; bind them before `with prompt.resources:`")
+        self.registry = registry
+        self._bindings = {one.protocol: one for one in registry.bindings}
+        self.all_shared = all(one.scope is Scope.SINGLETON for one in registry.bindings)
+
+    def binding(self, kind: _Kind) -> Binding[Any] | None:
+        """How the resource of that kind is made."""
+        return self._bindings.get(kind)
+
+    def for_call(self) -> "CallResources":
+        """The resources of one tool call, as a context manager."""
+        return CallResources(self)
+
+    def fork(self) -> "ForkedResources":
+        """As `for_call`, for a call that runs beside others."""
+        return ForkedResources(self)
+
+    def holds(self, kind: _Kind) -> bool:
+        """Whether the singleton of that kind has been made."""
+        return kind in self._living.values
+
+    def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
+        """The one value of `binding`, made now if it was not; `chain` are the kinds whose making asks for it."""
+        with self._living.lock:
+            if binding.protocol not in self._living.values:
+                self.make(binding, _Resolver(self, None, chain))
+            return self._living.values[binding.protocol]
+
+    def make(self, binding: Binding[Any], resolver: "_Resolver", living: _Living | None = None) -> Any:
+        """A new value of `binding`, to be closed with those of `living`, by default with this context."""
+        kind = binding.protocol
+        if binding.asynchronous:
+            raise ResourceError(
+                f"{_name(kind)} has an async provider, which runs when `async with prompt.resources:` is entered; "
+                f"use that, and bind it before what asks for it"
+            )
+        value: Any = binding.provider(resolver)
+        if inspect.iscoroutine(value):
+            value.close()
+            raise ResourceError(f"the provider of {_name(kind)} gave a coroutine; declare it with `async def`")
+        leave: _Leave | None = None
+        if binding.owned:
+            if callable(close := getattr(value, "close", None)):
+                leave = _logging(kind, lambda *_: close())  # pyright: ignore[reportUnknownLambdaType] - unused
+            elif hasattr(value, "__enter__") and hasattr(value, "__exit__"):
+                leave = _logging(kind, value.__exit__)
+                value = value.__enter__()
+        made = _Made(kind, value, leave, asynchronous=False, undoable=isinstance(value, Snapshotable))
+        try:
+            (self._living if living is None else living).add(made)
+        except BaseException as error:
+            close_all((made,), error)
+            raise
+        return value
+
+    def __iter__(self) -> Iterator[Snapshotable]:
+        if (beside := _beside(self)) is not None:
+            beside.refuse("a transaction covers all resources")
+        if self.all_shared and len(self._living.made) == len(self._bindings):  # nothing is left to be made
+            return iter(self._living.parts[:-1])
+        return iter(self._living.parts)
+
+    def __enter__(self) -> Self:
+        with self._living.lock:
+            self._entered += 1
+            if self._entered == 1:
+                try:
+                    self._make_eager()
+                except BaseException as error:
+                    self.__exit__(type(error), error, None)
+                    raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_all(self._leave(), error)
+
+    async def __aenter__(self) -> Self:
+        if not any(one.asynchronous for one in self.registry.bindings):
+            return self.__enter__()
+        if self._entering is None or not self._entering.locked():
+            from asyncio import Lock
+
+            self._entering = Lock()
+        async with self._entering:  # who comes while these are being made waits for them
+            self._entered += 1
+            if self._entered == 1:
+                try:
+                    for binding in self.registry.bindings:
+                        if binding.asynchronous:
+                            await self._make_async(binding)
+                    self._make_eager()
+                except BaseException as error:
+                    await self.__aexit__(type(error), error, None)
+                    raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stack = AsyncExitStack()
+        for one in self._leave():
+            if one.leave is not None:
+                (stack.push_async_exit if one.asynchronous else stack.push)(one.leave)
+        await stack.__aexit__(kind, error, trace)
+
+    def _leave(self) -> list[_Made]:
+        """Counts one exit, and gives what is to be closed by it. From then on nothing more is made."""
+        with self._living.lock:
+            self._entered -= 1
+            return [] if self.is_open else self._living.take()
+
+    def _make_eager(self) -> None:
+        for binding in self.registry.bindings:
+            if binding.eager and not binding.asynchronous:
+                self.get(binding.protocol)
+
+    async def _make_async(self, binding: Binding[Any]) -> None:
+        kind = binding.protocol
+        value: Any = await binding.provider(_Resolver(self, None, (kind,)))
+        leave: _Leave | None = None
+        if binding.owned:
+            if callable(close := getattr(value, "aclose", None)):
+                leave = _logging_async(kind, lambda *_: close())  # pyright: ignore[reportUnknownLambdaType] - unused
+            elif hasattr(value, "__aenter__") and hasattr(value, "__aexit__"):
+                leave = _logging_async(kind, value.__aexit__)
+                value = await value.__aenter__()
+        self._living.add(_Made(kind, value, leave, asynchronous=True, undoable=isinstance(value, Snapshotable)))
+
+
+class CallResources:
+    """The resources of one tool call: `TOOL_CALL` ones of its own, and all that outlive it.
+
+    A context manager that closes its own on exit. Iteration gives what the call's transaction must be able to put back.
+    """
+
+    __slots__ = ("_living", "context")
+
+    def __init__(self, context: ResourceContext) -> None:
+        self.context = context
+        self._living = None if context.all_shared else _Living()
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        """The resource bound for `kind`. Raises `ResourceError`, and `RuntimeError` when the context is not open."""
+        return _Resolver(self.context, self).get(kind)
+
+    def own(self, binding: Binding[Any], resolver: "_Resolver") -> Any:
+        """A value that lives no longer than the call."""
+        assert self._living is not None  # noqa: S101 - there is such a binding
+        with self._living.lock:
+            if binding.scope is Scope.TOOL_CALL and binding.protocol in self._living.values:
+                return self._living.values[binding.protocol]
+            return self.context.make(binding, resolver, self._living)
+
+    def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
+        """The context's one value of `binding`."""
+        return self.context.singleton(binding, chain)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Closes the call's own, newest first; `error` is what ended the call."""
+        if self._living is not None:
+            close_all(self._living.take(), error)
+
+    def __iter__(self) -> Iterator[Snapshotable]:
+        return iter(self.context) if self._living is None else iter((*self.context, *self._living.parts))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+
+class ForkedResources(CallResources):
+    """The resources of a call that runs beside others: a singleton that can be put back is forked, or refused.
+
+    While it is entered, the context itself answers with them, too. `refused` says that something was, whatever the
+    handler made of the `NotIsolatedError`.
+    """
+
+    __slots__ = ("_forks", "_lock", "_token", "refused")
+
+    def __init__(self, context: ResourceContext) -> None:
+        super().__init__(context)
+        self._forks: dict[int, tuple[Forkable, Any]] = {}
+        self._lock = RLock()
+        self._token: Token[ForkedResources | None] | None = None
+        self.refused = False
+
+    @property
+    def forks(self) -> Iterable[tuple[Forkable, Any]]:
+        """Each resource that was forked, and its fork."""
+        return self._forks.values()
+
+    def refuse(self, why: str) -> NoReturn:
+        """Has the call run by itself. Raises `NotIsolatedError`."""
+        self.refused = True
+        raise NotIsolatedError(why)
+
+    def own(self, binding: Binding[Any], resolver: "_Resolver") -> Any:
+        value = super().own(binding, resolver)
+        if isinstance(value, Snapshotable):
+            self.refuse(f"{_name(binding.protocol)} can be put back and is not forked")
+        return value
+
+    def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
+        kind = binding.protocol
+        if not self.context.holds(kind):
+            self.refuse(f"{_name(kind)} is not made yet")
+        if kind in self.context.entangled:
+            self.refuse(f"{_name(kind)} stands on what can be put back")
+        value = super().singleton(binding, chain)
+        if not isinstance(value, Snapshotable):
+            return value
+        with self._lock:
+            if id(value) not in self._forks:
+                if not isinstance(value, Forkable):
+                    self.refuse(f"{_name(kind)} has no fork()")
+                try:
+                    self._forks[id(value)] = (value, value.fork())
+                except Exception as error:
+                    self.refuse(f"{_name(kind)} cannot be forked: {error}")
+            return self._forks[id(value)][1]
+
+    def __enter__(self) -> Self:
+        with _LOCK:
+            if not _BESIDE:
+                from contextvars import ContextVar
+
+                _BESIDE.append(ContextVar("weakincentives.resources.beside", default=None))
+        self._token = _BESIDE[0].set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close(error)
+        finally:
+            if self._token is not None:
+                _BESIDE[0].reset(self._token)
+
+
+_LOCK = RLock()
+_BESIDE: "list[ContextVar[ForkedResources | None]]" = []  # one, since the first fork
+
+
+def _beside(context: ResourceContext) -> ForkedResources | None:
+    """The fork of `context` for the call that runs here beside others."""
+    fork = _BESIDE[0].get() if _BESIDE else None
+    return fork if fork is not None and fork.context is context else None
+
+
+class _Resolver(NamedTuple):
+    """What a provider asks. It knows who asked before, so that a resource which needs itself is found out."""
+
+    context: ResourceContext
+    call: CallResources | None
+    chain: tuple[_Kind, ...] = ()
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        context, call = self.context, self.call or _beside(self.context)
+        binding = context.binding(kind)
+        chain = (*self.chain, kind)
+        if not context.is_open:
+            raise RuntimeError(f"{_path(chain)} was asked for outside of `with prompt.resources:`; enter it first")
+        if binding is None:
+            known = _names(context.registry.bindings)
+            raise ResourceError(f"nothing is bound for {_path(chain)}; bound: {known}. Bind it with bind(resources=…)")
+        if kind in self.chain:
+            raise ResourceError(f"a resource needs itself: {_path(chain)}")
+        found: T  # what is bound for a type is of that type
+        if binding.scope is Scope.SINGLETON:
+            found = (call or context).singleton(binding, chain)
+        elif call is not None:
+            found = call.own(binding, _Resolver(context, call, chain))
+        elif binding.scope is Scope.PROTOTYPE:
+            found = context.make(binding, _Resolver(context, None, chain))
+        else:
+            raise ResourceError(f"{_path(chain)}: a resource of Scope.TOOL_CALL was asked for outside of a tool call")
+        if self.chain and (kind in context.entangled or isinstance(found, Snapshotable)):
+            context.entangled.update(self.chain)
+        return found
+
+
+def close_all(
+    made: Iterable[_Made], error: BaseException | None = None, born: Mapping[_Made, Any] = MappingProxyType({})
+) -> None:
+    """Closes resources, newest first, each put back first to what it was when it was `born`.
+
+    `error` is what context managers are told. An undo that fails is raised after all; a close that fails is logged.
+    """
+    stack = ExitStack()
+    for one in made:
+        if one.asynchronous:
+            _report("A resource outlived its `async with` and stays open", one.kind)
+        elif one.leave is not None:
+            stack.push(one.leave)
+        if one in born:
+            stack.callback(one.value.restore, born[one])
+    stack.__exit__(None if error is None else type(error), error, None)
+
+
+def _report(what: str, kind: _Kind) -> None:
+    import logging  # seldom needed, and no prompt does
+
+    logging.getLogger(__name__).error(what, exc_info=sys.exception() is not None, extra={"resource": _name(kind)})
+
+
+def _logging(kind: _Kind, leave: _Leave) -> _Leave:
+    def leaving(*reason: Any) -> bool:
+        try:
+            leave(*reason)
+        except Exception:
+            _report("Closing a resource failed", kind)
+        return False
+
+    return leaving
+
+
+def _logging_async(kind: _Kind, leave: _Leave) -> _Leave:
+    async def leaving(*reason: Any) -> bool:
+        try:
+            await leave(*reason)
+        except Exception:
+            _report("Closing a resource failed", kind)
+        return False
+
+    return leaving
+
+
+def _names(bindings: Iterable[Binding[Any]]) -> str:
+    return ", ".join(_name(one.protocol) for one in bindings) or "nothing"
+
+
+def _path(chain: Iterable[_Kind]) -> str:
+    return " → ".join(map(_name, chain))
+
+
+def _name(kind: _Kind) -> str:
+    return getattr(kind, "__name__", repr(kind))

@@ -1,0 +1,183 @@
+"""A session's fork: what one tool call sees and changes while others of its turn run beside it.
+
+It remembers which slices the call read and what it changed, so that the session can tell whether the call would have
+done the same after all others, and then do the same itself. Events wait until then. Whatever cannot be told is refused.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from ...ports import EventBus, SessionProtocol
+from ...resources import NotIsolatedError
+from ..events import Event, Work
+from .snapshots import SessionSnapshot
+
+if TYPE_CHECKING:
+    from .session import Session, Slice
+
+__all__ = ["SessionFork"]
+
+type _Change = Callable[[SessionProtocol], None]
+type _Changes = tuple[_Change, _Changes] | None  # the newest and those before it, so that a snapshot costs nothing
+
+
+class _ForkSnapshot(NamedTuple):
+    fork: "SessionFork"
+    state: SessionSnapshot
+    changes: _Changes
+
+
+class _Refusing:
+    """Has the call run by itself when it asks for what no fork has."""
+
+    _fork: "SessionFork"
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self._fork.refuse(f"{type(self).__name__} has no {name!r}")
+
+
+class _HeldBus(_Refusing):
+    """Keeps what is published until the call counts."""
+
+    def __init__(self, fork: "SessionFork", bus: EventBus) -> None:
+        self._fork = fork
+        self._bus = bus
+
+    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
+        self._fork.refuse("a subscriber would hear of events too late")
+
+    def publish(self, event: object, /) -> None:
+        if isinstance(event, Work):  # it is about what happens now, and no state follows from it
+            self._bus.publish(event)
+            return
+        self._fork.check_not_folded(event)
+        self._fork.held.append(lambda _: self._bus.publish(event))
+
+
+class SessionFork(_Refusing):
+    """A session for one call, made by `Session.fork`. Its bus holds events back.
+
+    Events whose types are in `folded` had reducers then. `refused` says that the call asked for what no fork can give.
+    """
+
+    def __init__(
+        self, copy: "Session", bus: EventBus, base: SessionSnapshot, folded: Mapping[type[Any], object]
+    ) -> None:
+        self._fork = self
+        self._copy = copy
+        self._origin = bus
+        self._changes: _Changes = None
+        self.session_id = copy.session_id
+        self.bus = _HeldBus(self, bus)
+        self.base = base
+        self.folded = folded
+        self.refused = False
+        # Any: slices of every type.
+        self.reads: set[type[Any]] = set()
+        self.held: list[_Change] = []
+
+    @property
+    def changes(self) -> list[_Change]:
+        """What the call did to the session, in order."""
+        found: list[_Change] = []
+        rest = self._changes
+        while rest is not None:
+            change, rest = rest
+            found.append(change)
+        return found[::-1]
+
+    def __getitem__[T](self, slice_type: type[T], /) -> "_ForkedSlice[T]":
+        if issubclass(slice_type, Event):
+            self.refuse(f"telemetry such as {slice_type.__name__} depends on the calls before")
+        return _ForkedSlice(self, self._copy[slice_type])
+
+    def dispatch(self, event: object, /) -> None:
+        """Folds `event` into every slice that has a reducer for its type."""
+        if isinstance(event, Event):  # it goes to a LOG slice, which no rollback empties
+            self.check_not_folded(event)
+            self.held.append(lambda session: session.dispatch(event))
+        else:
+            self.change(lambda session: session.dispatch(event))
+
+    def snapshot(self) -> _ForkSnapshot:
+        """The state of the fork as a value."""
+        return _ForkSnapshot(self, self._copy.snapshot(), self._changes)
+
+    def restore(self, snapshot: _ForkSnapshot, /) -> None:
+        """Puts back what `snapshot` captured; events stay published."""
+        if not isinstance(snapshot, _ForkSnapshot) or snapshot.fork is not self:
+            self.refuse("a snapshot from elsewhere can be restored only there")
+        self._copy.restore(snapshot.state)
+        self._changes = snapshot.changes
+
+    def bus_for(self, bus: EventBus) -> EventBus:
+        """The bus by which the call reaches `bus`."""
+        return self.bus if bus is self._origin else _HeldBus(self, bus)
+
+    def change(self, change: _Change) -> None:
+        """Makes a change here and keeps it; one that fails might not have failed after the calls before."""
+        try:
+            change(self._copy)
+        except BaseException:
+            self.refused = True
+            raise
+        self._changes = change, self._changes
+
+    def check_not_folded(self, event: object) -> None:
+        """Refuses an event by which a reducer would change state as soon as it is published."""
+        if type(event) in self.folded:
+            self.refuse(f"{type(event).__name__} is folded by a reducer when it is published")
+
+    def refuse(self, why: str) -> NoReturn:
+        """Has the call run by itself. Raises `NotIsolatedError`."""
+        self.refused = True
+        raise NotIsolatedError(why)
+
+
+class _ForkedSlice[T](_Refusing):
+    """One slice of a fork. Reading makes the call depend on it; writing alone does not."""
+
+    def __init__(self, fork: SessionFork, own: "Slice[T]") -> None:
+        self._fork = fork
+        self._slice = own
+
+    def all(self) -> tuple[T, ...]:
+        return self._read().all()
+
+    def latest(self) -> T | None:
+        return self._read().latest()
+
+    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
+        return self._read().where(predicate)
+
+    def append(self, value: T, /) -> None:
+        of = self._slice.slice_type
+        self._fork.change(lambda session: session[of].append(value))
+
+    def seed(self, *values: T) -> None:
+        of = self._slice.slice_type
+        self._fork.change(lambda session: session[of].seed(*values))
+
+    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
+        of = self._slice.slice_type
+        if predicate is not None:  # it sees the values, and may tell
+            self._read()
+        self._fork.change(lambda session: session[of].clear(predicate))
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __bool__(self) -> bool:
+        return bool(self._read())
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._read())
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+    def _read(self) -> "Slice[T]":
+        self._fork.reads.add(self._slice.slice_type)
+        return self._slice

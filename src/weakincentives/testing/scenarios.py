@@ -1,0 +1,356 @@
+"""The scenarios of the conformance suite, as data: a prompt, what the model does, and what must come of it.
+
+Nothing is run here. The prompt is one for all: what its tools do is an argument of each call.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Flag, auto
+from functools import partial
+from typing import Any
+
+from ..adapters.inner_loop import InnerLoopConfig
+from ..adapters.transcript import AssistantMessage
+from ..limits import Budget, TokenUsage
+from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
+from ..prompt.errors import VisibilityExpansionRequired
+from ..visibility import SectionPath, SectionVisibility
+from .scripted import call, say
+
+__all__ = ["SCENARIOS", "Can", "Note", "ProviderFault", "Scenario", "Step", "World"]
+
+
+class Can(Flag):
+    """What an adapter and its harness are capable of; scenarios that need more are left out."""
+
+    INJECT = auto()  # takes further tools while a conversation runs: `supports_dynamic_tools`
+    STREAM = auto()  # has `stream` and `stream_async`
+    USAGE = auto()  # reports the tokens of each request, cached ones too
+    STATUS = auto()  # tells failures apart by HTTP status
+    CODES = auto()  # and by the provider's own codes; knows how long to wait
+    TRANSPORT = auto()  # its harness can cut connections and send what is no reply
+    LENGTH = auto()  # its provider says that an answer was cut off,
+    FILTER = auto()  # that it was filtered,
+    REFUSAL = auto()  # that the model refused
+    ARGUMENTS = auto()  # arguments come as the model wrote them, broken JSON too
+    OWN_LOOP = auto()  # one request a step, each answer in our words; no vendor's loop stands between
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFault:
+    """The provider gives no message, and `code` is what the adapter is to make of it.
+
+    With a `status` it is an HTTP failure, with the provider's own word for it in `kind` and a `retry-after` in seconds;
+    without one the code says what happens: `"connection"` is cut, or the reply is `"malformed"`.
+    """
+
+    code: str
+    status: int | None = None
+    kind: str | None = None
+    retry_after: int | None = None
+
+
+type Step = AssistantMessage | ProviderFault
+"""What the model's side does in one turn. Tool calls have ids, unique in their scenario."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scenario:
+    """A script and what must come of it: `expect` holds values by field of `Observed`, of answers and errors a part.
+
+    It is evaluated with `config`, a deadline in `seconds` and `budget`. Where injection and restart differ by design,
+    `alike` is false.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    expect: Mapping[str, object]
+    prompt: Callable[[], Prompt[Any]]  # Any: prompts of every output
+    needs: Can = Can(0)  # noqa: RUF009 - immutable
+    config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
+    seconds: float | None = None
+    budget: Budget | None = None
+    alike: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# --- The world in which all scenarios play
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """State that tools write to the session."""
+
+    text: str
+
+
+class World:
+    """A resource: a book that can be put back, and a clock that only tools move."""
+
+    def __init__(self) -> None:
+        self.book: tuple[str, ...] = ()
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def snapshot(self) -> tuple[str, ...]:
+        return self.book
+
+    def restore(self, snapshot: tuple[str, ...], /) -> None:
+        self.book = snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    note: str
+    then: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Peek:
+    last: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    count: float
+    unit: str = "notes"
+
+
+def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:  # Any: what no handler must return, too
+    """Writes the note to the session, and to the book if there is more to do; then does that."""
+    context.session.dispatch(Note(params.note))
+    if params.then:
+        context.resources.get(World).book += (params.note,)
+    opened: dict[SectionPath, SectionVisibility] = {("more",): SectionVisibility.FULL}
+    outcomes: dict[str, Any] = {
+        "count": ToolResult("noted", _Tally(1)),
+        "hide": ToolResult("noted", _Tally(1), exclude_value_from_context=True),
+        "refuse": ToolResult("refused", success=False),
+        "raise": RuntimeError("no luck"),
+        "junk": None,
+        "nan": ToolResult("noted", _Tally(float("nan"))),
+        "wipe": KeyError("wiped"),
+        "open": VisibilityExpansionRequired(requested_overrides=opened, reason="wanted", section_keys=("more",)),
+    }
+    match params.then:
+        case "wipe":
+            context.session[Note].clear()
+        case "outlast":
+            context.resources.get(World).now += timedelta(hours=1)
+        case "ask":
+            inner = Prompt(ns="conformance", key="inner", sections=[MarkdownSection(title="Inner", template="Say it.")])
+            return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
+        case _:
+            pass
+    outcome = outcomes.get(params.then, ToolResult("noted"))
+    if isinstance(outcome, Exception):
+        raise outcome
+    given: ToolResult[Any] = outcome
+    return given
+
+
+async def _later(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
+    return _work(params, context=context)
+
+
+def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
+    return ToolResult(f"notes: {' '.join(note.text for note in context.session[Note].all()[-params.last :])}")
+
+
+def _world(output: Any = None, disclosure: Disclosure = Disclosure.READ, *, closable: bool = False) -> Prompt[Any]:
+    """The one prompt: a task with tools, a section `more` with tools and children, `lore` with neither, `off`."""
+    worker: Any = partial(Tool[_Work, Any], description="Writes a note.", handler=_work)
+    hidden: Any = partial(MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY)
+    more = [
+        hidden(title="Deep", template="All the way.", tools=[worker(name="deep")]),
+        MarkdownSection(title="Side", template="Beside it.", tools=[worker(name="side")]),
+    ]
+    tools = [
+        worker(name="work"),
+        worker(name="later", handler=_later),
+        worker(name="send", effect="at_most_once"),
+        worker(name="manual", handler=None),
+        Tool[_Peek, _Tally](name="peek", description="Reads the notes.", handler=_peek, effect="pure"),
+    ]
+    sections = [
+        MarkdownSection(title="Task", template="Do it: 100 %, für 1 €.", tools=tools),
+        hidden(title="More", template="The rest.", tools=[worker(name="more")], children=more),
+        hidden(title="Lore", template="Long ago."),
+        hidden(title="Off", template="Not now.", tools=[worker(name="off")], enabled=False),
+    ]
+    given: Any = {"disclosure": disclosure, "closable": closable, "output_type": output}
+    return Prompt(ns="conformance", key="world", sections=sections, **given)
+
+
+# --- The table. Events: prompt Rendered, provider Called, Tool invoked, tools Injected (or Visibility expanded and
+# rendered again), tools Withdrawn, prompt eXecuted. A list holds the calls of one turn.
+
+type _Call = tuple[str, object]
+
+
+def _row(name: str, *script: Step | _Call | list[_Call], **given: Any) -> Scenario:
+    """A scenario; what is no field of it is expected. A script that ends with calls goes on with `done`."""
+    fields: dict[str, Any] = {"prompt": _world}  # Any: each has its own type
+    fields |= {name: given.pop(name) for name in Scenario.__slots__ if name in given}
+    expect: dict[str, object] = {"error": "", **given}
+    if not expect["error"] and script and not isinstance(script[-1], AssistantMessage):
+        script += (say("done"),)
+        expect.setdefault("text", "done")
+    steps = [_numbered(turn, step) for turn, step in enumerate(script, 1)]
+    spent = [step.usage for step in steps if isinstance(step, AssistantMessage)]
+    expect.setdefault("usage", sum(spent, TokenUsage()))
+    return Scenario(name=name, steps=tuple(steps), expect=expect, **fields)
+
+
+def _numbered(turn: int, step: Step | _Call | list[_Call]) -> Step:
+    if isinstance(step, ProviderFault):
+        return step
+    said = step if isinstance(step, AssistantMessage) else call(*([step] if isinstance(step, tuple) else step))
+    ids = [replace(one, call_id=f"call_{turn}_{place}") for place, one in enumerate(said.tool_calls, 1)]
+    return replace(said, tool_calls=tuple(ids))
+
+
+def _to(tool: str, note: str, then: str = "") -> _Call:
+    return tool, {"note": note, "then": then}
+
+
+def _read(key: str) -> _Call:
+    return "read_section", {"section_key": key}
+
+
+def _open(*keys: str) -> _Call:
+    return "open_sections", {"section_keys": keys, "reason": "wanted"}
+
+
+_w = partial(_to, "work")
+_own = partial(_row, needs=Can.OWN_LOOP)
+_usage = partial(_row, needs=Can.USAGE)
+_shut = ("close_section", {"section_key": "more"})
+_opening, _closing = partial(_world, disclosure=Disclosure.OPEN), partial(_world, closable=True)
+_one, _many = partial(_world, output=_Tally), partial(_world, output=list[_Tally])
+_beside = InnerLoopConfig(parallel_tool_calls="isolated")
+_bad, _odd = say('{"count": "many"}'), "ünï 漢字 🙂 \"'\\"
+_half, _late, _over = say("Half of"), "limit/deadline", "limit/budget"
+
+SCENARIOS = (
+    _row("an answer without a call", say("Hello."), text="Hello.", events="RCX", notes=""),
+    _own("an empty answer", say(""), text="", events="RCX"),
+    _row("text of all scripts", say(_odd), text=_odd),
+    _row("one call", _w("a"), notes="a", answers=("noted",), events="RCTCX"),
+    _row("arguments of all scripts", _w(_odd), ("peek", {}), notes=_odd, answers=("noted", f"notes: {_odd}")),
+    _row("calls of three turns", _w("a"), _w("b"), _w("c"), notes="a b c", events="RCTCTCTCX"),
+    _row("three calls of one turn", [_w("a"), _w("b"), _w("c")], notes="a b c", events="RCTTTCX"),
+    _row("one call sees what another wrote", [_w("a"), ("peek", {})], answers=("noted", "notes: a")),
+    _row("words beside a call", replace(call(_w("a")), text="Let me see."), say("Seen."), notes="a", text="Seen."),
+    _row("a value is shown below the message", _w("a", "count"), answers=('noted\n\n{"count":1.0,"unit":"notes"}',)),
+    _row("a value is kept from the model", _w("a", "hide"), answers=("noted",), kept="a"),
+    _row("a coroutine function as a handler", _to("later", "a"), notes="a", answers=("noted",)),
+    _row("no arguments mean the defaults", ("peek", ""), needs=Can.ARGUMENTS, answers=("notes: ",)),
+    _row("null means the default", ("peek", {"last": None}), answers=("notes: ",)),
+    _row("a long answer", _w("x" * 30_000), ("peek", {}), answers=("noted", f"notes: {'x' * 30_000}")),
+    _usage("cached tokens", replace(call(_w("a")), usage=TokenUsage(20, 8, 5)), say("Oh", usage=TokenUsage(9, 4, 6))),
+    _row("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh"), answers=("Aye.",), usage=TokenUsage(20, 10)),
+    _row("isolated calls", [_w("a"), _w("b"), ("peek", {})], config=_beside, notes="a b", events="RCTTTCX"),
+    _row("one isolated call fails", [_w("a"), _w("b", "raise"), _w("c")], config=_beside, notes="a c", kept=""),
+    _row("isolated calls share", [_w("a", "book"), _w("b", "book")], config=_beside, notes="a b", kept="a b"),
+    # What fails is undone.
+    _row("a tool refuses", _w("a", "refuse"), notes="", kept="", answers=("refused",), events="RCTCX"),
+    _row("a tool raises", _w("a", "raise"), notes="", kept="", answers=("no luck",), events="RCTCX"),
+    _row("a tool gives what is no result", _w("a", "junk"), notes="", kept="", answers=("not a ToolResult",)),
+    _row("a tool gives what is no JSON", _w("a", "nan"), notes="", kept=""),
+    _row("a coroutine function raises", _to("later", "a", "raise"), notes="", kept="", answers=("no luck",)),
+    _row("what was before is put back", _w("a", "book"), _w("b", "wipe"), notes="a", kept="a"),
+    _row("what stands beside stays", [_w("a", "book"), _w("b", "raise"), _w("c")], notes="a c", kept="a"),
+    _row("a second try", _w("a", "refuse"), _w("a"), notes="a", answers=("refused", "noted")),
+    # The model's mistakes are answers to it.
+    _own("an unknown tool", [("nix", {}), _w("a")], answers=("Unknown tool 'nix'. Available", "noted"), notes="a"),
+    _own("a tool of a hidden section", _to("more", "a"), answers=("Unknown tool 'more'",), notes=""),
+    _row("a tool without a handler", _to("manual", "a"), answers=("cannot be called here",)),
+    _row("broken JSON", [("work", '{"note": "'), _w("a")], needs=Can.ARGUMENTS, answers=("Invalid JSON", "noted")),
+    _row("a number for a text", ("work", {"note": 7}), answers=("note: ",), notes=""),
+    _row("a text for a number", ("peek", {"last": "all"}), answers=("last: ",)),
+    _row("a field too many", ("work", {"note": "x", "more": 1}), answers=("more: ",), notes=""),
+    _own("nothing to be closed", _shut, answers=("Unknown tool 'close_section'",)),
+    # Sections open by injection or by a new start, and come to the same.
+    _row("a section without tools", _read("lore"), opened="", answers=("Long ago.",), events="RCTCX"),
+    _row("a section with tools", _read("more"), _to("more", "a"), _to("side", "b"), notes="a b", events="RCTICTCTCX"),
+    _row("below what is hidden", _read("more.deep"), _to("deep", "a"), opened="more more.deep more.side", notes="a"),
+    _row("step by step", _read("more"), _read("more.deep"), _to("deep", "a"), notes="a", events="RCTICTICTCX"),
+    _row("what is open already", _read("more"), _read("more"), events="RCTICTCX"),
+    _row("an unknown section", _read("less"), answers=("Unknown section key: 'less'",), opened=""),
+    _row("a disabled section", _read("off"), answers=("Unknown section key: 'off'",), opened=""),
+    _row("state stays", _w("a", "book"), _read("more"), _to("more", "b", "book"), notes="a b", kept="a b"),
+    _row("calls before an opening one", [_w("a"), _read("more")], _to("more", "b"), notes="a b", events="RCTTICTCX"),
+    _row("a new tool is undone too", _read("more"), _to("more", "a", "raise"), notes="", opened="more more.side"),
+    _row("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_one, output=_Tally(2)),
+    _row("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT, alike=False, events="RCTTICX"),
+    _row("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP, alike=False, notes=""),
+    _row("open_sections", _open("more"), _to("more", "a"), prompt=_opening, opened="more", events="RCTVRCTCX"),
+    _row("open_sections of several", _open("more", "more.deep"), _to("deep", "a"), prompt=_opening, notes="a"),
+    _row("open_sections of none", _open("less"), prompt=_opening, opened="", answers=("Unknown section key: 'less'",)),
+    _row("open_sections too deep", _open("more.deep"), prompt=_opening, opened="", answers=("open 'more' first",)),
+    _row("a tool opens a section", _w("a", "open"), _to("more", "b"), notes="a b", opened="more", events="RCTVRCTCX"),
+    _row("sent once", _to("send", "a"), _open("more"), _to("send", "a"), prompt=_opening, notes="a"),
+    _own("closing", _read("more"), _shut, prompt=_closing, events="RCTICTWCX"),
+    _own("a closed tool", _read("more"), _shut, _to("more", "a"), prompt=_closing, notes=""),
+    _own("opening again", _read("more"), _shut, _read("more"), _to("more", "a"), prompt=_closing, notes="a"),
+    # Typed output.
+    _row("an object", say(_Tally(3, "apples")), prompt=_one, output=_Tally(3, "apples"), events="RCX"),
+    _row("a list of objects", say({"items": [_Tally(1)]}), prompt=_many, output=[_Tally(1)]),
+    _row("an object after a call", _w("a"), say(_Tally(1)), prompt=_one, output=_Tally(1), notes="a"),
+    _own("an object with a null", say('{"count": 4, "unit": null}'), prompt=_one, output=_Tally(4)),
+    _own("an object in a fence", say('```json\n{"count": 4}\n```'), prompt=_one, output=_Tally(4)),
+    _own("a bare list", say([_Tally(1)]), prompt=_many, output=[_Tally(1)]),
+    _own("a repaired object", _bad, say(_Tally(5)), prompt=_one, output=_Tally(5), events="RCCX"),
+    _own("repairs around a call", say("5"), _w("a"), _bad, say(_Tally(5)), prompt=_one, output=_Tally(5), notes="a"),
+    _own("never an object", _bad, _bad, _bad, prompt=_one, error="response/output", events="RCCC"),
+    _own("no repairs", _bad, prompt=_one, config=InnerLoopConfig(max_repairs=0), error="response/output", events="RC"),
+    # Limits.
+    _row("a deadline that has passed", seconds=0, error=_late, events="R"),
+    _row("a tool outlasts the deadline", [_w("a", "outlast"), _w("b")], seconds=60, error=_late, notes="a"),
+    _row("a tool outlasts the budget", _w("a", "outlast"), budget=Budget(max_seconds=60), error=_late, notes="a"),
+    _row("time enough", _w("a", "outlast"), seconds=7200, notes="a"),
+    _row("turns", _w("a"), _w("b"), config=InnerLoopConfig(max_turns=2), error="limit/turns", notes="a b"),
+    _row("requests", _w("a"), budget=Budget(max_calls=1), error=_over, notes="a", events="RCT"),
+    _row("tool calls", [_w("a"), _w("b")], budget=Budget(max_tool_calls=1), error=_over, notes="a", events="RCT"),
+    _row("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1), notes="a"),
+    _usage("tokens", _w("a"), _w("b"), budget=Budget(max_tokens=30), error=_over, notes="a", events="RCTC"),
+    _usage("input tokens", _w("a"), budget=Budget(max_input_tokens=10), error=_over, notes="", events="RC"),
+    _row("requests around an opening", _read("more"), _w("a"), budget=Budget(max_calls=2), error=_over, notes="a"),
+    _row("and a start", _open("more"), _w("a"), prompt=_opening, budget=Budget(max_calls=2), error=_over, notes="a"),
+    # The provider fails.
+    *[
+        _row(f"a failure: {error}", _w("a"), fault, needs=needs, notes="a", events="RCTC", error=f"request/{error}")
+        for needs, error, fault in (
+            (Can.STATUS, "bad_request 400", ProviderFault("bad_request", 400)),
+            (Can.STATUS, "authentication 401", ProviderFault("authentication", 401)),
+            (Can.STATUS, "permission 403", ProviderFault("permission", 403)),
+            (Can.STATUS, "not_found 404", ProviderFault("not_found", 404)),
+            (Can.STATUS, "throttled 429", ProviderFault("throttled", 429)),
+            (Can.STATUS, "server_error 500", ProviderFault("server_error", 500)),
+            (Can.CODES, "throttled 429 7s", ProviderFault("throttled", 429, retry_after=7)),
+            (Can.CODES, "context_length 400", ProviderFault("context_length", 400, "context_length_exceeded")),
+            (Can.CODES, "quota 429", ProviderFault("quota", 429, "insufficient_quota")),
+            (Can.TRANSPORT, "connection", ProviderFault("connection")),
+        )
+    ],
+    _row("no reply", _w("a"), ProviderFault("malformed"), needs=Can.TRANSPORT, error="response/malformed", notes="a"),
+    _row("a failure at once", ProviderFault("bad_request", 400), needs=Can.STATUS, error="request/bad", events="RC"),
+    _row("and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Can.STATUS, error="request/bad"),
+    _row("an answer that was cut off", replace(_half, finish="length"), needs=Can.LENGTH, error="response/truncated"),
+    _row("a filtered answer", replace(_half, finish="content_filter"), needs=Can.FILTER, error="response/content"),
+    _row("a refusal", replace(_half, finish="refusal"), needs=Can.REFUSAL, error="response/refused", events="RC"),
+    _row(
+        "a turn that was cut off",
+        replace(call(_w("a")), finish="length"),
+        needs=Can.OWN_LOOP | Can.LENGTH,
+        notes="",
+        error="response/truncated",
+    ),
+)
+"""Every scenario, by topic."""

@@ -1,0 +1,555 @@
+"""The adapter over the real CLI that the SDK brings, against a scripted server: what goes over the wire and comes back.
+
+Each test starts a process of its own, which takes half a second.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event as Signal
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from support.agents import Args, Note, answers, prompt, tool
+from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Usage
+from support.wire_formats import Ids, render, wire_format
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ThrottleError,
+    TurnLimitError,
+)
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.filesystem import HostFilesystem
+from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
+from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt.workspace import WorkspaceSection
+from weakincentives.runtime.events import PromptExecuted, PromptRendered, ProviderCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.visibility import SectionVisibility
+
+KEY = "sk-ant-marked-0123456789"
+MODEL = "claude-sonnet-4-5"
+FORM: Any = wire_format("/messages")  # Any: it is one
+
+type Run = Callable[..., PromptResponse[Any]]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("ANTHROPIC_", "CLAUDE")):
+            monkeypatch.delenv(name)
+
+
+# Any: prompts of every output, options of every kind.
+def adapter(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter[Any]:
+    arguments: dict[str, Any] = {"base_url": server.url, "api_key": KEY, "max_retries": 0, **given}
+    arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
+    return ClaudeAgentSDKAdapter(MODEL, **arguments)
+
+
+def evaluate(
+    one: ClaudeAgentSDKAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
+    return one.evaluate(asked, session=session, **limits)
+
+
+def evaluate_async(
+    one: ClaudeAgentSDKAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
+    return asyncio.run(one.evaluate_async(asked, session=session, **limits))
+
+
+def evaluate_within_a_loop(
+    one: ClaudeAgentSDKAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
+    async def main() -> PromptResponse[Any]:
+        return one.evaluate(asked, session=session, **limits)
+
+    return asyncio.run(main())
+
+
+@dataclass(frozen=True)
+class Sum:
+    total: int
+
+
+def mcp(name: str, arguments: Any = None, server: str = "wink") -> Call:
+    return Call(f"mcp__{server}__{name}", {} if arguments is None else arguments)
+
+
+def tool_names(request: Request) -> list[str]:
+    return [one["name"].rpartition("__")[2] for one in request.json.get("tools", [])]
+
+
+def results(request: Request) -> list[str]:
+    """What the tools answered in the last message, without the reminders that the CLI adds."""
+    blocks = request.json["messages"][-1]["content"]
+    contents = [block["content"] for block in blocks if block["type"] == "tool_result"]
+    return [one if isinstance(one, str) else one[0]["text"] for one in contents]
+
+
+def layered() -> Prompt[Any]:
+    def hidden(key: str) -> MarkdownSection[Any]:
+        return MarkdownSection(
+            title=key.title(),
+            key=key,
+            template=f"All of {key}.",
+            summary="There is more.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[tool(name=f"{key}_tool")],
+        )
+
+    shown = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool()])
+    return Prompt(ns="tests", key="layers", sections=[shown, hidden("more"), hidden("most")])
+
+
+def failure(*steps: Any, asked: Prompt[Any] | None = None, run: Run = evaluate, **given: Any) -> PromptEvaluationError:
+    limits = {name: given.pop(name) for name in ("deadline", "budget") if name in given}
+    with ScriptedServer(*steps, strict=False) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, **given), asked or prompt(tool()), Session(), **limits)
+    told: BaseException | None = caught.value
+    while told is not None:
+        assert KEY not in f"{told} {told!r}"
+        told = told.__cause__
+    return caught.value
+
+
+# --- A conversation
+
+
+@pytest.mark.parametrize("run", [evaluate, evaluate_async, evaluate_within_a_loop])
+def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
+    session = Session()
+    calls = (mcp("probe", {"a": 1}), mcp("probe", {"a": 2}))
+    seen: list[str] = []
+    for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
+        session.bus.subscribe(kind, lambda event: seen.append(type(event).__name__))
+    with ScriptedServer(Say("Let me see.", calls, usage=Usage(20, 8, cached=5)), Say("Both done.")) as server:
+        response = run(adapter(server), prompt(tool()), session)
+        first, second = server.requests
+    assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
+    assert response.usage == TokenUsage(30, 13, 5)
+    assert [event.usage for event in session[ProviderCalled].all()] == [TokenUsage(20, 8, 5), TokenUsage(10, 5)]
+    assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
+    assert seen == [
+        "PromptRendered",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ToolInvoked",
+        "ProviderCalled",
+        "PromptExecuted",
+    ]
+    assert [one.content for one in answers(response.transcript)] == ["ok", "ok"]
+    assert first.header("x-api-key") == KEY
+    assert tool_names(first) == ["probe"]
+    assert first.json["model"] == MODEL
+    assert first.json["messages"][-1]["content"][-1]["text"] == prompt(tool()).render().text
+    assert [text.strip() for text in results(second)] == ["ok", "ok"]
+
+
+def test_a_model_s_mistakes_and_failing_tools_are_answers_to_it() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session[Note].append(Note("undone"))
+        raise RuntimeError("no luck")
+
+    session = Session()
+    calls = (mcp("probe", {"a": "x"}), mcp("probe", "{"), mcp("probe"), Call("nonsense"))
+    with ScriptedServer(Say(calls=calls), Say("done")) as server:
+        response = evaluate(adapter(server), prompt(tool(handler)), session)
+        told = results(server.requests[1])
+    wrong, broken, failed, unknown = answers(response.transcript)
+    assert (response.text, response.turns) == ("done", 2)
+    assert "Invalid arguments for 'probe': a:" in wrong.content
+    assert wrong.content in told[0]
+    assert "Invalid arguments for 'probe'" in broken.content
+    assert "could not be parsed as JSON" in told[1]
+    assert failed.content == "no luck"
+    assert "no luck" in told[2]
+    assert "Unknown tool 'nonsense'" in unknown.content
+    assert "No such tool" in told[3]
+    assert len(session[ToolInvoked].all()) == 4
+    assert session[Note].all() == ()
+
+
+def test_long_results_reach_the_model_whole() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult("x" * 200_000)
+
+    with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
+        evaluate(adapter(server), prompt(tool(handler)), Session())
+        assert results(server.requests[1])[0].strip() == "x" * 200_000
+
+
+def test_prompts_are_not_read_as_commands_or_file_names(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("do not send")
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server), prompt(text=f"/clear @{secret}"), Session())
+        assert f"/clear @{secret}" in server.requests[0].json["messages"][-1]["content"][-1]["text"]
+        assert b"do not send" not in server.requests[0].body
+
+
+def test_a_reply_that_had_to_be_asked_for_without_a_stream_is_understood() -> None:
+    broken = Raw(b"event: message_start\ndata: {\n\n", "text/event-stream")
+    calls = (mcp("probe", {"a": 1}), mcp("probe", {"a": 2}))
+    session = Session()
+    with ScriptedServer(broken, Say(calls=calls), Say("done")) as server:
+        response = evaluate(adapter(server), prompt(tool()), session)
+        assert [text.strip() for text in results(server.requests[2])] == ["ok", "ok"]
+    assert response.text == "done"
+    assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
+
+
+def test_a_stream_that_breaks_off_in_the_text_is_no_end() -> None:
+    whole = render(Say("Let me see."), FORM, {"stream": True}, Ids())
+    assert isinstance(whole, Raw)
+    broken = Raw(whole.body.partition(b"event: content_block_stop")[0], "text/event-stream")
+    session = Session()
+    with ScriptedServer(broken, Say(calls=(mcp("probe"),)), Say("done")) as server:
+        response = evaluate(adapter(server), prompt(tool()), session)
+    assert (response.text, len(session[ToolInvoked].all())) == ("done", 1)
+
+
+def test_a_stream_of_events_ends_with_the_response() -> None:
+    with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
+        events = list(adapter(server).stream(prompt(tool()), session=Session()))
+    assert [type(event).__name__ for event in events] == [
+        "ToolCallStarted",
+        "ToolCallFinished",
+        "TextDelta",
+        "Completed",
+    ]
+
+
+# --- Disclosure
+
+
+def test_opening_a_section_starts_again_and_the_next_request_has_its_tools() -> None:
+    session = Session()
+    read = mcp("read_section", {"section_key": "more"})
+    with ScriptedServer(Say(calls=(read,)), Say(calls=(mcp("more_tool"),)), Say("done")) as server:
+        one = adapter(server)
+        assert not one.supports_dynamic_tools
+        done = MainLoop(one).execute(layered(), session=session)
+        names = [tool_names(request) for request in server.requests]
+    assert done.response.text == "done"
+    assert names == [["probe", "read_section"]] + [["more_tool", "probe", "read_section"]] * 2
+    assert [event.name for event in session[ToolInvoked].all()] == ["read_section", "more_tool"]
+
+
+def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
+    read = mcp("read_section", {"section_key": "more"})
+    with ScriptedServer(Say(calls=(read,))) as server, pytest.raises(VisibilityExpansionRequired) as caught:
+        evaluate(adapter(server), layered(), Session())
+    assert caught.value.section_keys == ("more",)
+    assert caught.value.spent.calls == 1
+
+
+def test_dynamic_tools_are_in_the_very_next_request() -> None:
+    session = Session()
+    script = (
+        Say(calls=(mcp("probe"), mcp("read_section", {"section_key": "more"}), mcp("probe"))),
+        Say(calls=(mcp("more_tool", server="wink2"), mcp("read_section", {"section_key": "most"}))),
+        Say(calls=(mcp("most_tool", server="wink3"), mcp("more_tool", server="wink2"))),
+        Say("done"),
+    )
+    with ScriptedServer(*script) as server:
+        one = adapter(server, dynamic_tools=True)
+        assert one.supports_dynamic_tools
+        response = evaluate(one, layered(), session)
+        names = [sorted(tool_names(request)) for request in server.requests]
+    assert names == [
+        ["probe", "read_section"],
+        ["more_tool", "probe", "read_section"],
+        ["more_tool", "most_tool", "probe", "read_section"],
+        ["more_tool", "most_tool", "probe", "read_section"],
+    ]
+    assert (response.text, response.turns) == ("done", 4)
+    assert all(event.success for event in session[ToolInvoked].all())
+    assert [event.tool_names for event in session[ToolsInjected].all()] == [("more_tool",), ("most_tool",)]
+
+
+# --- Typed output
+
+
+def test_typed_output_comes_through_the_cli_s_own_tool() -> None:
+    give = Call("StructuredOutput", {"total": 3})
+    with ScriptedServer(Say(calls=(mcp("probe"),)), Say(calls=(give,))) as server:
+        response = evaluate(adapter(server), prompt(tool(), output=Sum), Session())
+    assert (response.output, response.text, response.turns) == (Sum(3), '{"total": 3}', 2)
+    assert response.usage == TokenUsage(20, 10)
+
+
+def test_an_array_travels_in_an_object() -> None:
+    with ScriptedServer(Say(calls=(Call("StructuredOutput", {"items": [{"total": 1}, {"total": 2}]}),))) as server:
+        response = evaluate(adapter(server), prompt(output=list[Sum]), Session())
+    assert response.output == [Sum(1), Sum(2)]
+
+
+def test_invalid_output_is_refused_by_the_cli_and_text_alone_is_sent_back_by_us() -> None:
+    wrong, right = Call("StructuredOutput", {"total": "x"}), Call("StructuredOutput", {"total": 4})
+    script = Say(calls=(wrong,)), Say("Four."), Say("Four!"), Say(calls=(right,))
+    with ScriptedServer(*script) as server:
+        response = evaluate(adapter(server), prompt(output=Sum), Session())
+        assert "does not fit the required JSON schema" in json.dumps(server.requests[3].json["messages"][-1])
+    assert (response.output, response.turns) == (Sum(4), 2)
+    assert response.usage == TokenUsage(40, 20)
+
+
+def test_output_that_never_fits_is_an_error() -> None:
+    wrong = Say(calls=(Call("StructuredOutput", {"total": "x"}),))
+    error = failure(*[wrong] * 12, asked=prompt(output=Sum))
+    assert (error.phase, error.code) == ("response", "output")
+
+
+# --- Failures
+
+
+@dataclass(frozen=True)
+class Case:
+    step: Any
+    phase: str
+    code: str
+    status: int | None = None
+
+
+CASES = [
+    Case(Fail(400, "Bad thing"), "request", "bad_request", 400),
+    Case(Fail(400, "prompt is too long: 300000 tokens > 200000 maximum"), "request", "context_length", 400),
+    Case(Fail(401, f"bad key {KEY}"), "request", "authentication", 401),
+    Case(Fail(404, "model: nope"), "request", "not_found", 404),
+    Case(Fail(429, f"Slow down, {KEY}"), "request", "throttled", 429),
+    Case(Fail(500, "Broke"), "request", "server_error", 500),
+    Case(Raw(b"event: message_start\ndata: {\n\n", "text/event-stream"), "response", "malformed"),
+    Case(Drop(), "request", "connection"),
+    Case(Say("half", finish="length"), "response", "truncated"),
+    Case(Say(refusal="No."), "response", "refused"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.step)[:40])
+def test_a_failure_is_typed_by_what_the_cli_reports(case: Case) -> None:
+    error = failure(Say(calls=(mcp("probe"),)), *[case.step] * 8)
+    assert (error.phase, error.code, error.status) == (case.phase, case.code, case.status)
+    spent_on_it = case.code in {"truncated", "refused"}
+    assert error.provider == ("" if spent_on_it else "claude_agent_sdk")  # an answer that our loop refuses
+    assert (error.usage.total_tokens > 15) is spent_on_it
+    assert isinstance(error, ThrottleError) is (case.code == "throttled")
+    assert [one.content for one in answers(error.transcript)] == ["ok"]
+    assert error.turns == 2
+
+
+def test_the_cli_s_retries_can_be_asked_for() -> None:
+    with ScriptedServer(Fail(529, "Busy"), Say("done")) as server:
+        assert evaluate(adapter(server, max_retries=1), prompt(), Session()).text == "done"
+
+
+# --- Limits
+
+
+def test_turns_are_counted_by_our_loop_and_no_request_is_made_beyond_them() -> None:
+    with ScriptedServer(*[Say(calls=(mcp("probe"),))] * 2) as server, pytest.raises(TurnLimitError):
+        evaluate(adapter(server, config=InnerLoopConfig(max_turns=2)), prompt(tool()), Session())
+
+
+def test_a_budget_ends_the_run_before_the_next_request() -> None:
+    script = Say(calls=(mcp("probe"),), usage=Usage(90, 20))
+    with ScriptedServer(script) as server, pytest.raises(BudgetExceededError) as caught:
+        evaluate(adapter(server), prompt(tool()), Session(), budget=Budget(max_tokens=100))
+    assert (caught.value.usage.total_tokens, caught.value.turns) == (110, 1)
+
+
+@pytest.mark.parametrize("run", [evaluate, evaluate_async])
+def test_the_deadline_ends_a_request(run: Run) -> None:
+    began = monotonic()
+    error = failure(Raw(b"{}", delay=60), run=run, deadline=Deadline.after(2.5))
+    assert isinstance(error, DeadlineExceededError)
+    assert 2.4 < monotonic() - began < 10
+
+
+def test_the_deadline_is_checked_when_a_handler_has_outlasted_it() -> None:
+    late = timedelta()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        nonlocal late
+        late = timedelta(hours=1)
+        return ToolResult("late")
+
+    session = Session()
+    with ScriptedServer(Say(calls=(mcp("probe"), mcp("probe")))) as server:
+        one = adapter(server, clock=lambda: utc_now() + late)
+        with pytest.raises(DeadlineExceededError) as caught:
+            evaluate(one, prompt(tool(handler)), session, deadline=Deadline.after(600))
+    assert [message.success for message in answers(caught.value.transcript)] == [True, False]
+    assert len(session[ToolInvoked].all()) == 1
+
+
+@pytest.mark.parametrize("during", ["a request", "a tool"])
+def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
+    begun = Signal()
+
+    async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        begun.set()
+        await asyncio.Event().wait()
+        return ToolResult("never")
+
+    def slow(request: Request) -> Raw:
+        begun.set()
+        return Raw(b"{}", delay=60)
+
+    async def main(one: ClaudeAgentSDKAdapter[Any]) -> None:
+        task = asyncio.create_task(one.evaluate_async(prompt(tool(handler)), session=Session()))
+        await asyncio.to_thread(begun.wait, 30)
+        assert len(children_named("claude")) == 1
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    with ScriptedServer(slow if during == "a request" else Say(calls=(mcp("probe"),))) as server:
+        asyncio.run(main(adapter(server)))
+        assert children_named("claude") == []
+
+
+def children_named(name: str) -> list[str]:
+    """Command lines of this process's children that hold `name`."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    pids = [pid for one in children for pid in one.read_text().split()]
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in pids]
+    return [line.read_text() for line in lines if line.exists() and name in line.read_text()]
+
+
+# --- Isolation
+
+
+def test_nothing_of_this_process_s_settings_reaches_the_wire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    marked = {
+        "ANTHROPIC_AUTH_TOKEN": "bogus-token",
+        "ANTHROPIC_CUSTOM_HEADERS": "x-bogus: bogus-header",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
+        "ANTHROPIC_MODEL": "bogus-model",
+        "CLAUDE_CODE_EXTRA_BODY": '{"metadata": {"user_id": "bogus-body"}}',
+        "CLAUDE_CODE_OAUTH_TOKEN": "bogus-oauth",
+        "CLAUDE_CONFIG_DIR": str(tmp_path),
+        "HOME": str(tmp_path),
+    }
+    for name, value in marked.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "CLAUDE.md").write_text("bogus-memory")
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude" / "settings.json").write_text(
+        '{"env": {"ANTHROPIC_CUSTOM_HEADERS": "x-bogus: bogus-setting"}}'
+    )
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server), prompt(), Session())
+        [request] = server.requests
+    assert b"bogus" not in request.body
+    assert "bogus" not in repr(request.headers)
+    assert request.json.get("tools", []) == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_isolation_the_cli_sees_what_this_process_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-mine: header")
+    monkeypatch.chdir(tmp_path)
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server, isolated=False), prompt(), Session())
+        assert server.requests[0].header("x-mine") == "header"
+
+
+def test_a_key_in_the_environment_is_used_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-from-environment")
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server, api_key=None), prompt(), Session())
+        assert server.requests[0].header("x-api-key") == "sk-ant-from-environment"
+
+
+def test_evaluations_at_once_do_not_meet() -> None:
+    def step(request: Request) -> Say:
+        said = json.dumps(request.json["messages"])
+        return Say("one" if "Say one." in said else "two")
+
+    async def main(one: ClaudeAgentSDKAdapter[Any]) -> list[str]:
+        both = [one.evaluate_async(prompt(text=f"Say {word}."), session=Session()) for word in ("one", "two")]
+        return [response.text for response in await asyncio.gather(*both)]
+
+    with ScriptedServer(step, step) as server:
+        assert asyncio.run(main(adapter(server))) == ["one", "two"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another")
+def test_the_cli_runs_as_another_user_too() -> None:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as home, ScriptedServer(Say("done")) as server:
+        Path(home).chmod(0o777)
+        env = {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/config"}
+        one = adapter(server, cwd=home, env=env, options={"user": "nobody"})
+        assert evaluate(one, prompt(), Session()).text == "done"
+        assert {path.owner() for path in Path(home).iterdir()} == {"nobody"}
+
+
+# --- The CLI's own tools
+
+
+def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("in the folder")
+    session = Session()
+    calls = (Call("Bash", {"command": "cat note.txt"}), mcp("probe"), Call("Bash", {"command": "exit 3"}))
+    with ScriptedServer(Say(calls=calls), Say("done")) as server:
+        one = adapter(server, builtin_tools=["Bash"], cwd=tmp_path)
+        response = evaluate(one, prompt(tool()), session)
+        names = tool_names(server.requests[0])
+        told = results(server.requests[1])
+    assert sorted(names) == ["Bash", "probe"]
+    events = session[ToolInvoked].all()
+    assert [(event.name, event.success) for event in events] == [("bash", True), ("probe", True), ("bash", False)]
+    assert events[0].content == "in the folder"
+    assert "in the folder" in told[0]
+    assert (response.turns, response.text) == (2, "done")
+
+
+def test_they_run_where_the_prompt_s_files_are(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("in the workspace")
+    files = WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))
+    with ScriptedServer(Say(calls=(Call("Bash", {"command": "cat note.txt"}),)), Say("done")) as server:
+        asked = Prompt(ns="tests", key="files", sections=[files])
+        response = evaluate(adapter(server, builtin_tools=["Bash"]), asked, Session())
+    assert [one.content for one in answers(response.transcript)] == ["in the workspace"]
+
+
+def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up() -> None:
+    blocking = Say(calls=(Call("Bash", {"command": "mkfifo pipe; cat pipe"}),))
+    with ScriptedServer(blocking, strict=False) as server:  # a slow machine may not get so far
+        began = monotonic()
+        with pytest.raises(DeadlineExceededError):
+            evaluate(adapter(server, builtin_tools=["Bash"]), prompt(), Session(), deadline=Deadline.after(2.5))
+        assert monotonic() - began < 15
+
+
+def test_a_name_that_is_taken_by_the_prompt_is_refused() -> None:
+    one: ClaudeAgentSDKAdapter[Any] = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
+    with pytest.raises(ValueError, match=r"tools \['probe'\] of the same names"):
+        evaluate(one, prompt(tool()), Session())
+
+
+def test_an_option_that_the_adapter_sets_or_the_sdk_lacks_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"\['mcp_servers'\] are set by the adapter"):
+        ClaudeAgentSDKAdapter(MODEL, options={"mcp_servers": {}})
+    with pytest.raises(TypeError, match="unheard_of"):
+        ClaudeAgentSDKAdapter(MODEL, options={"unheard_of": 1})
+    with pytest.raises(ValueError, match="built-in tools run in order"):
+        ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Read"], config=InnerLoopConfig(parallel_tool_calls="isolated"))

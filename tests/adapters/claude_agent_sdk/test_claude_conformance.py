@@ -1,0 +1,117 @@
+"""The conformance suite over the real CLI that the SDK brings: it takes most of a second an evaluation.
+
+So scenarios run in one way, with opening by a new start as is the adapter's default, and a few by injection too. Those
+in `OURS` are left out: what they are about happens in our process alone, and the other adapters play them.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from support.harnesses import HttpHarness, played, sent_by_messages
+from support.scripted_server import Call, Request, Say, ScriptedServer
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from weakincentives.testing.conformance import Sent, check, scenarios
+from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
+from weakincentives.testing.scenarios import Step as Played
+
+_OUTPUT = "StructuredOutput"  # the tool by which the CLI takes typed output
+
+
+def own_name(tool: str) -> str:
+    return tool.rpartition("__")[2]
+
+
+def play(step: Played) -> Any:  # Any: a step, or a function that makes one by the request
+    """The step in the CLI's names: a tool's is that of the request's list, and typed output is a call."""
+    plain = played(step)
+    if not isinstance(plain, Say):
+        return plain
+
+    def say(request: Request) -> Say:
+        offered = {own_name(tool["name"]): tool["name"] for tool in request.json.get("tools", ())}
+        if plain.calls or _OUTPUT not in offered:
+            calls = [Call(offered.get(call.name, call.name), call.arguments, call.id) for call in plain.calls]
+            return Say(plain.text, tuple(calls), plain.finish, plain.usage, plain.refusal)
+        return Say(calls=(Call(_OUTPUT, json.loads(plain.text)),), usage=plain.usage)
+
+    return say
+
+
+def sent(request: Request) -> Sent:
+    seen = sent_by_messages(request)
+    return Sent(seen.texts, tuple([name for name in seen.tools if name != _OUTPUT]), seen.answers)
+
+
+def harness(*, inject: bool) -> HttpHarness:
+    def make(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter[Any]:  # Any: prompts of every output
+        return ClaudeAgentSDKAdapter(
+            "claude-sonnet-4-5",
+            base_url=server.url,
+            api_key="sk-ant-test",
+            max_retries=0,
+            dynamic_tools=inject,
+            options={"thinking": {"type": "disabled"}},
+            **given,
+        )
+
+    lacks = Can.OWN_LOOP | Can.STREAM | Can.CODES | Can.ARGUMENTS | Can.FILTER
+    return HttpHarness(make, sent, ~(lacks if inject else lacks | Can.INJECT), play=play)
+
+
+RESTARTS, INJECTS = harness(inject=False), harness(inject=True)
+OURS = {
+    "a value is kept from the model",
+    "a coroutine function as a handler",
+    "one isolated call fails",
+    "isolated calls share",
+    "a tool gives what is no result",
+    "a coroutine function raises",
+    "what was before is put back",
+    "an unknown section",
+    "open_sections of none",
+    "open_sections too deep",
+    "open_sections of several",
+    "requests around an opening",
+    "input tokens",
+    "time enough",
+}
+INJECTING = {"a section with tools", "below what is hidden", "step by step", "twice in one turn", "state stays"}
+
+
+@pytest.mark.parametrize("scenario", [one for one in scenarios(RESTARTS) if one.name not in OURS], ids=str)
+def test_claude_does_as_the_scenario_says(scenario: Scenario) -> None:
+    check(scenario, RESTARTS, "execute_async")
+
+
+@pytest.mark.parametrize("scenario", [one for one in scenarios(INJECTS) if one.name in INJECTING], ids=str)
+def test_claude_does_as_the_scenario_says_with_tools_that_come_later(scenario: Scenario) -> None:
+    check(scenario, INJECTS, "evaluate")
+
+
+def test_what_is_left_out_is_what_the_cli_says_and_does_by_itself() -> None:
+    assert [one.name for one in SCENARIOS if one not in scenarios(INJECTS)] == [
+        "an empty answer",
+        "no arguments mean the defaults",
+        "an unknown tool",
+        "a tool of a hidden section",
+        "broken JSON",
+        "nothing to be closed",
+        "too early",
+        "closing",
+        "a closed tool",
+        "opening again",
+        "an object with a null",
+        "an object in a fence",
+        "a bare list",
+        "a repaired object",
+        "repairs around a call",
+        "never an object",
+        "no repairs",
+        "a failure: throttled 429 7s",
+        "a failure: context_length 400",
+        "a failure: quota 429",
+        "a filtered answer",
+        "a turn that was cut off",
+    ]

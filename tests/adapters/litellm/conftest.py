@@ -1,0 +1,42 @@
+"""What LiteLLM leaves lying about is no failure of ours, and goes with the module that used it."""
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_KNOWN = (
+    "ignore::ResourceWarning",  # it keeps its clients in a cache and closes neither them nor its event loop
+    "ignore::DeprecationWarning",  # it asks for the current event loop where there is none
+    "ignore::UserWarning",  # pydantic has something to say of its types, when they are first used
+    "ignore::pytest.PytestUnraisableExceptionWarning",  # how pytest reports the first of these
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings(*_KNOWN))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Collected here, where its warnings are known, and not when the whole run ends."""
+    yield
+    litellm: Any = import_module("litellm")  # Any: its types are not wanted here
+    aiohttp: Any = import_module("aiohttp")  # Any: likewise
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        litellm.in_memory_llm_clients_cache.flush_cache()
+        asyncio.set_event_loop(None)
+        gc.collect()
+        for session in [one for one in gc.get_objects() if isinstance(one, aiohttp.ClientSession)]:
+            session.detach()  # its loop has ended, and with it its connections
+        session = None
+        for _ in range(5):
+            gc.collect()

@@ -1,0 +1,321 @@
+"""The adapter through the real LiteLLM against a scripted server, on the routes of two wire formats."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from support.agents import Args, answers, prompt, tool
+from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Usage
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.adapters.streaming import Completed, TextDelta
+from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.prompt import MarkdownSection, Prompt
+from weakincentives.runtime.events import PromptExecuted, PromptRendered, ProviderCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime.session import Session
+from weakincentives.visibility import SectionVisibility
+
+KEY = "sk-marked-0123456789-secret"
+OPENAI = "openai/gpt-4o"
+ANTHROPIC = "anthropic/claude-sonnet-4-5"
+
+type Run = Callable[..., PromptResponse[Any]]
+
+
+# Any: prompts of every output, options of every kind.
+def adapter(server: ScriptedServer, model: str = OPENAI, **options: Any) -> LiteLLMAdapter[Any]:
+    url = server.url if model == ANTHROPIC else server.openai_url
+    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
+    return LiteLLMAdapter(model, **arguments)
+
+
+def evaluate(one: LiteLLMAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+    return one.evaluate(asked, session=session, **limits)
+
+
+def evaluate_async(
+    one: LiteLLMAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
+    return asyncio.run(one.evaluate_async(asked, session=session, **limits))
+
+
+drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
+routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+
+
+@dataclass(frozen=True)
+class Sum:
+    total: int
+
+
+# --- A conversation
+
+
+@routes
+@drivers
+def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
+    session = Session()
+    calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
+    with ScriptedServer(Say(calls=calls, usage=Usage(20, 8, cached=5), reasoning="hm"), Say("Both done.")) as server:
+        response = run(adapter(server, model), prompt(tool()), session)
+        first, second = server.requests
+    assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
+    assert response.usage == TokenUsage(30, 13, 5)
+    assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
+    assert first.path == ("/v1/messages" if model == ANTHROPIC else "/v1/chat/completions")
+    assert first.json["model"] == model.partition("/")[2]
+    sent = second.json["messages"]
+    if model == ANTHROPIC:
+        assert first.header("x-api-key") == KEY
+        assert sent[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "scripted"}
+        assert [block["content"] for block in sent[2]["content"]] == ["ok", "ok"]
+    else:
+        assert first.header("authorization") == f"Bearer {KEY}"
+        assert [one["content"] for one in sent if one["role"] == "tool"] == ["ok", "ok"]
+        assert "provider_specific_fields" not in sent[1]
+
+
+@routes
+def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> None:
+    script = (
+        Say("Let me see.", (Call("probe", {"a": 1}, "call_same"),), usage=Usage(20, 8, cached=5), reasoning="hm"),
+        Say("Done."),
+    )
+
+    async def streamed(one: LiteLLMAdapter[Any]) -> list[Any]:
+        return [event async for event in one.stream_async(prompt(tool()), session=Session())]
+
+    with ScriptedServer(*script * 3) as server:
+        one = adapter(server, model)
+        whole = evaluate(one, prompt(tool()), Session())
+        runs = list(one.stream(prompt(tool()), session=Session())), asyncio.run(streamed(one))
+        sent = [request.json["messages"] for request in server.requests]
+    for events in runs:
+        pieces = [event.text for event in events if isinstance(event, TextDelta)]
+        assert "".join(pieces) == "Let me see.Done."
+        assert len(pieces) > 2
+        last = events[-1]
+        assert isinstance(last, Completed)
+        assert (last.response.text, last.response.turns, last.response.usage) == ("Done.", 2, whole.usage)
+    assert [message["content"] for message in sent[3]] == [message["content"] for message in sent[1]]
+    assert [message["content"] for message in sent[5]] == [message["content"] for message in sent[1]]
+
+
+@routes
+def test_a_stream_s_failures_are_those_of_a_reply(model: str) -> None:
+    with ScriptedServer(Fail(429, "Slow down", retry_after=7)) as server, pytest.raises(ThrottleError):
+        list(adapter(server, model).stream(prompt(), session=Session()))
+
+
+@routes
+@pytest.mark.parametrize("body", [b"{}", b"<html>"])
+def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None:
+    with ScriptedServer(Raw(body)) as server, pytest.raises(PromptEvaluationError, match="malformed"):
+        list(adapter(server, model).stream(prompt(), session=Session()))
+
+
+@routes
+def test_an_empty_answer_is_one_by_stream_too(model: str) -> None:
+    with ScriptedServer(Say()) as server:
+        *_, last = adapter(server, model).stream(prompt(), session=Session())
+    assert isinstance(last, Completed)
+    assert last.response.text == ""
+
+
+def test_events_come_in_order() -> None:
+    session = Session()
+    seen: list[str] = []
+    for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
+        session.bus.subscribe(kind, lambda event: seen.append(type(event).__name__))
+    with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
+        evaluate(adapter(server), prompt(tool()), session)
+    assert seen == ["PromptRendered", "ProviderCalled", "ToolInvoked", "ProviderCalled", "PromptExecuted"]
+    assert {event.adapter for event in session[ProviderCalled].all()} == {"litellm"}
+
+
+@routes
+def test_an_opened_section_brings_its_tools_to_the_next_request(model: str) -> None:
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    asked = Prompt(ns="tests", key="layers", sections=[MarkdownSection(title="Task", template="Go."), hidden])
+    session = Session()
+    read = Call("read_section", {"section_key": "more"})
+    with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
+        one = adapter(server, model)
+        assert one.supports_dynamic_tools
+        assert evaluate(one, asked, session).text == "done"
+        names = [[tool.get("name") or tool["function"]["name"] for tool in r.json["tools"]] for r in server.requests]
+    assert names == [["read_section"], ["read_section", "late"], ["read_section", "late"]]
+    assert [event.tool_names for event in session[ToolsInjected].all()] == [("late",)]
+
+
+# --- Typed output
+
+
+@routes
+@drivers
+def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, run: Run) -> None:
+    with ScriptedServer(Say('{"total": "three"}'), Say('{"total": 3}')) as server:
+        response = run(adapter(server, model), prompt(output=Sum), Session())
+        first = server.requests[0].json
+    assert response.output == Sum(3)
+    assert response.turns == 2
+    form = first["output_format"] if model == ANTHROPIC else first["response_format"]
+    assert form["type"] == "json_schema"
+    assert "JSON schema" not in str(first["messages"])
+
+
+@pytest.mark.parametrize(
+    ("model", "options"), [("text-completion-openai/davinci-002", {}), (OPENAI, {"structured_output": "prompted"})]
+)
+def test_without_it_the_schema_goes_into_the_prompt_and_a_wrong_answer_is_sent_back(
+    model: str, options: dict[str, Any]
+) -> None:
+    one: LiteLLMAdapter[Any] = LiteLLMAdapter(model, **options)
+    with ScriptedServer(Say("Three."), Say('```json\n{"total": 3}\n```')) as server:
+        # The first adapter says what "auto" makes of a model; only a chat route can be asked here.
+        prompted = adapter(server, OPENAI, structured_output=one._options.structured_output)
+        response = evaluate(prompted, prompt(output=Sum), Session())
+        first, second = server.requests
+    assert response.output == Sum(3)
+    assert "response_format" not in first.json
+    assert '"total"' in first.json["messages"][0]["content"]
+    assert "does not fit the required JSON schema" in second.json["messages"][-1]["content"]
+
+
+# --- Failures
+
+
+@dataclass(frozen=True)
+class Case:
+    step: Any
+    code: str
+    status: int | None
+    phase: str = "request"
+
+
+CASES = [
+    Case(Fail(400, "Bad thing"), "bad_request", 400),
+    Case(Fail(400, "This model's maximum context length is 10 tokens"), "context_length", 400),
+    Case(Fail(401, f"Incorrect key {KEY}"), "authentication", 401),
+    Case(Fail(403, f"Not yours {KEY}"), "permission", 403),
+    Case(Fail(404, "No such model"), "not_found", 404),
+    Case(Fail(429, "Slow down", retry_after=7), "throttled", 429),
+    Case(Fail(500, "Broke"), "server_error", 500),
+    Case(Fail(529, "Overloaded"), "server_error", 529),
+    Case(Raw(b"{"), "malformed", None, "response"),
+    Case(Drop(), "connection", None),
+]
+
+
+@routes
+@drivers
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.step)[:40])
+def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case: Case) -> None:
+    session = Session()
+    with (
+        ScriptedServer(Say(calls=(Call("probe"),)), case.step) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
+        run(adapter(server, model), prompt(tool()), session)
+    error = caught.value
+    assert (error.phase, error.code, error.provider) == (case.phase, case.code, "litellm")
+    assert error.status == case.status or (error.status, case.status) == (500, 529)
+    assert isinstance(error, ThrottleError) is (case.code == "throttled")
+    if isinstance(error, ThrottleError):
+        assert error.retry_after is not None
+        assert error.retry_after.total_seconds() == 7
+    assert error.turns == 2
+    assert [one.content for one in answers(error.transcript)] == ["ok"]
+    told: BaseException | None = error
+    while told is not None:
+        assert KEY not in f"{told} {told!r}"
+        told = told.__cause__
+
+
+@drivers
+def test_a_spent_quota_is_told_from_throttling(run: Run) -> None:
+    with (
+        ScriptedServer(Fail(429, "No money", "insufficient_quota", 7)) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
+        run(adapter(server), prompt(), Session())
+    assert caught.value.code == "quota"
+
+
+@routes
+@drivers
+def test_slow_and_absent_providers_are_told_apart(model: str, run: Run) -> None:
+    with (
+        ScriptedServer(Raw(b"{}", delay=60)) as server,
+        pytest.raises(PromptEvaluationError) as slow,
+    ):
+        run(adapter(server, model, timeout=0.3), prompt(), Session())
+    assert (slow.value.phase, slow.value.code) == ("request", "timeout")
+    with pytest.raises(PromptEvaluationError) as absent:
+        run(LiteLLMAdapter(model, base_url="http://127.0.0.1:9", api_key=KEY, max_retries=0), prompt(), Session())
+    assert (absent.value.phase, absent.value.code) == ("request", "connection")
+
+
+@routes
+@drivers
+def test_the_deadline_ends_a_request(model: str, run: Run) -> None:
+    with ScriptedServer(Raw(b"{}", delay=60)) as server, pytest.raises(DeadlineExceededError) as caught:
+        run(adapter(server, model), prompt(), Session(), deadline=Deadline.after(0.3))
+    assert caught.value.code == "deadline"
+
+
+@drivers
+def test_retries_are_those_of_the_provider_s_own_client(run: Run) -> None:
+    with ScriptedServer(Fail(500, headers=(("retry-after-ms", "1"),)), Say("done")) as server:
+        assert run(adapter(server, max_retries=1), prompt(), Session()).text == "done"
+
+
+# --- LiteLLM's own doubles
+
+
+def test_litellm_s_mock_response_needs_no_server() -> None:
+    one: LiteLLMAdapter[Any] = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": "Hello."})
+    assert evaluate(one, prompt(), Session()).text == "Hello."
+
+
+@pytest.mark.parametrize(
+    ("mock", "code"),
+    [("litellm.RateLimitError", "throttled"), ("litellm.ContextWindowExceededError", "context_length")],
+)
+def test_litellm_s_mocked_errors_are_typed(mock: str, code: str) -> None:
+    one: LiteLLMAdapter[Any] = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
+    with pytest.raises(PromptEvaluationError) as caught:
+        evaluate(one, prompt(), Session())
+    assert caught.value.code == code
+
+
+# --- Importing
+
+IMPORTED = """
+import sys
+import weakincentives.adapters.litellm as module
+assert "litellm" not in sys.modules
+sys.addaudithook(lambda event, args: sys.exit(f"{event} {args}") if event == "socket.getaddrinfo" else None)
+module.LiteLLMAdapter("openai/gpt-4o")
+assert "litellm" in sys.modules
+"""
+
+
+def test_litellm_is_imported_when_an_adapter_is_made_and_asks_no_network() -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LITELLM_")}
+    ran = subprocess.run([sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

@@ -1,0 +1,58 @@
+"""The conformance suite over the real LiteLLM, on the routes of two wire formats."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.harnesses import HttpHarness, played, sent_by_chat, sent_by_messages
+from support.scripted_server import Raw, Request, ScriptedServer, Step
+from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.testing.conformance import Sent, check, scenarios
+from weakincentives.testing.scenarios import SCENARIOS, Can, ProviderFault, Scenario
+from weakincentives.testing.scenarios import Step as Played
+
+
+def play(step: Played) -> Step:
+    """LiteLLM takes a web page for a server's failure, so what is no reply is broken JSON."""
+    return Raw(b"{") if isinstance(step, ProviderFault) and step.code == "malformed" else played(step)
+
+
+def harness(model: str, sent: Callable[[Request], Sent], lacks: Can = Can(0)) -> HttpHarness:  # noqa: B008 - immutable
+    def make(server: ScriptedServer, **given: Any) -> LiteLLMAdapter[Any]:  # Any: prompts of every output
+        url = server.url if model.startswith("anthropic/") else server.openai_url
+        return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **given)
+
+    return HttpHarness(make, sent, ~lacks, play=play)
+
+
+HARNESSES = {
+    "openai": harness("openai/gpt-4o", sent_by_chat),
+    # Arguments are JSON values there, not texts; filtered is called refused, and LiteLLM calls it filtered again.
+    "anthropic": harness("anthropic/claude-sonnet-4-5", sent_by_messages, Can.CODES | Can.ARGUMENTS | Can.REFUSAL),
+}
+# What LiteLLM makes of a stream: a refusal is gone from it, and one that holds nothing is an empty answer.
+LOST_IN_STREAMS = {"a refusal", "no reply"}
+WHOLE = ("execute", "execute_async", "evaluate", "evaluate_async")
+
+
+@pytest.mark.parametrize("scenario", scenarios(HARNESSES["openai"]), ids=str)
+def test_litellm_does_as_the_scenario_says_over_chat(scenario: Scenario) -> None:
+    check(scenario, HARNESSES["openai"], *(WHOLE if scenario.name in LOST_IN_STREAMS else ()))
+
+
+@pytest.mark.parametrize("scenario", scenarios(HARNESSES["anthropic"]), ids=str)
+def test_litellm_does_as_the_scenario_says_over_messages(scenario: Scenario) -> None:
+    check(scenario, HARNESSES["anthropic"], *(WHOLE if scenario.name in LOST_IN_STREAMS else ()))
+
+
+def test_what_is_left_out_is_a_matter_of_the_anthropic_wire() -> None:
+    assert scenarios(HARNESSES["openai"]) == SCENARIOS
+    assert [one.name for one in SCENARIOS if one not in scenarios(HARNESSES["anthropic"])] == [
+        "no arguments mean the defaults",
+        "broken JSON",
+        "a failure: throttled 429 7s",
+        "a failure: context_length 400",
+        "a failure: quota 429",
+        "a refusal",
+    ]

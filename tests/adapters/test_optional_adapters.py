@@ -1,0 +1,30 @@
+"""Adapters whose SDKs are heavy: importing them imports no SDK, and without it they say what to install."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from weakincentives.adapters.litellm import LiteLLMAdapter
+
+
+@pytest.mark.skipif(find_spec("litellm") is not None, reason="LiteLLM is installed")
+def test_without_litellm_the_adapter_says_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r"pip install 'weakincentives\[litellm\]'"):
+        LiteLLMAdapter("openai/gpt-4o")
+
+
+@pytest.mark.skipif(find_spec("claude_agent_sdk") is not None, reason="the Claude Agent SDK is installed")
+def test_without_the_claude_agent_sdk_the_adapter_says_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r"pip install 'weakincentives\[claude-agent-sdk\]'"):
+        ClaudeAgentSDKAdapter("claude-sonnet-4-5")
+
+
+@pytest.mark.parametrize("module", ["litellm", "claude_agent_sdk"])
+def test_importing_an_adapter_imports_no_sdk(module: str) -> None:
+    heavy = {"litellm", "claude_agent_sdk", "mcp", "anyio", "openai", "pydantic"}
+    code = f"import sys, weakincentives.adapters.{module}; print(*sorted({heavy} & sys.modules.keys()))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""

@@ -1,0 +1,137 @@
+"""`wink overrides` as a process, over a module whose texts change under the overrides."""
+
+from pathlib import Path
+
+import pytest
+
+from support.commands import Done, Wink, write_shop
+
+LONG = "First line.\\nSecond line.\\nThird line."
+
+
+@pytest.fixture
+def wink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wink:
+    write_shop(tmp_path)
+    (tmp_path / ".git").mkdir()
+    change(tmp_path, "Help, 100% of the time.", LONG)
+    return Wink(tmp_path, monkeypatch, capsys)
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    module = folder / "shop.py"
+    text = module.read_text()
+    assert old in text
+    module.write_text(text.replace(old, new))
+
+
+def edit(wink: Wink, name: str, text: str) -> Done:
+    return wink("overrides", "edit", "shop:template", name, "--file", "-", stdin=text)
+
+
+def test_an_edited_text_is_laid_over_the_prompt_and_shows_as_a_difference(wink: Wink) -> None:
+    assert edit(wink, "body:task", "First line.\nOther line.\nThird line.\n").stderr == ""
+    assert edit(wink, "tool:refund", "Give money back.").stderr == ""
+    rendered = wink("render", "shop:template", "--set", "text=hi", "--open", "refunds", "--tag", "latest")
+    assert "First line.\nOther line.\nThird line.\n" in rendered.stdout
+    assert "Second line." in wink("render", "shop:template", "--set", "text=hi").stdout
+    assert wink("overrides", "list").stdout == "shop/support latest\n"
+    assert wink("overrides", "diff", "shop:template").stdout.splitlines() == [
+        "--- body:task (code)",
+        "+++ body:task (latest)",
+        "@@ -1,3 +1,3 @@",
+        " First line.",
+        "-Second line.",
+        "+Other line.",
+        " Third line.",
+        "--- tool:refund (code)",
+        "+++ tool:refund (latest)",
+        "@@ -1 +1 @@",
+        "-Pay an order back.",
+        "+Give money back.",
+    ]
+
+
+def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
+    edit(wink, "body:task", "New first line.\nSecond line.\nThird line.")
+    edit(wink, "body:refunds", "At once.")
+    assert wink("overrides", "check", "shop:template").stdout == "2 texts apply, 0 do not.\n"
+    change(wink.folder, "Third line.", "Third line, changed.")
+    change(wink.folder, "Within 30 days.", "Within 14 days.")
+    checked = wink("overrides", "check", "shop:template")
+    assert checked.returncode == 1
+    assert checked.stdout.splitlines() == [
+        "stale body:refunds: changed",
+        "stale body:task: changed",
+        "0 texts apply, 2 do not.",
+    ]
+    found = wink("check", "shop:template", "--tag", "latest")
+    assert "warning: task: the stored override of body task does not apply: the code's own text has changed" in (
+        found.stdout
+    )
+    assert "body:task is stale: changed" in wink("overrides", "diff", "shop:template").stdout
+    rebased = wink("overrides", "rebase", "shop:template")
+    assert rebased.returncode == 1
+    merged, conflict, see = rebased.stdout.splitlines()
+    assert merged == "merged body:task"
+    assert conflict.startswith("conflict body:refunds: Both have changed")
+    assert Path(see.removeprefix("see ")).read_text().startswith("# Overrides to settle")
+    assert wink("overrides", "prune", "shop:template").stdout == "removed body:refunds\n"
+    assert wink("overrides", "check", "shop:template").stdout == "1 texts apply, 0 do not.\n"
+    text = wink("render", "shop:template", "--set", "text=hi", "--tag", "latest").stdout
+    assert "New first line.\nSecond line.\nThird line, changed.\n" in text
+
+
+def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink) -> None:
+    change(
+        wink.folder,
+        "from weakincentives.testing",
+        "from weakincentives.prompt import TaskExample, TaskExamplesSection, ToolExample\nfrom weakincentives.testing",
+    )
+    change(
+        wink.folder,
+        "handler=refund)",
+        'handler=refund, examples=[ToolExample("Usual.", Question("A"), Question("A"))])',
+    )
+    change(
+        wink.folder,
+        "sections=[\n        Mark",
+        'sections=[\n        TaskExamplesSection(examples=[TaskExample(objective="Pay.")]),\n        Mark',
+    )
+    names = wink("overrides", "seed", "shop:template").stdout.split("\nin ")[0].splitlines()
+    assert {name.partition(":")[0] for name in names} == {"body", "summary", "task-example", "tool", "tool-example"}
+    for name in [*names, "param:refund.text"]:
+        assert edit(wink, name, "Other.").stderr == ""
+    changed = wink("overrides", "diff", "shop:template").stdout
+    assert changed.count("+Other.") == len(names) + 1
+
+
+def test_the_editor_is_the_users_own(wink: Wink) -> None:
+    arguments = ("overrides", "edit", "shop:template", "body:task")
+    assert wink(*arguments, EDITOR="sed -i s/First/Edited/", VISUAL="").returncode == 0
+    assert "+Edited line." in wink("overrides", "diff", "shop:template").stdout
+    failed = wink(*arguments, EDITOR="false", VISUAL="")
+    assert (failed.returncode, failed.stderr) == (2, "wink: 'false' exited with 1; nothing was changed\n")
+    assert wink(*arguments, EDITOR="", VISUAL="").stderr.startswith("wink: no editor is known; set EDITOR")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("body:nope", "x", "'body:nope' is no text that can be replaced; there are body:task,"),
+        ("task", "x", "'task' is no text that can be replaced"),
+        ("body:task", "$nope", "a placeholder is no params field"),
+    ],
+)
+def test_a_text_that_cannot_be_is_refused_and_nothing_is_stored(wink: Wink, name: str, text: str, says: str) -> None:
+    done = edit(wink, name, text)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert wink("overrides", "list").stdout == ""
+
+
+def test_a_folder_outside_any_repository_is_a_mistake(wink: Wink) -> None:
+    (wink.folder / ".git").rmdir()
+    done = wink("overrides", "list")
+    assert done.returncode == 2
+    assert done.stderr.startswith("wink: no folder from ")

@@ -1,0 +1,191 @@
+"""What a command line names is found and bound, and each mistake in it says what to write instead."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.cli.target import Mistake, bound_prompt, loaded, opened
+from weakincentives.errors import SerdeError
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+    limit: int = 3
+
+
+@dataclass(frozen=True)
+class Filter:
+    tags: tuple[str, ...] = ()
+    since: date | None = None
+    limit: int = 1
+
+
+template = PromptTemplate(
+    ns="n",
+    key="k",
+    sections=[
+        MarkdownSection[Question](title="Question", template="$text $limit"),
+        MarkdownSection[Filter](
+            title="Filter", template="$tags", children=[MarkdownSection(title="Inner", template="x")]
+        ),
+    ],
+)
+bound = template.bind(Question("bound", 9))
+number = 7
+
+
+def factory() -> Prompt[None]:
+    return template.bind(Question("made"))
+
+
+def failing() -> Prompt[None]:
+    raise OSError("no file")
+
+
+def name(attribute: str) -> str:
+    return f"{__name__}:{attribute}"
+
+
+def params(settings: Iterable[str] = (), file: Path | None = None, of: str = "template") -> dict[str, object]:
+    found = bound_prompt(name(of), file, settings).params
+    return {kind.__name__: value for kind, value in found.items()}
+
+
+@pytest.mark.parametrize("attribute", ["template", "bound", "factory"])
+def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
+    assert bound_prompt(name(attribute), None, None).template is template
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("module", "write it as package.module:name"),
+        (":x", "write it as package.module:name"),
+        ("no_such_module:x", "there is no module 'no_such_module'"),
+        ("json.nothing:x", "there is no module 'json.nothing'"),
+        (name("nothing"), "there is no 'nothing'; prompts there are template, bound"),
+        (name("number"), "is int; name a PromptTemplate"),
+        (name("failing"), "OSError: no file"),
+        (name("params.nothing"), "there is no 'nothing'"),
+    ],
+)
+def test_a_target_that_is_none_is_a_mistake_with_a_remedy(target: str, says: str) -> None:
+    with pytest.raises(Mistake, match=says):
+        bound_prompt(target, None, None)
+
+
+def test_a_module_that_fails_to_import_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "wink_failing.py").write_text("import no_such_thing")
+    (tmp_path / "wink_broken.py").write_text("1 / 0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(Mistake, match="importing 'wink_failing' failed: No module named 'no_such_thing'"):
+            loaded("wink_failing:x", "prompt")
+        with pytest.raises(Mistake, match="importing 'wink_broken' failed: ZeroDivisionError"):
+            loaded("wink_broken:x", "prompt")
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "value"),
+    [
+        ("Question.text=7", "Question", Question("7")),
+        ("text=a=b", "Question", Question("a=b")),
+        ("text=", "Question", Question("")),
+        ('tags=["a", "b"]', "Filter", Filter(tags=("a", "b"))),
+        ("since=2026-01-31", "Filter", Filter(since=date(2026, 1, 31))),
+        ("since=null", "Filter", Filter()),
+        ("Filter.limit=5", "Filter", Filter(limit=5)),
+    ],
+)
+def test_a_setting_is_read_as_its_fields_type(setting: str, kind: str, value: object) -> None:
+    assert params([setting]) == {kind: value}
+
+
+@given(st.text())
+def test_a_text_is_taken_to_the_letter(text: str) -> None:
+    assert params([f"Question.text={text}"]) == {"Question": Question(text)}
+
+
+def test_settings_change_single_fields_of_what_is_bound() -> None:
+    assert params(["text=new"], of="bound") == {"Question": Question("new", 9)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("text", "write Type.field=value"),
+        ("limit=3", "2 params types have a field 'limit'"),
+        ("nothing=3", "0 params types have a field 'nothing'"),
+        ("Nothing.x=3", "no params type 'Nothing'; it has Filter, Question"),
+    ],
+)
+def test_a_setting_that_names_no_single_field_is_a_mistake(setting: str, says: str) -> None:
+    with pytest.raises(Mistake, match=says):
+        params([setting])
+
+
+def test_all_faults_of_all_params_are_told_at_once() -> None:
+    with pytest.raises(SerdeError) as error:
+        params(["Question.limit=many", "Filter.since=soon", "Filter.extra=1"])
+    assert {fault.path for fault in error.value.faults} == {
+        ("Question", "text"),
+        ("Question", "limit"),
+        ("Filter", "since"),
+        ("Filter", "extra"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        (".json", json.dumps({"Question": {"text": "file", "limit": 4}, "Filter": {"since": "2026-01-31"}})),
+        (".yaml", "Question: {text: file, limit: 4}\nFilter: {since: 2026-01-31}"),
+        (".yml", "Question:\n  text: file\n  limit: 4\nFilter:\n  since: '2026-01-31'"),
+    ],
+)
+def test_params_come_from_a_file_and_settings_beat_it(tmp_path: Path, suffix: str, text: str) -> None:
+    file = tmp_path / f"params{suffix}"
+    file.write_text(text)
+    since = Filter(since=date(2026, 1, 31))
+    assert params(file=file) == {"Question": Question("file", 4), "Filter": since}
+    assert params(["text=set"], file) == {"Question": Question("set", 4), "Filter": since}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "says"),
+    [
+        (".json", '{"Question": {"te', "Expecting|Unterminated"),
+        (".yaml", "Question: [", "while parsing a flow node"),
+        (".json", "[]", "params are written as"),
+        (".json", '{"Question": 1}', "params are written as"),
+        (".yaml", "Nothing: {}", "no params type 'Nothing'"),
+    ],
+)
+def test_a_file_that_holds_no_params_is_named(tmp_path: Path, suffix: str, text: str, says: str) -> None:
+    file = tmp_path / f"params{suffix}"
+    file.write_text(text)
+    with pytest.raises(Mistake, match=f"params{suffix}.*(?:{says})"):
+        params(file=file)
+
+
+def test_opening_a_section_opens_what_it_lies_in() -> None:
+    assert opened(factory(), ["filter.inner"], ["question"]) == {
+        ("question",): SUMMARY,
+        ("filter",): FULL,
+        ("filter", "inner"): FULL,
+    }
+
+
+def test_an_unknown_section_is_answered_with_those_there_are() -> None:
+    with pytest.raises(Mistake, match=r"no section has the key 'nope'; there are question, filter, filter\.inner"):
+        opened(factory(), ["nope"], None)

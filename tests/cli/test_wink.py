@@ -1,0 +1,276 @@
+"""`wink` as a process: what it prints where, what it exits with, and what it shows on a terminal."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from support.commands import Wink, environment, process, write_shop
+from support.scripted_server import Call, Fail, Say, ScriptedServer
+from weakincentives.cli.app import app
+from weakincentives.runtime.event_log import read_events
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    write_shop(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def wink(shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wink:
+    return Wink(shop, monkeypatch, capsys)
+
+
+def lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+# ---------------------------------------------------------------------------------------------------- prompts
+
+
+def test_render_prints_the_text_and_its_parts(shop: Path) -> None:
+    plain = process(shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds")
+    assert plain.returncode == 0, plain.stderr
+    done = process(shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json")
+    whole = json.loads(done.stdout)
+    assert plain.stdout == whole["text"] + "\n"
+    parts = {".".join(one["path"]): whole["text"][one["start"] : one["end"]] for one in whole["spans"]}
+    assert parts["task"] == "## 1. Task\n\nHelp, 100% of the time."
+    assert parts["question"] == "## 3. Question\n\nhi"
+    assert [tool["name"] for tool in whole["tools"]] == ["refund"]
+    assert whole["tools"][0]["parameters"]["required"] == ["text"]
+    assert whole["output"]["name"] == "Answer"
+
+
+def test_tree_shows_every_section_now_and_open(wink: Wink) -> None:
+    done = wink("tree", "shop:template", "--set", "text=hi")
+    rows = lines(done.stdout)
+    assert rows[0] == "section shown tools characters tokens open"
+    assert rows[1] == "1. task full 35 9 35"
+    assert rows[2].startswith("2. refunds summary refund ")
+    assert rows[4] == "4. old disabled"
+    opened = lines(wink("tree", "shop:template", "--set", "text=hi", "--open", "refunds").stdout)
+    assert opened[2].startswith("2. refunds full refund ")
+    assert opened[2].split()[-1] == rows[2].split()[-1]
+
+
+def test_tokens_are_estimated_without_tiktokens_data(shop: Path) -> None:
+    done = process(shop, "tree", "shop:clean", TIKTOKEN_CACHE_DIR=str(shop))
+    assert "Tokens: estimated at four characters each." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["shop:template"], 1),
+        (["shop:template", "--fail-on", "error"], 0),
+        (["shop:template", "--ignore", "never-enabled"], 0),
+        (["shop:template", "--ignore", "never-enabled:old"], 0),
+        (["shop:template", "--ignore", "never-enabled:task"], 1),
+        (["shop:clean"], 0),
+    ],
+)
+def test_check_exits_with_1_when_something_that_grave_was_found(wink: Wink, arguments: list[str], code: int) -> None:
+    done = wink("check", *arguments)
+    assert done.returncode == code, done.stdout
+    assert done.stderr == ""
+
+
+def test_check_says_the_same_in_every_form(wink: Wink) -> None:
+    text = wink("check", "shop:template")
+    assert lines(text.stdout) == [
+        "warning: old: it is never enabled; enable it, or remove it [never-enabled]",
+        "shop/support: 1 findings in 2 states of disclosure.",
+    ]
+    report = json.loads(wink("check", "shop:template", "--format", "json").stdout)
+    assert report["prompt"] == "shop/support"
+    assert [(one["code"], one["section_path"]) for one in report["findings"]] == [("never-enabled", ["old"])]
+    github = wink("check", "shop:template", "--format", "github")
+    assert github.stdout == (
+        "::warning title=never-enabled::shop/support old: it is never enabled; enable it, or remove it\n"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- runs
+
+
+RUN = ("run", "shop:template", "--set", "text=hi", "--adapter", "shop:scripted", "--log", "run.jsonl")
+
+
+def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> None:
+    done = process(shop, *RUN)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "output": {"text": "Paid [bold]back[/]."},
+        "text": '{"text": "Paid [bold]back[/]."}',
+        "restarts": 0,
+        "usage": {"input_tokens": 30, "output_tokens": 15, "cached_tokens": 0},
+    }
+    progress = done.stderr.splitlines()
+    assert "\x1b" not in done.stderr
+    assert progress[1].startswith("turn 1: tool_calls, 10 tokens in, 5 out, ")
+    assert progress[3:4] == ["  new tools: refund"]
+    assert progress[5] == '  refund {"text": "A-7"} ok: Paid back. {"text":"A-7"}'
+    assert progress[-1] == 'answer after 3 turns: {"text": "Paid [bold]back[/]."}'
+    shown = process(shop, "show", "run.jsonl")
+    assert [line[15:] for line in shown.stdout.splitlines()] == progress
+    assert all(len(line[:15].strip()) == 12 for line in shown.stdout.splitlines())
+
+
+def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wink) -> None:
+    assert wink(*RUN).returncode == 0
+    log = shop / "run.jsonl"
+    log.write_text(log.read_text().replace("Paid", "\u20ac \\ud800"))
+    done = process(shop, "show", "run.jsonl", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "ok: ? ? back." in done.stdout
+
+
+def test_advise_adds_up_logs(wink: Wink) -> None:
+    wink(*RUN)
+    (refunds,) = [one for one in json.loads(wink("advise", "run.jsonl", "run.jsonl", "--json").stdout) if one["opened"]]
+    assert (refunds["path"], refunds["requests"], refunds["opened"]) == ("refunds", 6, 2)
+    table = lines(wink("advise", "run.jsonl").stdout)
+    assert table[0] == "section or tool requests characters tokens* opened or called advice"
+    assert any(row.startswith("shop/support refunds 3 ") and row.endswith(" FULL") for row in table)
+    assert "* estimated at 4 characters each" in table
+    assert any(row.startswith("refunds: FULL costs less. FULL: 2 requests x ") for row in table)
+
+
+def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "weakincentives.cli", *RUN],
+        cwd=shop,
+        env=environment(TERM="xterm", COLUMNS="100"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    while chunk := read(ours):
+        seen += chunk
+    os.close(ours)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["restarts"] == 0
+    text = seen.decode()
+    sums = ["1 turns, 0 tool calls, 15 tokens", "2 turns, 1 tool calls, 30 tokens", "3 turns, 2 tool calls, 45 tokens"]
+    places = [text.index(one) for one in sums]
+    assert places == sorted(places)
+    assert text.index("turn 1: tool_calls") < places[0] < text.index("turn 2: tool_calls") < places[1]
+    assert "\x1b[2K" in text  # the line of sums is written over, not repeated
+
+
+def read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
+
+
+def test_run_asks_an_openai_compatible_server(shop: Path) -> None:
+    script = (Say(calls=(Call("read_section", {"section_key": "refunds"}),)), Say('{"text": "No."}'))
+    with ScriptedServer(*script) as server:
+        where = ("--adapter", "openai", "--model", "m", "--api", "chat", "--base-url", server.openai_url)
+        done = process(shop, "run", "shop:template", "--set", "text=hi", *where)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["output"] == {"text": "No."}
+    assert [request.json["model"] for request in server.requests] == ["m", "m"]
+
+
+def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
+    with ScriptedServer(Fail(401)) as server:
+        where = ("--model", "m", "--base-url", server.openai_url)
+        done = process(shop, "run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("wink: openai 401: ")
+    assert "Traceback" not in done.stderr
+    records = list(read_events((shop / "run.jsonl").read_text().splitlines()))
+    assert [record["event"] for record in records] == ["PromptRendered", "ProviderCalled"]
+    assert "test-key" not in (shop / "run.jsonl").read_text()
+
+
+# --------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["render", "nope:x"], "there is no module 'nope'"),
+        (["render", "shop:template"], "no Question is bound"),
+        (["render", "shop:template", "--set", "Question.x=1"], "Question.text: Field required; Question.x: Unexpected"),
+        (["check", "shop:template", "--params", "none.json"], "No such file or directory: 'none.json'"),
+        (["run", "shop:clean", "--model", "m", "--adapter", "shop:template"], "gives PromptTemplate"),
+        (["run", "shop:clean"], "--adapter openai needs --model"),
+        (["run", "shop:clean", "--model", "m", "--api", "soap"], "api is 'soap'; use 'responses' or 'chat'"),
+        (["run", "shop:clean", "--adapter", "shop:scripted", "--log", "no/where.jsonl"], "No such file or directory"),
+        (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["show", "other.jsonl"], "other.jsonl: an event lacks what wink writes"),
+        (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["advise", "binary.jsonl"], "binary.jsonl: "),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
+    shop: Path, wink: Wink, arguments: list[str], says: str
+) -> None:
+    (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
+    (shop / "other.jsonl").write_text('{"event": "ProviderCalled"}\n')
+    (shop / "binary.jsonl").write_bytes(b"\xff\xfe")
+    done = wink(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("wink: ")
+    assert says in done.stderr
+
+
+def test_an_adapter_with_a_fault_of_its_own_is_named(wink: Wink) -> None:
+    done = wink("run", "shop:clean", "--adapter", "shop:speechless")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "wink: --adapter shop:speechless failed: ScriptExhaustedError: the script has no reply for request 1"
+    )
+
+
+def test_an_unknown_option_is_a_usage_error(shop: Path) -> None:
+    done = process(shop, "render", "shop:clean", "--nope")
+    assert done.returncode == 2
+    assert "No such option: --nope" in done.stderr
+
+
+def test_without_its_libraries_wink_says_what_to_install() -> None:
+    code = "import sys; sys.modules['typer'] = None; from weakincentives.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "wink needs typer: pip install 'weakincentives[cli]'\n"
+
+
+# -------------------------------------------------------------------------------------------- help and completion
+
+
+def test_every_command_and_every_option_has_a_help_text() -> None:
+    commands = getattr(get_command(app), "commands", {})
+    assert {"render", "tree", "check", "run", "show", "advise"} <= set(commands)
+    for command in commands.values():
+        assert command.help
+        assert [one.name for one in command.params if not getattr(one, "help", None)] == []
+
+
+def test_completion_offers_the_commands(shop: Path) -> None:
+    done = process(shop, _WINK_COMPLETE="complete_bash", COMP_WORDS="wink re", COMP_CWORD="1")
+    assert done.stdout.split() == ["render"]
+
+
+def test_importing_the_package_loads_none_of_it() -> None:
+    code = "import weakincentives, weakincentives.runtime.main_loop, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert not {"typer", "rich", "yaml", "weakincentives.cli"} & set(done.stdout.split())

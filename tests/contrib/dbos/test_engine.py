@@ -1,0 +1,151 @@
+"""Runs on DBOS from start to end: results, sessions, failures, records, and what a step costs."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from support.agents import Note
+from support.durable_lives import Life, Lineage, begin, dbos, end
+from support.durable_runs import STORY, Answer, Facts, Job, agent, calls
+from weakincentives.adapters.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.contrib.durable import DurableRuns, RecordedSteps, install, perform, to_input
+from weakincentives.limits import Budget, Deadline
+from weakincentives.prompt import Tool
+from weakincentives.runtime.session import Session
+
+type NewLineage = Callable[[], Lineage]
+
+
+def lived(lineage: Lineage, life: Life) -> None:
+    """Runs a life and has its failures here."""
+    assert end(begin(life, lineage.log)) == 0, lineage.log.read_text()
+
+
+def with_runs(lineage: Lineage, use: Callable[[DurableRuns], None]) -> None:
+    def life() -> None:
+        runs = lineage.open()
+        lineage.launch()
+        use(runs)
+
+    lived(lineage, life)
+
+
+def test_a_run_gives_its_execution_and_its_session(new_lineage: NewLineage) -> None:
+    def use(runs: DurableRuns) -> None:
+        before = Session()
+        before.dispatch(Note("from before"))
+        run = runs.start("agent", Job("it"), session=before)
+        execution = run.result()
+        assert (execution.output, execution.restarts, execution.response.turns) == (Answer(12), 0, 6)
+        assert [note.text for note in run.session()[Note]] == ["from before", "sent 3"]
+        again = runs.find("agent", run.run_id)
+        assert again.result() == execution
+
+    with_runs(new_lineage(), use)
+
+
+def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(new_lineage: NewLineage) -> None:
+    def use(runs: DurableRuns) -> None:
+        run = runs.start("agent", Job("it"), budget=Budget(max_calls=1))
+        with pytest.raises(BudgetExceededError, match="max_calls=1"):
+            run.result()
+        assert [note.text for note in run.session()[Note]] == ["noted 1", "sent 3"]
+        late = runs.start("agent", Job("it"), deadline=Deadline.after(timedelta(seconds=-1)))
+        with pytest.raises(DeadlineExceededError):
+            late.result()
+
+    with_runs(new_lineage(), use)
+
+
+def test_what_the_database_holds_is_played_again_without_it(new_lineage: NewLineage) -> None:
+    lineage = new_lineage()
+
+    def use(runs: DurableRuns) -> None:
+        result = runs.start("agent", Job("it"), run_id="run")._handle.get_result()
+        kept = [(one["function_name"], one["output"]) for one in dbos.DBOS.list_workflow_steps("run")]
+        (lineage.folder / "kept").write_text(json.dumps([kept, result]))
+
+    with_runs(lineage, use)
+    kept, result = json.loads((lineage.folder / "kept").read_text())
+    elsewhere = agent(Facts(Path("/nonexistent/facts")))
+    assert perform(elsewhere, to_input(Job("it")), RecordedSteps(kept, run_id="run")) == result
+
+
+def test_a_cancelled_run_ends_before_its_next_step(new_lineage: NewLineage) -> None:
+    lineage = new_lineage()
+
+    def cancel(place: str) -> None:
+        if place == "in tool":
+            dbos.DBOS.cancel_workflow("run")
+
+    def use(runs: DurableRuns) -> None:
+        run = runs.start("agent", Job("it"), run_id="run")
+        with pytest.raises(dbos.error.DBOSAwaitedWorkflowCancelledError):
+            run.result()
+
+    with_runs(replace(lineage, hook=cancel), use)
+    assert [words[1] for words in lineage.facts.read() if words[0] == "tool"] == ["note"]
+
+
+def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage) -> None:
+    """What this relies on is DBOS's: runs wait for their `application_version`."""
+    lineage = new_lineage()
+
+    def interrupted() -> None:
+        runs = replace(lineage, hook=lambda place: time.sleep(60) if place == "in tool" else None).open()
+        lineage.launch()
+        runs.start("agent", Job("it"), run_id="run")
+
+    lived(lineage, interrupted)
+    begun = len(lineage.facts.read())
+
+    def other() -> None:
+        one = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+        runs = install({"agent": one})
+        dbos.DBOS(config=runs.config("tests", lineage.url))
+        dbos.DBOS.launch()
+        time.sleep(1.5)
+
+    lived(lineage, other)
+    assert len(lineage.facts.read()) <= begun + 1
+    lived(lineage, lineage.work())
+    assert lineage.result()["output"] == {"total": 12}
+
+
+def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> None:
+    book = Tool[Any, Any](
+        name="book", description="x", handler=None, params_type=Job, result_type=object, effect="transactional"
+    )
+    with pytest.raises(ValueError, match="tool 'book' of agent 'agent' is transactional; give datasource="):
+        install({"agent": agent(Facts(tmp_path), extra=[book])})
+
+
+# --- Costs
+
+
+def test_a_step_costs_little_at_any_length_of_the_conversation(new_lineage: NewLineage) -> None:
+    lineage = new_lineage()
+    seconds = dict[int, float]()
+    for turns in (24, 96):
+        story = [*[calls(("look", "{}"))] * turns, STORY[-1]]
+        plan = replace(lineage, story=story)
+
+        def use(runs: DurableRuns, steps: int = 2 * turns + 2) -> None:
+            took: list[float] = []
+            for _ in range(5):
+                started = time.perf_counter()
+                runs.start("agent", Job("it")).result()
+                took.append((time.perf_counter() - started) / steps)
+            (lineage.folder / "seconds").write_text(json.dumps(median(took)))
+
+        with_runs(plan, use)
+        seconds[turns] = json.loads((lineage.folder / "seconds").read_text())
+    assert seconds[96] <= (0.005 if lineage.url.startswith("sqlite") else 0.012)
+    assert seconds[96] <= 1.5 * seconds[24]

@@ -1,0 +1,364 @@
+"""A run's record stands for its work: a later life takes it over, and what is not recorded runs."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Note
+from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
+from weakincentives.adapters.core import LoopAdapter
+from weakincentives.adapters.errors import PromptEvaluationError, ThrottleError
+from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.contrib.durable import DurableAgent, RecordedSteps, ReplayError, durable, perform
+from weakincentives.contrib.durable.journal import StepFailedError, to_execution, to_input
+from weakincentives.errors import SerdeError
+from weakincentives.limits import Budget, Deadline, utc_now
+from weakincentives.prompt import PromptTemplate, Tool, ToolResult
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
+
+GIVEN = to_input(Job("it"))
+
+# Any: records and results are JSON.
+type Records = list[tuple[str, Any]]
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Facts:
+    return Facts(tmp_path / "facts")
+
+
+def through_json(records: Records) -> Records:
+    return [(name, json.loads(json.dumps(record))) for name, record in records]
+
+
+def life(one: DurableAgent[Any], records: Records = [], given: Any = GIVEN) -> tuple[Any, Records]:  # noqa: B006 - never changed
+    """The result of a life of the run that starts with these records, and all records at its end."""
+    steps = RecordedSteps(through_json(records), run_id="run")
+    return perform(one, given, steps), steps.records
+
+
+def without_times(records: Records) -> Records:
+    """What does not differ from life to life: neither times nor the tokens of intents."""
+    return [
+        (name, None if name.startswith("intent:") else {key: record[key] for key in ("asked", "came", "state")})
+        for name, record in records
+    ]
+
+
+def inline(one: DurableAgent[Any]) -> tuple[Any, str]:
+    """The same without a record: what came of it, and the session."""
+    session = one.session("run")
+    execution = one.main_loop.execute(one.prompt().bind(Job("it")), session=session)
+    return execution, session.snapshot().to_json()
+
+
+both = pytest.mark.parametrize("dynamic", [True, False])
+
+
+# --- What is recorded
+
+
+@both
+def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None:
+    one = agent(facts, dynamic=dynamic)
+    execution, session = inline(one)
+    result, _ = life(one)
+    told = to_execution(one, result)
+    assert told.output == execution.output == Answer(12)
+    assert (told.text, told.usage, told.expansions) == (execution.text, execution.usage, execution.expansions)
+    assert result["session"] == session
+    assert told.restarts == (0 if dynamic else 1)
+
+
+def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
+    """They are compared with records that other versions wrote."""
+    _, records = life(agent(facts))
+    assert [name for name, _ in records] == [
+        *("start", "provider", "tool:note", "tool:fail", "intent:send", "tool:send"),
+        *("provider", "tool:unknown", "tool:note", "tool:look", "provider", "tool:read_section"),
+        *("provider", "tool:late", "tool:replace", "intent:later", "tool:later", "provider", "provider"),
+    ]
+    assert all(set(record) == {"asked", "came", "state", "at"} for _, record in records)
+
+
+def test_a_tool_step_holds_the_answer_and_what_became_of_the_session(facts: Facts) -> None:
+    steps = dict(life(agent(facts))[1])
+    assert steps["tool:read_section"]["came"]["outcome"]["tools"] == ["late", "later"]
+    assert set(steps["tool:replace"]["state"]["set"]) == {"support.agents:Note", "support.durable_runs:Seen"}
+    assert steps["tool:late"]["state"]["added"] == {"support.durable_runs:Amount": [{"a": 5}]}
+    assert steps["tool:send"]["state"]["added"] == {"support.agents:Note": [{"text": "sent 3"}]}
+    assert set(steps["provider"]["state"]) == set()
+
+
+# --- Replay
+
+
+@both
+def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(facts: Facts, *, dynamic: bool) -> None:
+    one = agent(facts, dynamic=dynamic)
+    whole, records = life(one)
+    once = facts.read()
+    for kept in range(len(records) + 1):
+        if kept and records[kept - 1][0].startswith("intent:"):
+            continue  # whose outcome is unknown: see the next test
+        facts.path.unlink(missing_ok=True)
+        result, again = life(one, records[:kept])
+        assert facts.read() == once[len(once) - len(facts.read()) :]
+        assert result == whole
+        assert without_times(again) == without_times(records)
+
+
+def test_an_at_most_once_call_that_was_begun_is_answered_as_unknown(facts: Facts) -> None:
+    one = agent(facts)
+    _, records = life(one)
+    at = [name for name, _ in records].index("intent:send")
+    facts.path.unlink()
+    result, again = life(one, records[: at + 1])
+    assert "send" not in {words[1] for words in facts.read()}
+    answer = again[at + 1][1]["came"]["outcome"]["message"]
+    assert answer["success"] is False
+    assert "outcome is unknown" in answer["content"]
+    assert "sent 3" not in result["session"]
+
+
+def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is_known(facts: Facts) -> None:
+    story = (*STORY[:1], *STORY[2:])
+    one = agent(facts, story=story, dynamic=False)
+    whole, records = life(one)
+    names = [name for name, _ in records]
+    again = names.index("tool:send", names.index("tool:read_section"))
+    facts.path.unlink()
+    assert life(one, records[:again])[0] == whole
+    assert [words for words in facts.read() if words[1] == "send"] == []
+    assert records[again][1]["came"]["outcome"]["message"]["content"].startswith("Sent.")
+
+
+def swaps(records: Records) -> list[Records]:
+    swapped = [[*records[:at], records[at + 1], records[at], *records[at + 2 :]] for at in range(len(records) - 1)]
+    return [one for one in swapped if without_times(one) != without_times(records)]
+
+
+def test_no_two_steps_can_change_places(facts: Facts) -> None:
+    one = agent(facts)
+    _, records = life(one)
+    mutants = swaps(records)
+    assert len(mutants) >= len(records) - 2
+    for mutant in mutants:
+        with pytest.raises(ReplayError):
+            life(one, mutant)
+
+
+def test_a_record_of_another_prompt_is_refused(facts: Facts) -> None:
+    one = agent(facts)
+    _, records = life(one)
+    other = agent(facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+    assert other.version != one.version
+    with pytest.raises(ReplayError, match="'start' of run 'run' was recorded for another request or prompt"):
+        life(other, records)
+
+
+def test_a_record_of_other_params_is_refused(facts: Facts) -> None:
+    one = agent(facts)
+    _, records = life(one)
+    with pytest.raises(ReplayError, match="'provider'"):
+        life(one, records, to_input(Job("something else")))
+
+
+def test_the_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path) -> None:
+    one, same = agent(Facts(tmp_path / "a")), agent(Facts(tmp_path / "b"))
+    assert one.version == same.version
+
+    def other(effect: Any) -> DurableAgent[Any]:
+        tool = Tool[Any, Any](name="t", description="x", params_type=Job, result_type=object, effect=effect)
+        return agent(Facts(tmp_path / "a"), extra=[tool])
+
+    assert len({one.version, other("pure").version, other("at_most_once").version}) == 3
+
+
+# --- A crash between the effect and its record
+
+
+class CrashError(BaseException):
+    pass
+
+
+@both
+@pytest.mark.parametrize("place", ["before provider", "in provider", "before tool", "in tool"])
+def test_a_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
+    facts: Facts, place: str, *, dynamic: bool
+) -> None:
+    whole, _ = life(agent(Facts(facts.path.with_suffix(".plain")), dynamic=dynamic))
+    plain = Counter(map(tuple, Facts(facts.path.with_suffix(".plain")).read()))
+    at = 0
+    while True:
+        facts.path.unlink(missing_ok=True)
+        passed = 0
+
+        def crash(here: str) -> None:
+            nonlocal passed
+            passed += here == place
+            if here == place and passed == at + 1:  # noqa: B023 - called in this turn of the loop alone
+                raise CrashError
+
+        steps = RecordedSteps(run_id="run")
+        try:
+            perform(agent(facts, dynamic=dynamic, hook=crash), GIVEN, steps)
+        except CrashError:
+            pass
+        else:
+            assert at > 5
+            return
+        result, _ = life(agent(facts, dynamic=dynamic), steps.records)
+        happened = Counter(map(tuple, facts.read()))
+        repeated, lost = happened - plain, plain - happened
+        assert set(repeated) <= set(plain)  # the idempotency key is a part of the fact
+        if steps.records[-1][0].startswith("intent:"):
+            assert (sum(repeated.values()), sum(lost.values())) == (0, place == "before tool")
+        else:
+            assert (sum(repeated.values()), sum(lost.values())) == (place.startswith("in"), 0)
+            assert result == whole
+        at += 1
+
+
+# --- Failures and limits are values
+
+
+def failing(error: Exception) -> DurableAgent[Any]:
+    made = PromptTemplate(ns="tests", key="fails", sections=[])
+    return durable(MainLoop(ScriptedAdapter[Any]([error])), made.bind)
+
+
+def throttled() -> ThrottleError:
+    error = ThrottleError("slow down", phase="request", code="rate_limit", provider="p", status=429, remedy="wait")
+    error.retry_after = timedelta(seconds=7)
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [throttled(), PromptEvaluationError("down", phase="request", code="server_error", status=500)],
+    ids=["throttled", "failed"],
+)
+def test_a_failure_of_the_provider_is_recorded_and_final(error: PromptEvaluationError) -> None:
+    given = to_input()
+    result, records = life(failing(error), given=given)
+    again, _ = life(failing(ValueError("never asked")), records, given)
+    assert again == result
+    with pytest.raises(type(error)) as caught:
+        to_execution(failing(error), result)
+    assert str(caught.value) == str(error)
+    assert getattr(caught.value, "retry_after", None) == getattr(error, "retry_after", None)
+    assert caught.value.turns == 1
+
+
+def test_what_is_no_failure_of_an_evaluation_ends_every_life_the_same() -> None:
+    steps = RecordedSteps()
+    for error in (RuntimeError("a bug"), RuntimeError("another")):
+        with pytest.raises(StepFailedError, match="RuntimeError: a bug"):
+            perform(failing(error), to_input(), RecordedSteps(steps.records) if steps.records else steps)
+
+
+def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
+    deadline = Deadline.after(0.3)
+    steps = RecordedSteps(run_id="run")
+    one = agent(facts)
+    given = to_input(Job("it"), deadline=deadline, budget=Budget(max_seconds=100, max_calls=50))
+    result = perform(one, given, steps)
+    assert "error" not in result
+    while not deadline.has_passed(utc_now()):
+        pass
+    assert life(one, steps.records, given)[0] == result
+
+
+def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:
+    one = agent(facts)
+    result, _ = life(one, given=to_input(Job("it"), budget=Budget(max_calls=1)))
+    with pytest.raises(PromptEvaluationError, match="max_calls=1"):
+        to_execution(one, result)
+    assert "sent 3" in result["session"]
+
+
+# --- Sessions
+
+
+def test_a_run_goes_on_from_a_session_and_hands_it_back(facts: Facts) -> None:
+    one, before = agent(facts), Session()
+    before.dispatch(Note("from before"))
+    result, _ = life(one, given=to_input(Job("it"), session=before))
+    after = one.session("x")
+    after.restore(after.parse_snapshot(result["session"], types=one.types))
+    assert [note.text for note in after[Note]] == ["from before", "sent 3"]
+    assert after[Seen].latest() == Seen(10)
+
+
+@dataclass(frozen=True)
+class Stray:
+    text: str
+
+
+def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> None:
+    def stray(params: Job, *, context: Any) -> ToolResult[object]:
+        context.session.dispatch(Stray("x"))
+        return ToolResult("ok")
+
+    own = Tool[Any, Any](name="stray", description="x", handler=stray, params_type=Job, result_type=object)
+    facts = Facts(Path("/nonexistent"))
+    one = agent(facts, extra=[own])
+    one = replace(one, adapter=ScriptedAdapter[Any]([calls(("stray", '{"name": "x"}')), say("{}")]))
+    with pytest.raises(SerdeError, match="Stray: no type of that name is known here; give it in types="):
+        life(one)
+
+
+def test_an_adapter_with_a_loop_of_its_own_is_refused() -> None:
+    class Own(ScriptedAdapter[Any]):
+        def evaluate(self, *args: Any, **options: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="Own runs its own loop, which cannot be recorded; use a LoopAdapter"):
+        durable(MainLoop(Own([])), PromptTemplate(ns="a", key="b").bind)
+
+
+# --- Laws
+
+NAMES = ["note", "fail", "send", "look", "replace", "late", "later", "read_section", "nonsense"]
+CALL = st.tuples(st.sampled_from(NAMES), st.sampled_from(["{}", '{"a": 4}', '{"section_key": "more"}', "{"]))
+TURN = st.lists(CALL, min_size=1, max_size=4).map(lambda pairs: calls(*pairs))
+
+
+@given(turns=st.lists(TURN, max_size=5), dynamic=st.booleans(), data=st.data())
+def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
+    turns: list[AssistantMessage], *, dynamic: bool, data: st.DataObject
+) -> None:
+    facts = Facts(Path("/dev/null"))
+    one = agent(facts, story=[*turns, STORY[-1]], dynamic=dynamic)
+    execution, session = inline(one)
+    whole, records = life(one)
+    assert (whole["session"], whole["text"]) == (session, execution.text)
+    kept = data.draw(st.integers(0, len(records)))
+    if kept and records[kept - 1][0].startswith("intent:"):
+        kept -= 1
+    result, again = life(one, records[:kept])
+    assert result == whole
+    assert without_times(again) == without_times(records)
+
+
+def test_records_grow_with_the_steps_and_not_with_the_conversation(facts: Facts) -> None:
+    def size(turns: int) -> int:
+        _, records = life(agent(facts, story=[*[calls(("send", '{"a": 1}'))] * turns, STORY[-1]]))
+        return len(json.dumps(records))
+
+    small, middle, large = size(20), size(40), size(80)
+    assert large - middle == pytest.approx(2 * (middle - small), rel=0.02)
+
+
+def test_a_plain_run_has_no_journal() -> None:
+    assert Model.journal is LoopAdapter.journal

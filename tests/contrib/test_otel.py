@@ -1,0 +1,807 @@
+"""Spans and metrics as the real SDK exports them, in memory and to a collector on this machine."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from support.agents import Args, Note, ok, prompt, tool
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
+from weakincentives.adapters.drivers import Journal
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.adapters.streaming import TextDelta
+from weakincentives.adapters.tool_executor import ToolExecutor
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall
+from weakincentives.contrib.durable.journal import RecordedSteps, durable, perform, to_input
+from weakincentives.contrib.otel import instrument
+from weakincentives.ports import EventBus
+from weakincentives.prompt import Disclosure, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, Work
+from weakincentives.runtime.main_loop import ExpansionLimitError, MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+SOURCE = Path(__file__).parents[2] / "src"
+ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+
+# A span's name with those of its children in the order of their start.
+type Tree = dict[str, list["Tree"]]
+
+
+class Telemetry:
+    """A real SDK that exports into memory, and a session instrumented with it."""
+
+    def __init__(self, *, bus: EventBus | None = None, capture_content: bool = False) -> None:
+        self.exporter = InMemorySpanExporter()
+        self.tracers = TracerProvider(shutdown_on_exit=False)
+        self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.reader = InMemoryMetricReader()
+        self.meters = MeterProvider([self.reader], shutdown_on_exit=False)
+        self.session = Session(bus=bus)
+        self.end = instrument(
+            self.session.bus,
+            tracer_provider=self.tracers,
+            meter_provider=self.meters,
+            capture_content=capture_content,
+        )
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        """The spans that have ended, in the order in which they began."""
+        return sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
+
+    def only(self, name: str) -> ReadableSpan:
+        """The one span of that name."""
+        [span] = [span for span in self.spans if span.name == name]
+        return span
+
+    @property
+    def tree(self) -> list[Tree]:
+        """All spans; a child whose parent was not exported would be missing."""
+        found = self.children(None)
+        assert len(self.spans) == count(found)
+        return found
+
+    def children(self, parent: ReadableSpan | None) -> list[Tree]:
+        above = None if parent is None else identity(parent)
+        return [
+            {span.name: self.children(span)}
+            for span in self.spans
+            if (span.parent.span_id if span.parent else None) == above
+        ]
+
+    @property
+    def metrics(self) -> dict[tuple[str, str], Any]:
+        """Each data point by its metric's name and a few of its attributes. Any: of whatever instrument."""
+        data = self.reader.get_metrics_data()
+        points: dict[tuple[str, str], Any] = {}
+        for resource in data.resource_metrics if data else ():
+            for metric in [metric for scope in resource.scope_metrics for metric in scope.metrics]:
+                for point in metric.data.data_points:
+                    told = point.attributes or {}
+                    names = [told.get(key) for key in ("gen_ai.tool.name", "gen_ai.token.type", "error.type")]
+                    points[metric.name, " ".join(str(name) for name in names if name)] = point
+        return points
+
+    def counted(self, name: str) -> int:
+        """The value of a counter without attributes."""
+        point = self.metrics.get((name, ""))
+        return 0 if point is None else int(point.value)
+
+    def inside(self, name: str) -> None:
+        """What an instrumented library does in a handler: a span of its own."""
+        with self.tracers.get_tracer("library").start_as_current_span(name):
+            pass
+
+
+def identity(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.span_id)
+
+
+def count(trees: list[Tree]) -> int:
+    return sum(1 + count(children) for tree in trees for children in tree.values())
+
+
+def leaf(*names: str) -> list[Tree]:
+    return [{name: []} for name in names]
+
+
+def disclosing(*, mode: Disclosure = Disclosure.READ, tools: int = 2) -> Prompt[Any]:
+    """A prompt with a summarized section of that many tools, and one without."""
+    return Prompt(
+        PromptTemplate(
+            ns="tests",
+            key="disclosing",
+            sections=[
+                MarkdownSection(
+                    title="Box",
+                    key="box",
+                    template="Full.",
+                    summary="In short.",
+                    visibility=SectionVisibility.SUMMARY,
+                    tools=[tool(ok, name=f"tool_{number}") for number in range(tools)],
+                ),
+                MarkdownSection(
+                    title="Text", key="text", template="Full.", summary="Short.", visibility=SectionVisibility.SUMMARY
+                ),
+            ],
+            disclosure=mode,
+        )
+    )
+
+
+READ = ("read_section", {"section_key": "box"})
+OPEN = ("open_sections", {"section_keys": ["box"], "reason": "need it"})
+
+# --------------------------------------------------------------------------------------------------------- spans
+
+
+def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
+    seen = Telemetry()
+    adapter = ScriptedAdapter[Any](
+        [call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2)), say("Done.", usage=TokenUsage(11, 4))]
+    )
+    adapter.model = "model-1"
+    adapter.evaluate(prompt(tool()), session=seen.session)
+    inner = leaf("chat model-1", "execute_tool probe", "execute_tool probe", "chat model-1")
+    assert seen.tree == [{"invoke_agent agent": inner}]
+    agent, chat, probe, _, last = seen.spans
+    common = {"gen_ai.conversation.id": seen.session.session_id}
+    assert agent.attributes == common | {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "agent",
+        "gen_ai.provider.name": "scripted",
+        "gen_ai.request.model": "model-1",
+        "gen_ai.usage.input_tokens": 18,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 2,
+    }
+    assert chat.attributes == common | {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "scripted",
+        "gen_ai.request.model": "model-1",
+        "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 3,
+        "gen_ai.usage.cache_read.input_tokens": 2,
+        "gen_ai.response.finish_reasons": ("tool_calls",),
+    }
+    assert probe.attributes == common | {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "probe",
+        "gen_ai.tool.call.id": "call_1",
+        "gen_ai.tool.type": "function",
+    }
+    assert last.attributes is not None
+    assert last.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert [span.kind for span in (agent, chat, probe)] == [SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL]
+    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+
+
+def test_what_a_handler_starts_is_inside_its_tool() -> None:
+    seen = Telemetry()
+
+    def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        seen.inside("http")
+        return ToolResult(message="ok")
+
+    async def later(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        await asyncio.sleep(0)
+        seen.inside("http")
+        return ToolResult(message="ok")
+
+    asked = prompt(tool(plain, name="plain"), tool(later, name="later"))
+    turn = [call(("plain", {}), ("later", {})), say("Done.")]
+    expected = {
+        "invoke_agent agent": [
+            {"chat": []},
+            {"execute_tool plain": leaf("http")},
+            {"execute_tool later": leaf("http")},
+            {"chat": []},
+        ]
+    }
+    adapter = ScriptedAdapter[Any](turn * 3)
+    adapter.evaluate(asked, session=seen.session)
+    asyncio.run(adapter.evaluate_async(asked, session=seen.session))
+    list(adapter.stream(asked, session=seen.session))
+    assert seen.tree == [expected] * 3
+
+
+def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
+    seen = Telemetry()
+
+    def asks(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        response = context.adapter.evaluate(prompt(tool(name="inner")), session=context.session)
+        seen.inside("after")
+        return ToolResult(message=response.text)
+
+    adapter = ScriptedAdapter[Any]([call(("asks", {})), call(("inner", {})), say("Inside."), say("Done.")])
+    with seen.tracers.get_tracer("app").start_as_current_span("request"):
+        adapter.evaluate(prompt(tool(asks, name="asks")), session=seen.session)
+    nested: Tree = {"invoke_agent agent": leaf("chat", "execute_tool inner", "chat")}
+    assert seen.tree == [
+        {
+            "request": [
+                {"invoke_agent agent": [{"chat": []}, {"execute_tool asks": [nested, {"after": []}]}, {"chat": []}]}
+            ]
+        }
+    ]
+
+
+@pytest.mark.parametrize(("mode", "asked"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_evaluations_that_start_again_are_in_one_workflow(
+    mode: Disclosure, asked: tuple[str, object], how: str
+) -> None:
+    seen = Telemetry()
+    adapter = ScriptedAdapter[Any](
+        [call(asked), call(("tool_0", {})), say("Done.")], dynamic_tools=mode is Disclosure.OPEN
+    )
+    loop = MainLoop(adapter)
+    if how == "async":
+        asyncio.run(loop.execute_async(disclosing(mode=mode), session=seen.session))
+    else:
+        loop.execute(disclosing(mode=mode), session=seen.session)
+    first: Tree = {"invoke_agent disclosing": leaf("chat", f"execute_tool {asked[0]}")}
+    second: Tree = {"invoke_agent disclosing": leaf("chat", "execute_tool tool_0", "chat")}
+    assert seen.tree == [{"invoke_workflow disclosing": [first, second]}]
+    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+    workflow = seen.only("invoke_workflow disclosing")
+    assert workflow.attributes is not None
+    assert workflow.attributes["gen_ai.usage.input_tokens"] == 30
+    assert seen.counted("wink.disclosure.restarts") == 1
+    assert seen.counted("wink.tools.injected") == seen.counted("wink.disclosure.dynamic") == 0
+
+
+# ------------------------------------------------------------------------------------------------------ failures
+
+
+def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
+    seen = Telemetry()
+    failure = PromptEvaluationError("down", phase="request", code="server_error")
+    adapter = ScriptedAdapter[Any]([call(("probe", {})), failure])
+    with pytest.raises(PromptEvaluationError):
+        MainLoop(adapter).execute(prompt(tool()), session=seen.session)
+    assert seen.tree == [
+        {"invoke_workflow agent": [{"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}]}
+    ]
+    workflow, agent, first, probe, last = seen.spans
+    for span in (workflow, agent, last):
+        assert span.attributes is not None
+        assert span.attributes["error.type"] == "PromptEvaluationError"
+        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "request/server_error")
+    assert first.status.status_code is probe.status.status_code is StatusCode.UNSET
+    assert agent.attributes is not None
+    assert agent.attributes["gen_ai.usage.input_tokens"] == 10
+    assert ("gen_ai.client.operation.duration", "PromptEvaluationError") in seen.metrics
+
+
+def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
+    def raises(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        raise LookupError("no such thing")
+
+    def refuses(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(message="no", success=False)
+
+    seen = Telemetry()
+    adapter = ScriptedAdapter[Any](
+        [call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}')), say("Done.")]
+    )
+    adapter.evaluate(prompt(tool(raises, name="raises"), tool(refuses, name="refuses")), session=seen.session)
+    told = [(span.name, (span.attributes or {}).get("error.type")) for span in seen.spans]
+    assert told == [
+        ("invoke_agent agent", None),
+        ("chat", None),
+        ("execute_tool raises", "LookupError"),
+        ("execute_tool refuses", "tool_failed"),
+        ("execute_tool unknown", "ToolValidationError"),
+        ("execute_tool raises", "ToolValidationError"),
+        ("chat", None),
+    ]
+    assert [span.status.status_code is StatusCode.ERROR for span in seen.spans] == [bool(error) for _, error in told]
+
+
+def test_an_interrupt_ends_every_span_as_an_error() -> None:
+    def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        raise KeyboardInterrupt
+
+    seen = Telemetry()
+    with pytest.raises(KeyboardInterrupt):
+        ScriptedAdapter[Any]([call(("probe", {}))]).evaluate(prompt(tool(stops)), session=seen.session)
+    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
+    assert [(span.attributes or {}).get("error.type") for span in seen.spans] == [
+        "KeyboardInterrupt",
+        None,
+        "KeyboardInterrupt",
+    ]
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_a_cancellation_ends_every_span_as_an_error() -> None:
+    async def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        running[0].cancel()
+        await asyncio.Event().wait()
+        raise AssertionError("it was cancelled")
+
+    async def cancelled() -> None:
+        adapter = ScriptedAdapter[Any]([call(("probe", {}))])
+        running.append(asyncio.create_task(adapter.evaluate_async(prompt(tool(stops)), session=seen.session)))
+        with suppress(asyncio.CancelledError):
+            await running[0]
+
+    seen = Telemetry()
+    running: list[asyncio.Task[Any]] = []
+    asyncio.run(cancelled())
+    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
+    errors = [(span.attributes or {}).get("error.type") for span in seen.spans]
+    assert errors == ["CancelledError", None, "CancelledError"]
+
+
+def test_control_flow_is_no_error() -> None:
+    seen = Telemetry()
+    adapter = ScriptedAdapter[Any]([call(READ)], dynamic_tools=False)
+    with pytest.raises(VisibilityExpansionRequired):
+        adapter.evaluate(disclosing(), session=seen.session)
+    assert [span.status.status_code for span in seen.spans] == [StatusCode.UNSET] * 3
+    loop = MainLoop(ScriptedAdapter[Any]([call(READ)], dynamic_tools=False), max_expansions=0)
+    with pytest.raises(ExpansionLimitError):
+        loop.execute(disclosing(), session=seen.session)
+    workflow = seen.only("invoke_workflow disclosing")
+    assert (workflow.status.status_code, workflow.status.description) == (StatusCode.ERROR, "limit/expansions")
+    assert seen.counted("wink.disclosure.restarts") == 0
+
+
+# ---------------------------------------------------------------------------------------- threads, tasks, streams
+
+
+def taking_turns(seen: Telemetry, name: str, meet: Callable[[], Any]) -> tuple[ScriptedAdapter[Any], Prompt[Any]]:
+    """An evaluation that meets the other one inside its handler."""
+    adapter = ScriptedAdapter[Any]([call((name, {})), say("Done.")])
+    adapter.model = name
+
+    def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        meet()
+        seen.inside(f"http {name}")
+        return ToolResult(message="ok")
+
+    return adapter, prompt(tool(plain, name=name))
+
+
+def by_model(name: str) -> Tree:
+    return {
+        "invoke_agent agent": [
+            {f"chat {name}": []},
+            {f"execute_tool {name}": leaf(f"http {name}")},
+            {f"chat {name}": []},
+        ]
+    }
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
+    seen = Telemetry()
+    barrier = Barrier(2, timeout=10)
+    runs = [taking_turns(seen, name, barrier.wait) for name in ("one", "two")]
+    if how == "async":
+
+        async def both() -> None:
+            await asyncio.gather(*(adapter.evaluate_async(asked, session=seen.session) for adapter, asked in runs))
+
+        asyncio.run(both())
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(adapter.evaluate, asked, session=seen.session) for adapter, asked in runs]:
+                done.result()
+    assert sorted(seen.tree, key=str) == sorted([by_model("one"), by_model("two")], key=str)
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -> None:
+    seen = Telemetry()
+    barrier = Barrier(2, timeout=10)
+    inner = ScriptedAdapter[Any]([say("Inside.")] * 2)
+
+    def meets(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        barrier.wait()  # passed only if both run at once
+        inner.evaluate(prompt(), session=context.session)
+        seen.inside("http")
+        return ToolResult(message="ok")
+
+    adapter = ScriptedAdapter[Any]([call(("meets", {}), ("meets", {})), say("Done.")], config=ISOLATED)
+    if how == "async":
+        asyncio.run(adapter.evaluate_async(prompt(tool(meets, name="meets")), session=seen.session))
+    else:
+        adapter.evaluate(prompt(tool(meets, name="meets")), session=seen.session)
+    meeting: Tree = {"execute_tool meets": [{"invoke_agent agent": leaf("chat")}, {"http": []}]}
+    assert seen.tree == [{"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}]
+    calls = [span for span in seen.spans if span.name == "execute_tool meets"]
+    assert sorted(str((span.attributes or {})["gen_ai.tool.call.id"]) for span in calls) == ["call_1", "call_2"]
+    (first, second), [_, *_, last] = calls, seen.spans
+    assert (second.start_time or 0) < (first.end_time or 0) < (last.start_time or 0)
+
+
+def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
+    def reads(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        length = len(context.session[Note])
+        context.session[Note].append(Note(str(length)))
+        return ToolResult(message=str(length))
+
+    def refuses(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(message=str(len(context.session[ToolInvoked])))  # which nothing beside others may read
+
+    seen = Telemetry()
+    asked = prompt(tool(reads, name="reads"), tool(refuses, name="refuses"))
+    adapter = ScriptedAdapter[Any]([call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED)
+    adapter.evaluate(asked, session=seen.session)
+    assert seen.session[Note].all() == (Note("0"), Note("1"))
+    assert sorted(span.name for span in seen.spans if span.name.startswith("execute_tool")) == [
+        *["execute_tool reads"] * 3,
+        *["execute_tool refuses"] * 2,
+    ]
+    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+
+
+def test_streams_that_are_read_in_turns_do_not_mix_and_leave_the_reader_alone() -> None:
+    seen = Telemetry()
+    runs = [taking_turns(seen, name, lambda: None) for name in ("one", "two")]
+    streams = [adapter.stream(asked, session=seen.session) for adapter, asked in runs]
+    while streams:
+        for one in list(streams):
+            if next(one, None) is None:
+                streams.remove(one)
+            assert trace.get_current_span() is trace.INVALID_SPAN
+    assert seen.tree == [by_model("one"), by_model("two")]
+    chat = seen.spans[-1]
+    assert chat.attributes is not None
+    assert chat.attributes["gen_ai.request.stream"] is True
+
+
+def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
+    seen = Telemetry()
+
+    async def first() -> None:
+        events = ScriptedAdapter[Any]([say("Hello.")]).stream_async(prompt(), session=seen.session)
+        assert await anext(events) == TextDelta("Hello.")
+        await events.aclose()
+
+    asyncio.run(first())
+    assert seen.tree == [{"invoke_agent agent": leaf("chat")}]
+    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+
+
+def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation() -> None:
+    class Elsewhere:
+        def reserve(self, name: str, subject: object, /) -> Callable[[Callable[[], Any]], Any]:
+            def run(work: Callable[[], Any]) -> Any:
+                with ThreadPoolExecutor(1) as pool:  # whose thread knows nothing of this one's context
+                    return pool.submit(work).result()
+
+            return run
+
+    class Durable(ScriptedAdapter[Any]):
+        def journal(self, tools: ToolExecutor, /) -> Journal:
+            return Elsewhere()
+
+    def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        seen.inside("http")
+        return ToolResult(message="ok")
+
+    seen = Telemetry()
+    Durable([call(("probe", {})), say("Done.")]).evaluate(prompt(tool(plain)), session=seen.session)
+    inner: list[Tree] = [{"chat": []}, {"execute_tool probe": leaf("http")}, {"chat": []}]
+    assert seen.tree == [{"invoke_agent agent": inner}]
+
+
+def test_a_run_that_is_taken_up_again_has_spans_for_what_it_still_does() -> None:
+    def life(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
+        seen = Telemetry()
+        loop = MainLoop(ScriptedAdapter[Any](replies))
+        perform(durable(loop, lambda: prompt(tool()), session=lambda _: seen.session), to_input(), steps)
+        return seen.tree
+
+    first = RecordedSteps()
+    whole = life(first, call(("probe", {})), say("Done."))
+    assert whole == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}]}]
+    rest = life(RecordedSteps(first.records[:-1]), say("Done."))
+    assert rest == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}]
+
+
+# ------------------------------------------------------------------------------------------------------- metrics
+
+
+def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
+    seen = Telemetry()
+    again = ("read_section", {"section_key": "text"})
+    adapter = ScriptedAdapter[Any]([call(READ, READ), call(READ, again), say("Done.")])
+    adapter.evaluate(disclosing(tools=2), session=seen.session)
+    assert seen.counted("wink.tools.injected") == 2
+    assert seen.counted("wink.disclosure.dynamic") == 1
+    assert seen.counted("wink.disclosure.restarts") == 0
+
+
+def test_tokens_and_durations_are_measured() -> None:
+    seen = Telemetry()
+    turns = [call(("probe", {}), usage=TokenUsage(100, 7)), say("Done.", usage=TokenUsage(120, 5))]
+    MainLoop(ScriptedAdapter[Any](turns)).execute(prompt(tool()), session=seen.session)
+    points = seen.metrics
+    told = points["gen_ai.client.token.usage", "input"], points["gen_ai.client.token.usage", "output"]
+    assert [(point.count, point.sum) for point in told] == [(2, 220), (2, 12)]
+    assert told[0].attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "scripted",
+        "gen_ai.token.type": "input",
+    }
+    durations = {
+        name: points[name, of].count
+        for name, of in [
+            ("gen_ai.client.operation.duration", ""),
+            ("gen_ai.execute_tool.duration", "probe"),
+            ("gen_ai.invoke_agent.duration", ""),
+            ("gen_ai.workflow.duration", ""),
+        ]
+    }
+    assert list(durations.values()) == [2, 1, 1, 1]
+    agent = seen.only("invoke_agent agent")
+    measured = points["gen_ai.invoke_agent.duration", ""].sum
+    assert measured == pytest.approx(((agent.end_time or 0) - (agent.start_time or 0)) / 1e9, abs=0.05)
+
+
+# ------------------------------------------------------------------------------------------------------- content
+
+
+MARKER = "s3cr3t-m4rker"
+
+
+def talkative(seen: Telemetry, config: InnerLoopConfig | None = None) -> None:
+    """Evaluations in which everything that can hold content holds the marker, failures included."""
+
+    def answers(params: Note, *, context: ToolContext) -> ToolResult[object]:
+        if params.text.endswith("!"):
+            raise ValueError(f"bad {params.text}")
+        return ToolResult(message=f"got {params.text}")
+
+    refusal = AssistantMessage(text=f"never {MARKER}", finish="refusal")
+
+    def down(request: ProviderRequest) -> Exception:
+        return RuntimeError(f"down {MARKER}")
+
+    asked = prompt(tool(answers, params=Note), text=f"Do {MARKER}.")
+    talk = call(("probe", {"text": MARKER}), ("probe", {"text": f"{MARKER}!"}), ("probe", f'{{"text": "{MARKER}'))
+    for last in (say(f"Done {MARKER}."), refusal, down):
+        with suppress(PromptEvaluationError, RuntimeError):
+            MainLoop(ScriptedAdapter[Any]([talk, last], config=config)).execute(asked, session=seen.session)
+
+
+@pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED])
+def test_no_content_is_sent_unless_asked_for(config: InnerLoopConfig) -> None:
+    seen = Telemetry()
+    talkative(seen, config)
+    assert len(seen.spans) == 3 * 7
+    assert MARKER not in "".join(span.to_json() for span in seen.spans)
+    data = seen.reader.get_metrics_data()
+    assert data is not None
+    assert MARKER not in data.to_json()
+
+
+def test_content_is_sent_when_asked_for() -> None:
+    seen = Telemetry(capture_content=True)
+    talkative(seen)
+    told = [dict(span.attributes or {}) for span in seen.spans]
+    agent, first, probe, raising, *_ = [one for one in told if one["gen_ai.operation.name"] != "invoke_workflow"]
+    text = prompt(text=f"Do {MARKER}.").render().text
+    assert json.loads(str(agent["gen_ai.input.messages"])) == [
+        {"role": "user", "parts": [{"type": "text", "content": text}]}
+    ]
+    assert json.loads(str(agent["gen_ai.output.messages"])) == [
+        {"role": "assistant", "parts": [{"type": "text", "content": f"Done {MARKER}."}], "finish_reason": "stop"}
+    ]
+    [said] = json.loads(str(first["gen_ai.output.messages"]))
+    assert said["finish_reason"] == "tool_calls"
+    assert said["parts"][0] == {
+        "type": "tool_call",
+        "id": "call_1",
+        "name": "probe",
+        "arguments": f'{{"text": "{MARKER}"}}',
+    }
+    assert probe["gen_ai.tool.call.arguments"] == f'{{"text": "{MARKER}"}}'
+    assert probe["gen_ai.tool.call.result"] == f"got {MARKER}"
+    assert raising["gen_ai.tool.call.result"] == f"bad {MARKER}!"
+    raised = [event for span in seen.spans for event in span.events]
+    assert {event.name for event in raised} == {"exception"}
+    assert any(f"down {MARKER}" in str((event.attributes or {})["exception.message"]) for event in raised)
+
+
+def test_text_that_no_wire_can_carry_is_mended() -> None:
+    def answers(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(message="odd \ud800")
+
+    seen = Telemetry(capture_content=True)
+    odd = AssistantMessage(
+        text="odd \ud800",
+        tool_calls=(ToolCall("1", "odd\ud800", '"\ud800"'), ToolCall("\ud800", "probe", "{}")),
+        finish="tool_calls",
+    )
+    for config in (InnerLoopConfig(), ISOLATED):
+        adapter = ScriptedAdapter[Any]([odd, say("Done \ud800.")], config=config)
+        adapter.evaluate(prompt(tool(answers), text="Do \ud800."), session=seen.session)
+    sent = ExportTraceServiceRequest.FromString(encode_spans(seen.spans).SerializeToString())
+    assert len(sent.resource_spans[0].scope_spans[0].spans) == len(seen.spans) == 2 * 5
+
+
+def test_a_result_that_cannot_be_shown_leaves_no_span_open(caplog: pytest.LogCaptureFixture) -> None:
+    class Unspeakable:
+        pass
+
+    def answers(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(message="ok", value=Unspeakable())
+
+    seen = Telemetry(capture_content=True)
+    calls = call(("probe", {}), ("probe", {}))
+    ScriptedAdapter[Any]([calls, say("Done.")], config=ISOLATED).evaluate(prompt(tool(answers)), session=seen.session)
+    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe", "execute_tool probe", "chat")}]
+    assert [record.message for record in caplog.records].count("Event handler failed") == 2
+
+
+# -------------------------------------------------------------------------------------------------- a collector
+
+
+@dataclass
+class Collector:
+    """What an OTLP endpoint on this machine was sent."""
+
+    url: str
+    spans: list[Any]
+    metrics: list[Any]
+
+
+@pytest.fixture
+def collector() -> Generator[Collector]:
+    spans: list[Any] = []
+    metrics: list[Any] = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.path == "/v1/traces":
+                traces = ExportTraceServiceRequest.FromString(body)
+                spans.extend(span for one in traces.resource_spans for scope in one.scope_spans for span in scope.spans)
+            else:
+                told = ExportMetricsServiceRequest.FromString(body)
+                metrics.extend(
+                    metric for one in told.resource_metrics for scope in one.scope_metrics for metric in scope.metrics
+                )
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield Collector(f"http://127.0.0.1:{server.server_port}", spans, metrics)
+        server.shutdown()
+        thread.join()
+
+
+def test_a_collector_receives_spans_and_metrics_over_otlp(collector: Collector) -> None:
+    tracers = TracerProvider(shutdown_on_exit=False)
+    tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{collector.url}/v1/traces")))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{collector.url}/v1/metrics"))
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    session = Session()
+    instrument(session.bus, tracer_provider=tracers, meter_provider=meters)
+    adapter = ScriptedAdapter[Any]([call(READ), call(("tool_1", {})), say("Done.")])
+    adapter.evaluate(disclosing(), session=session)
+    tracers.shutdown()
+    meters.shutdown()
+    names = [span.name for span in collector.spans]
+    assert names == ["chat", "execute_tool read_section", "chat", "execute_tool tool_1", "chat", names[-1]]
+    *inner, agent = collector.spans
+    assert agent.name == "invoke_agent disclosing"
+    assert {span.parent_span_id for span in inner} == {agent.span_id}
+    assert {span.trace_id for span in inner} == {agent.trace_id}
+    told = {one.key: one.value.string_value or one.value.int_value for one in agent.attributes}
+    assert (told["gen_ai.operation.name"], told["gen_ai.usage.input_tokens"]) == ("invoke_agent", 30)
+    counters = {metric.name: metric.sum.data_points[0].as_int for metric in collector.metrics if metric.HasField("sum")}
+    assert counters == {"wink.tools.injected": 2, "wink.disclosure.dynamic": 1}
+
+
+# ------------------------------------------------------------------------------------------------- who listens
+
+
+def test_ending_it_ends_spans_and_metrics() -> None:
+    seen = Telemetry()
+    adapter = ScriptedAdapter[Any]([call(READ), say("Done.")] * 2)
+    adapter.evaluate(disclosing(), session=seen.session)
+    before = len(seen.spans), seen.counted("wink.tools.injected")
+    seen.end()
+    adapter.evaluate(disclosing(), session=Session(bus=seen.session.bus))
+    assert (len(seen.spans), seen.counted("wink.tools.injected")) == before
+
+
+def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
+    def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        seen.end()
+        return ToolResult(message="ok")
+
+    seen = Telemetry()
+    ScriptedAdapter[Any]([call(("probe", {})), say("Done.")]).evaluate(prompt(tool(stops)), session=seen.session)
+    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
+    assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(caplog: pytest.LogCaptureFixture) -> None:
+    session = Session()
+    instrument(session.bus)
+    response = ScriptedAdapter[Any]([call(("probe", {})), say("Done.")]).evaluate(prompt(tool()), session=session)
+    assert response.text == "Done."
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("calls", [1, 50])
+def test_an_evaluation_that_nobody_listens_to_tells_of_itself_alone(calls: int) -> None:
+    bus, begun = InProcessEventBus(), list[Work]()
+    bus.subscribe(Work, begun.append)  # hears the beginning and does not ask for the end
+    adapter = ScriptedAdapter[Any]([*[call(("probe", {}))] * calls, say("Done.")])
+    adapter.evaluate(prompt(tool()), session=Session(bus=bus))
+    assert [(work.kind, work.heard) for work in begun] == [("evaluation", False)]
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints for `code`, with the installed packages and the source tree."""
+    paths = [str(SOURCE), *sys.path]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_nothing_of_opentelemetry_is_imported_unless_asked_for() -> None:
+    code = """
+import weakincentives.contrib
+from weakincentives import MarkdownSection, Prompt
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
+prompt = Prompt(ns="tests", key="light", sections=[MarkdownSection(title="Task", template="Do it.")])
+ScriptedAdapter([say("Done.")]).evaluate(prompt, session=Session())
+print([name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+    assert python(code) == "[]"
+
+
+def test_without_opentelemetry_the_import_says_what_to_install() -> None:
+    code = """
+sys.modules["opentelemetry"] = None
+try:
+    import weakincentives.contrib.otel
+except ImportError as error:
+    print(error)
+"""
+    assert python(code) == "weakincentives.contrib.otel needs OpenTelemetry: pip install 'weakincentives[otel]'"

@@ -1,0 +1,17 @@
+"""The demo's prompt is a target of `wink`, and there is nothing to hold against it."""
+
+from examples.docs_assistant.target import offline, prompt
+from weakincentives.prompt.analysis import analyze
+from weakincentives.runtime.session import Session
+
+
+def test_nothing_in_the_demos_prompt_misleads() -> None:
+    report = analyze(prompt())
+    assert [finding for finding in report.findings if finding.severity != "note"] == []
+    assert report.states == 2
+
+
+def test_the_offline_model_serves_while_its_context_lasts() -> None:
+    with offline() as adapter:
+        response = adapter.evaluate(prompt(), session=Session())
+    assert response.output is not None

@@ -1,0 +1,282 @@
+"""What all filesystems do alike: paths, reading, changing, searching, limits and messages."""
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from time import process_time, time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.files import SORTS, TREES, Tree, filesystem, tree
+from weakincentives.errors import WeakIncentivesError
+from weakincentives.filesystem import (
+    Filesystem,
+    FilesystemLimitError,
+    FilesystemLimits,
+    GrepMatch,
+    HostFilesystem,
+    InMemoryFilesystem,
+    PathError,
+    glob_matches,
+)
+from weakincentives.ports import Snapshotable
+
+
+@pytest.fixture(params=SORTS)
+def files(request: pytest.FixtureRequest) -> Iterator[Filesystem]:
+    content: Tree = {"README.md": b"# Title\nText\n", "src": None, "src/app.py": b"import os\n", "src/a/b.py": b"x = 1"}
+    with filesystem(request.param, content) as made:
+        yield made
+
+
+# ----------------------------------------------------------------------------------------------------------- paths
+
+REFUSED = {
+    "": "an empty part",
+    "/": "is absolute",
+    "/etc/passwd": "is absolute",
+    "..": "holds '..'",
+    "src/../README.md": "holds '..'",
+    "src//app.py": "an empty part",
+    "a\0b": "a NUL character",
+    "\udcff": "is no UTF-8",
+    "x" * 256: "too long",
+    "\N{EURO SIGN}" * 86: "too long",
+    "/".join("x" * 33): "more than 32 parts deep",
+    ".weakincentives-x/y": "a reserved name",
+}
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=range(len(REFUSED)))
+def test_a_path_that_can_never_be_is_refused_with_the_remedy(files: Filesystem, path: str) -> None:
+    attempts: list[Callable[[], object]] = [
+        lambda: files.read_bytes(path),
+        lambda: files.write_bytes(path, b""),
+        lambda: files.delete(path),
+        lambda: files.mkdir(path),
+        lambda: files.rename(path, "x"),
+        lambda: files.rename("src", path),
+        lambda: files.list(path),
+        lambda: files.stat(path),
+        lambda: list(files.walk(path)),
+        lambda: list(files.glob("*", path)),
+        lambda: list(files.glob(path)),
+        lambda: list(files.grep("x", path)),
+    ]
+    before = tree(files)
+    for attempt in attempts:
+        with pytest.raises(
+            PathError, match=f"{REFUSED[path]}; give a path below the root, such as 'src/app.py'"
+        ) as error:
+            attempt()
+        assert len(str(error.value)) < 300
+    assert tree(files) == before
+    assert issubclass(PathError, ValueError)
+    assert issubclass(PathError, WeakIncentivesError)
+
+
+def test_paths_have_one_form(files: Filesystem) -> None:
+    assert files.read_bytes("./src/./app.py") == files.read_bytes("src/app.py")
+    assert files.stat("./src/").path == "src"
+    assert [found.path for found in files.list("./")] == ["README.md", "src"]
+    assert files.stat(".").kind == "directory"
+
+
+def test_odd_names_are_names(files: Filesystem) -> None:
+    for name in ("~", "a b", "-rf", "*", "new\nline", "\N{PILE OF POO}", "C:", "back\\slash", "...", "\x7f"):
+        files.write_text(name, name)
+        assert files.read_text(name) == name
+        assert name in {found.path for found in files.list()}
+
+
+# --------------------------------------------------------------------------------------------- reading and writing
+
+
+def test_bytes_come_back_as_they_were_written(files: Filesystem) -> None:
+    data = bytes(range(256)) * 3 + b"\r\n\n\r"
+    files.write_bytes("data", data)
+    assert files.read_bytes("data") == data
+    assert files.stat("data").size == len(data)
+    assert abs(files.stat("data").modified - time()) < 3600
+    files.write_text("text", "\r\n\N{EURO SIGN}")
+    assert files.read_text("text") == "\r\n\N{EURO SIGN}"
+    files.write_bytes("text", b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        files.read_text("text")
+
+
+def test_appending_makes_a_file_or_adds_to_it(files: Filesystem) -> None:
+    files.append_text("log/today", "1")
+    files.append_bytes("log/today", b"2")
+    assert files.read_text("log/today") == "12"
+
+
+def test_a_list_is_sorted_and_says_what_each_entry_is(files: Filesystem) -> None:
+    files.write_text("a", "12")
+    told = [(found.path, found.kind, found.size) for found in files.list()]
+    assert told == [("README.md", "file", 13), ("a", "file", 2), ("src", "directory", 0)]
+    assert [found.path for found in files.list("src")] == ["src/a", "src/app.py"]
+
+
+def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
+    cases: list[tuple[type[OSError], str, Callable[[], object]]] = [
+        (FileNotFoundError, "'no/file'", lambda: files.read_bytes("no/file")),
+        (FileNotFoundError, "'no'", lambda: files.list("no")),
+        (FileNotFoundError, "'no'", lambda: files.stat("no")),
+        (FileNotFoundError, "'no'", lambda: files.delete("no")),
+        (FileNotFoundError, "'no'", lambda: files.rename("no", "x")),
+        (IsADirectoryError, "'src'", lambda: files.read_bytes("src")),
+        (IsADirectoryError, "'src'", lambda: files.write_bytes("src", b"")),
+        (IsADirectoryError, "'src'", lambda: files.delete("src")),
+        (NotADirectoryError, "'README.md'", lambda: files.list("README.md")),
+        (NotADirectoryError, "'README.md/x'", lambda: files.read_bytes("README.md/x")),
+        (NotADirectoryError, "'README.md/x/y'", lambda: files.write_bytes("README.md/x/y", b"")),
+        (NotADirectoryError, "'README.md/x'", lambda: files.mkdir("README.md/x")),
+        (FileExistsError, "'README.md'", lambda: files.mkdir("README.md")),
+        (FileExistsError, "'src'", lambda: files.rename("README.md", "src")),
+        (FileExistsError, "'README.md'", lambda: files.rename("src", "README.md")),
+        (FileExistsError, "'src/a/x'", lambda: files.rename("src", "src/a/x")),
+        (PermissionError, "the root", lambda: files.delete(".", recursive=True)),
+        (PermissionError, "the root", lambda: files.rename(".", "x")),
+        (PermissionError, "the root", lambda: files.rename("src", ".")),
+    ]
+    before = tree(files)
+    for kind, culprit, attempt in cases:
+        with pytest.raises(kind, match=culprit) as error:
+            attempt()
+        assert "\n" not in str(error.value)
+        assert ";" in str(error.value)
+    assert tree(files) == before
+
+
+def test_a_file_replaces_a_file_by_rename_and_a_directory_moves_with_all_that_is_in_it(files: Filesystem) -> None:
+    files.rename("README.md", "src/app.py")
+    files.rename("src", "lib/python")
+    assert files.read_text("lib/python/app.py") == "# Title\nText\n"
+    assert files.read_text("lib/python/a/b.py") == "x = 1"
+    assert not files.exists("src")
+    files.rename("lib", "lib")
+    assert files.exists("lib/python")
+
+
+@pytest.mark.parametrize("sort", ["memory", "host"])
+def test_what_is_read_only_refuses_every_change(sort: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    memory, host = InMemoryFilesystem({"a": "1"}, read_only=True), HostFilesystem(tmp_path, read_only=True)
+    files = memory if sort == "memory" else host
+    assert files.read_only
+    attempts: list[Callable[[], object]] = [
+        lambda: files.write_text("a", "2"),
+        lambda: files.append_text("a", "2"),
+        lambda: files.delete("a"),
+        lambda: files.mkdir("d"),
+        lambda: files.rename("a", "b"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(PermissionError, match="read-only"):
+            attempt()
+    assert tree(files) == {"a": b"1"}
+    host.close()
+
+
+def test_filesystems_can_be_put_back_by_a_transaction(files: Filesystem) -> None:
+    assert isinstance(files, Snapshotable)
+
+
+# ---------------------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("sort", ["memory", "host"])
+def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> None:
+    limits = FilesystemLimits(file_bytes=10, depth=3, entries=4)
+    files = InMemoryFilesystem(limits=limits) if sort == "memory" else HostFilesystem(tmp_path, limits=limits)
+    files.write_text("a/b/c", "0123456789")
+    with pytest.raises(FilesystemLimitError, match=r"'a/b/c'.* 11 bytes.* 10; split it"):
+        files.append_text("a/b/c", "x")
+    with pytest.raises(PathError, match="more than 3 parts deep"):
+        files.mkdir("a/b/c/d")
+    files.write_text("d", "")
+    assert len(list(files.walk())) == 4
+    if isinstance(files, HostFilesystem):
+        files.write_text("e", "")
+        with pytest.raises(FilesystemLimitError, match="more than 4 entries"):
+            list(files.walk())
+        files.close()
+    else:
+        with pytest.raises(FilesystemLimitError, match="no room for 'e' beside 4 entries"):
+            files.write_text("e", "")
+        files.write_text("d", "replaced")
+        files.delete("a", recursive=True)
+        files.write_text("e/f", "")
+
+
+# ------------------------------------------------------------------------------------------------------- searching
+
+
+def test_a_walk_goes_from_each_directory_into_it(files: Filesystem) -> None:
+    assert [found.path for found in files.walk()] == ["README.md", "src", "src/a", "src/a/b.py", "src/app.py"]
+    assert [found.path for found in files.walk("src/a")] == ["src/a/b.py"]
+
+
+def matches(pattern: list[str], path: list[str]) -> bool:
+    """What a pattern means, said in the plainest way."""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(matches(pattern[1:], path[at:]) for at in range(len(path) + 1))
+    return bool(path) and fnmatchcase(path[0], pattern[0]) and matches(pattern[1:], path[1:])
+
+
+@given(
+    content=TREES, pattern=st.lists(st.sampled_from(["**", "*", "a", "b", "[ab]", "?", "[!c]"]), min_size=1, max_size=4)
+)
+def test_glob_finds_what_matches_part_by_part(content: Tree, pattern: list[str]) -> None:
+    with filesystem("memory", content) as files:
+        expected = [path for path, data in content.items() if data is not None and matches(pattern, path.split("/"))]
+        assert sorted(found.path for found in files.glob("/".join(pattern))) == sorted(expected)
+    for path in content:
+        assert glob_matches("/".join(pattern), path) is matches(pattern, path.split("/"))
+
+
+def test_glob_lists_no_directory_that_cannot_hold_a_match(files: Filesystem) -> None:
+    fork = files.fork()
+    assert [found.path for found in fork.glob("*.md")] == ["README.md"]
+    files.write_text("src/new.md", "")
+    assert files.merge(fork)
+
+
+def test_a_pattern_full_of_stars_takes_no_longer() -> None:
+    files = InMemoryFilesystem({"/".join("a" * 30): "", "a" * 250: ""})
+    started = process_time()
+    assert list(files.glob("/".join(["**", "a"] * 14) + "/b")) == []
+    assert list(files.glob("*a" * 100 + "b")) == []
+    assert process_time() - started < 2
+
+
+def test_grep_gives_lines_with_their_numbers(files: Filesystem) -> None:
+    assert list(files.grep(r"^t\w+$", ignore_case=True)) == [GrepMatch("README.md", 2, "Text")]
+    assert list(files.grep("[a-z]", "src", glob="*.py")) == [GrepMatch("src/app.py", 1, "import os")]
+    assert list(files.grep("Text", "README.md")) == [GrepMatch("README.md", 2, "Text")]
+    files.write_bytes("crlf", b"one\r\ntwo\r\n\r\n")
+    assert [match.line_number for match in files.grep("^$|^two$", "crlf")] == [2, 3]
+
+
+def test_grep_passes_over_binary_files(files: Filesystem) -> None:
+    files.write_bytes("binary", b"Text\0")
+    files.write_bytes("latin", b"Text \xff")
+    assert [match.path for match in files.grep("Text")] == ["README.md", "latin"]
+
+
+def test_a_pattern_that_is_none_is_refused_before_anything_is_read(files: Filesystem) -> None:
+    for pattern in ("(", "(?=x)", r"(a)\1"):
+        with pytest.raises(ValueError, match="is no pattern here"):
+            files.grep(pattern)
+
+
+def test_a_hostile_pattern_takes_linear_time() -> None:
+    files = InMemoryFilesystem({"a": "a" * 100_000 + "b"})
+    started = process_time()
+    assert list(files.grep("(a+)+$")) == []
+    assert process_time() - started < 2

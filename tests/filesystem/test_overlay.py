@@ -1,0 +1,177 @@
+"""Forks: what is done in one stays in it, and a merge is as if it had been done on the base after all, or nothing."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from support.files import OPERATIONS, TREES, Do, Tree, filesystem, tree
+from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
+
+LOOKS = st.builds(Do, st.sampled_from(["read", "list", "stat"]), st.sampled_from(["a", "b", "a/b", "c/a"]))
+STEPS = st.lists(OPERATIONS | LOOKS, max_size=6)
+
+
+def run(step: Do, files: InMemoryFilesystem | HostFilesystem | object) -> object:
+    """What a step gives, or the error that it raises; times do not count."""
+    assert isinstance(files, InMemoryFilesystem | HostFilesystem)
+    try:
+        match step.what:
+            case "read":
+                return files.read_bytes(step.path)
+            case "list":
+                return [(found.path, found.kind, found.size) for found in files.list(step.path)]
+            case "stat":
+                return files.stat(step.path).kind, files.stat(step.path).size
+            case _:
+                return step.on(files)
+    except OSError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("sort", ["memory", "host", "fork of memory"])
+@given(before=TREES, one=STEPS, two=STEPS)
+@settings(max_examples=120)
+def test_forks_merged_in_order_are_as_run_in_order_or_the_later_is_refused_whole(
+    sort: str, before: Tree, one: list[Do], two: list[Do]
+) -> None:
+    with filesystem(sort, before) as base, filesystem("memory", before) as plain:
+        first, second = base.fork(), base.fork()
+        for step in one:
+            assert run(step, first) == run(step, plain)
+        assert tree(base) == before
+        given_in_fork = [run(step, second) for step in two]
+        assert base.merge(first)
+        assert tree(base) == tree(plain)
+        if base.merge(second):
+            event("merged")
+            assert [run(step, plain) for step in two] == given_in_fork
+        else:
+            event("refused")
+        assert tree(base) == tree(plain)
+
+
+@given(before=TREES, one=st.lists(OPERATIONS, max_size=4), two=st.lists(OPERATIONS, max_size=4))
+@settings(max_examples=60)
+def test_a_fork_of_a_fork_merges_into_it(before: Tree, one: list[Do], two: list[Do]) -> None:
+    with filesystem("memory", before) as base:
+        outer = base.fork()
+        inner = outer.fork()
+        for step in one:
+            step.on(inner)
+        assert tree(outer) == before
+        assert outer.merge(inner)
+        for step in two:
+            step.on(outer)
+        expected = tree(outer)
+        assert tree(base) == before
+        assert base.merge(outer)
+        assert tree(base) == expected
+
+
+def test_forks_that_touch_different_files_of_one_directory_both_merge() -> None:
+    base = InMemoryFilesystem({"src/a.py": "a", "src/b.py": "b"})
+    one, two = base.fork(), base.fork()
+    one.write_text("src/a.py", one.read_text("src/a.py") + "!")
+    one.write_text("src/new.py", "n")
+    two.write_text("src/b.py", two.read_text("src/b.py") + "!")
+    two.delete("src/b.py")
+    assert base.merge(one)
+    assert base.merge(two)
+    assert tree(base) == {"src": None, "src/a.py": b"a!", "src/new.py": b"n"}
+
+
+def test_a_fork_that_read_what_has_changed_since_is_refused_and_changes_nothing() -> None:
+    base = InMemoryFilesystem({"count": "1"})
+    forks = [base.fork(), base.fork()]
+    for fork in forks:
+        fork.write_text("count", str(int(fork.read_text("count")) + 1))
+        fork.write_text("note", "done")
+    assert base.merge(forks[0])
+    base.delete("note")
+    assert not base.merge(forks[1])
+    assert tree(base) == {"count": b"2"}
+
+
+def test_a_search_counts_as_reading_what_it_searched() -> None:
+    base = InMemoryFilesystem({"a.txt": "needle", "b.txt": "hay"})
+    fork = base.fork()
+    assert [match.path for match in fork.grep("needle")] == ["a.txt"]
+    fork.write_text("found", "1")
+    base.write_text("b.txt", "a needle")
+    assert not base.merge(fork)
+    assert not base.exists("found")
+
+
+def test_what_a_fork_rolled_back_is_not_merged() -> None:
+    base = InMemoryFilesystem({"a": "1"})
+    fork = base.fork()
+    fork.write_text("kept", "1")
+    snapshot = fork.snapshot()
+    fork.write_text("gone", "1")
+    fork.delete("a")
+    later = fork.snapshot()
+    fork.restore(snapshot)
+    fork.restore(later)
+    fork.restore(snapshot)
+    assert base.merge(fork)
+    assert tree(base) == {"a": b"1", "kept": b"1"}
+
+
+def test_a_merge_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+    base = HostFilesystem(tmp_path)
+    base.write_text("a", "1")
+    fork = base.fork()
+    fork.delete("a")
+    fork.write_text("d/x", "1")
+    (tmp_path / "d").symlink_to(tmp_path)
+    assert not base.merge(fork)
+    assert tree(base) == {"a": b"1"}
+    read_only = InMemoryFilesystem({"a": "1"}, read_only=True)
+    over = read_only.fork()
+    over.write_text("b", "1")
+    with pytest.raises(PermissionError, match="read-only"):
+        read_only.merge(over)
+    assert tree(read_only) == {"a": b"1"}
+    base.close()
+
+
+def test_only_a_fork_of_this_filesystem_merges_and_only_once() -> None:
+    base, other = InMemoryFilesystem(), InMemoryFilesystem()
+    with pytest.raises(ValueError, match="no fork of"):
+        base.merge(other.fork())
+    with pytest.raises(ValueError, match="no fork of"):
+        base.merge(other)
+    fork = base.fork()
+    assert base.merge(fork)
+    with pytest.raises(ValueError, match="merged already"):
+        base.merge(fork)
+
+
+def test_changes_made_to_the_host_behind_our_back_are_seen_by_a_merge(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("1")
+    base = HostFilesystem(tmp_path)
+    fork = base.fork()
+    fork.write_text("b", fork.read_text("a"))
+    (tmp_path / "a").write_text("2")
+    assert not base.merge(fork)
+    base.close()
+
+
+@pytest.mark.parametrize("sort", ["memory", "host"])
+def test_threads_read_and_write_their_own_forks_of_one_base(sort: str) -> None:
+    with filesystem(sort, {f"{number}": b"%d" % number for number in range(20)}) as base:
+
+        def work(name: str) -> list[bytes]:
+            fork = base.fork()
+            read = [fork.read_bytes(f"{number}") for number in range(20)]
+            fork.write_text(f"by {name}", name)
+            assert base.merge(fork)
+            return read
+
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(work, map(str, range(24))))
+        assert all(result == [b"%d" % number for number in range(20)] for result in results)
+        assert sum(found.path.startswith("by ") for found in base.list()) == 24

@@ -1,0 +1,217 @@
+"""What an author can see is hashed: equal where it is the same, in every process, and different where it is not."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives import serde
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    PromptValidationError,
+    Section,
+    SectionPath,
+    TaskExample,
+    TaskExamplesSection,
+    Tool,
+    ToolExample,
+)
+from weakincentives.prompt.overrides import PromptDescriptor, TextId
+from weakincentives.prompt.overrides.descriptors import check_text, param_texts
+
+
+@dataclass(frozen=True)
+class Search:
+    query: str = field(default="", metadata={"description": "What to find."})
+    limit: int = 3
+
+
+@dataclass(frozen=True)
+class Node:
+    """Holds itself, so that its schema stands behind a reference."""
+
+    children: "tuple[Node, ...]" = field(default=(), metadata={"description": "Below it."})
+
+
+def describe(
+    body: str = "Body.",
+    summary: str | None = None,
+    *,
+    params: type[Any] = Search,
+    description: str = "Finds.",
+    example: str = "Cats",
+    objective: str = "Do it",
+) -> PromptDescriptor:
+    tool = Tool[Any, Any](
+        name="search",
+        description=description,
+        params_type=params,
+        result_type=object,
+        examples=[ToolExample(example, params(), None)],
+    )
+    roots: list[Section[Any]] = [
+        MarkdownSection(title="Task", template=body, summary=summary, tools=[tool]),
+        TaskExamplesSection(examples=[TaskExample(objective=objective)]),
+    ]
+    return PromptTemplate(ns="tests", key="hashes", sections=roots).descriptor
+
+
+def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
+    """Of the section, the tool, the tool's example, the task example and the whole."""
+    tool_example, task_example = TextId("tool-example", "search#0"), TextId("task-example", "examples#0")
+    examples = of.texts[tool_example].hash, of.texts[task_example].hash
+    return (of.sections[0].content_hash, of.tools[0].contract_hash, *examples, of.hash)
+
+
+@pytest.mark.parametrize(
+    ("changed", "which"),
+    [
+        ({}, []),
+        ({"body": "Another."}, [0, 4]),
+        ({"summary": "Short."}, [0, 4]),
+        ({"description": "Seeks."}, [1, 4]),
+        ({"params": make_dataclass("Search", [("query", str, "")], frozen=True)}, [1, 2, 4]),
+        ({"example": "Dogs"}, [2, 4]),
+        ({"objective": "Leave it"}, [3, 4]),
+    ],
+)
+def test_what_changes_changes_its_own_hash_and_that_of_the_whole(changed: dict[str, Any], which: list[int]) -> None:
+    # PS-35
+    before, after = hashes(describe()), hashes(describe(**changed))
+    assert [index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other] == which
+
+
+def test_a_section_of_examples_is_hashed_by_them() -> None:
+    assert describe().sections[1].content_hash != describe(objective="Leave it").sections[1].content_hash
+
+
+def test_a_descriptor_is_made_once() -> None:
+    template = PromptTemplate(ns="tests", key="once", sections=[MarkdownSection(title="A", template="a")])
+    assert template.bind().descriptor is template.descriptor
+    assert template.render().descriptor is template.descriptor
+    assert template.renderer.render(param_lookup={}).descriptor is None
+
+
+# Any: types and values of every form.
+DEFAULTS: dict[Any, Any] = {int: 3, str: "x", bool: True, float: 0.5}
+TYPES: st.SearchStrategy[Any] = st.sampled_from((*DEFAULTS, list[str], dict[str, int], int | None))
+
+
+@st.composite
+def params_types(draw: st.DrawFn) -> type[Any]:
+    """A params type of a few fields, from a space so small that two are often alike."""
+    chosen: list[tuple[str, Any, Any]] = []
+    for name in draw(st.sampled_from((["a"], ["a", "b"], ["b", "a"]))):
+        kind = draw(TYPES)
+        metadata: dict[str, str] = draw(st.sampled_from(({}, {"description": "Why."})))
+        default: dict[str, Any] = {"default": DEFAULTS[kind]} if kind in DEFAULTS and draw(st.booleans()) else {}
+        chosen.append((name, kind, field(**default, metadata=metadata, kw_only=True)))
+    return make_dataclass("Params", chosen, frozen=True)
+
+
+@given(params_types(), params_types())
+def test_contracts_are_equal_exactly_when_the_schemas_are(one: type[Any], other: type[Any]) -> None:
+    # L6
+    first, second = (contract(kind) for kind in (one, other))
+    assert (first == second) == (serde.json_schema(one) == serde.json_schema(other))
+
+
+def contract(params: type[Any]) -> str:
+    tool = Tool[Any, Any](name="tool", params_type=params, result_type=object)
+    section = MarkdownSection(title="A", template="a", tools=[tool])
+    return PromptTemplate(ns="tests", key="contract", sections=[section]).descriptor.tools[0].contract_hash
+
+
+PROGRAM = """
+from dataclasses import dataclass
+from weakincentives import MarkdownSection, PromptTemplate, Tool
+@dataclass(frozen=True)
+class Params:
+    tags: frozenset[str] = frozenset({"a", "b", "c"})
+    scores: dict[str, int] | None = None
+tool = Tool(name="tool", params_type=Params, result_type=object)
+section = MarkdownSection[Params](title="A", template="$tags", summary="s", tools=[tool])
+print(PromptTemplate(ns="tests", key="stable", sections=[section]).descriptor.hash)
+"""
+
+
+def test_hashes_are_the_same_in_every_process() -> None:
+    # L6
+    here = Path(__file__).parents[3] / "src"
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(here)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(found) == 1
+
+
+def test_the_texts_of_params_are_found_behind_a_reference() -> None:
+    tool = Tool[Any, Any](name="tree", params_type=Node, result_type=object)
+    assert param_texts(tool) == {"children": "Below it."}
+
+
+@pytest.mark.parametrize("text", ["$query", "${query} and $$5", "plain"])
+def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
+    check_text(templated().descriptor, TextId("body", "a"), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholder"), [("$nobody", "$nobody"), ("$", "$"), ("$1 off", "$"), ("${a b}", "$")]
+)
+@pytest.mark.parametrize("kind", ["body", "summary"])
+def test_an_override_with_a_placeholder_that_is_no_field_is_refused(kind: Any, text: str, placeholder: str) -> None:
+    with pytest.raises(PromptValidationError, match=r"limit, query") as caught:
+        check_text(templated().descriptor, TextId(kind, "a"), text)
+    assert (caught.value.section_path, caught.value.placeholder) == (("a",), placeholder)
+
+
+def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
+    for one in [TextId("tool", "search"), TextId("param", "search.query"), TextId("tool-example", "search#0")]:
+        check_text(describe(), one, "It costs $5")
+
+
+def test_a_description_is_held_to_the_rules_of_tools() -> None:
+    with pytest.raises(PromptValidationError, match=r"'search'.*201 characters"):
+        check_text(describe(), TextId("tool", "search"), "x" * 201)
+
+
+def templated() -> PromptTemplate[Any]:
+    return PromptTemplate(ns="tests", key="t", sections=[MarkdownSection[Search](title="A", template="$query")])
+
+
+class Written(Section[None]):
+    def render_body(self, params: None, *, path: SectionPath) -> str:
+        return "By code."
+
+
+class Wrapped(MarkdownSection[Search]):
+    def render_body(self, params: Search | None, *, path: SectionPath) -> str:
+        return f"({super().render_body(params, path=path)})"
+
+
+@pytest.mark.parametrize("section", [Written(title="A"), Wrapped(title="A", template="text")])
+def test_a_body_that_code_writes_has_no_text_to_seed(section: Section[Any]) -> None:
+    template = PromptTemplate(ns="tests", key="code", sections=[section])
+    assert template.descriptor.texts[TextId("body", "a")].text == ""
+
+
+def test_a_descriptor_lists_every_text_of_a_section_and_a_tool() -> None:
+    expected = {
+        *(TextId(kind, key) for kind in ("body", "summary") for key in ("task", "examples")),
+        *(TextId("param", f"search.{one.name}") for one in fields(Search)),
+        *(TextId("tool", "search"), TextId("tool-example", "search#0"), TextId("task-example", "examples#0")),
+    }
+    assert describe().texts.keys() == expected

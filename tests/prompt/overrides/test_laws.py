@@ -1,0 +1,285 @@
+"""Law L7: an override that is fresh is as if the author had written it, on every path; one that is stale is as if it
+were not there. Rendered side by side: a prompt with overrides in a store, and one with the same texts in its code.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from support.strategies import TEXTS, Plan, forests, overrides, sections
+from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    RenderedPrompt,
+    SectionPath,
+    SectionVisibility,
+    TaskExample,
+    TaskExamplesSection,
+    Tool,
+    ToolContext,
+    ToolExample,
+    ToolResult,
+)
+from weakincentives.prompt.overrides import (
+    PromptOverridesStore,
+    SectionOverride,
+    TaskExampleOverride,
+    TextId,
+    ToolExampleOverride,
+    ToolOverride,
+)
+from weakincentives.prompt.overrides.model import Override
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.prompt.progressive_disclosure import ReadSectionParams, create_read_section_handler
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility import VisibilityOverrides
+
+FULL = SectionVisibility.FULL
+
+
+def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility]) -> object:
+    """All that a model can be shown of a prompt: as rendered, section by section, and in a conversation."""
+    rendered = prompt.render(visibility_overrides=visibility)
+    read: Any = create_read_section_handler(
+        registry=rendered.registry,
+        current_visibility=VisibilityOverrides(dict(visibility)),
+        param_lookup={},
+        session=None,
+        disclosure=rendered.scene.disclosure,
+    ).handler
+    keys = [node.key for node in rendered.registry.sections]
+    contents = [read(ReadSectionParams(key), context=None).value for key in keys]
+    return rendered.text, [one and one.content for one in contents], conversation(rendered, keys)
+
+
+def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
+    """What a model that reads every section is sent: each message, and the tools as they are told to it."""
+    if "read_section" not in {tool.name for tool in rendered.tools}:
+        return [(tool.name, tool.description) for tool in rendered.tools]
+    adapter: ScriptedAdapter[Any] = ScriptedAdapter(
+        [*(call(("read_section", {"section_key": key})) for key in keys), say("done")]
+    )
+    adapter.evaluate(rendered, session=Session())
+    return adapter.requests[-1].messages, adapter.requests[-1].tools
+
+
+# ------------------------------------------------------------------------------------------- random trees of sections
+
+
+def every(roots: Sequence[Plan], above: SectionPath = ()) -> dict[SectionPath, Plan]:
+    found: dict[SectionPath, Plan] = {}
+    for plan in roots:
+        found[*above, plan.key] = plan
+        found |= every(plan.children, (*above, plan.key))
+    return found
+
+
+def rewritten(roots: Sequence[Plan], changes: Mapping[SectionPath, Any], above: SectionPath = ()) -> tuple[Plan, ...]:
+    return tuple(
+        replace(
+            plan,
+            **changes.get((*above, plan.key), {}),
+            children=rewritten(plan.children, changes, (*above, plan.key)),
+        )
+        for plan in roots
+    )
+
+
+@st.composite
+def rewrites(draw: st.DrawFn, roots: Sequence[Plan]) -> dict[SectionPath, dict[str, str]]:
+    """Other texts, for `Plan.text` and `Plan.summary`, of some sections."""
+    chosen = draw(st.lists(st.sampled_from(sorted(every(roots).items(), key=lambda pair: pair[0])), max_size=4))
+    found: dict[SectionPath, dict[str, str]] = {}
+    for path, plan in chosen:
+        texts = st.sampled_from(TEXTS[plan.params]).map(lambda text: f"Now: {text}")
+        found[path] = draw(st.fixed_dictionaries({}, optional={"text": texts, "summary": texts}))
+    return found
+
+
+def built(roots: Sequence[Plan], disclosure: Disclosure) -> PromptTemplate[Any]:
+    return PromptTemplate(ns="tests", key="laws", sections=sections(roots), disclosure=disclosure)
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_over_random_trees_fresh_overrides_are_as_written_by_the_author_and_stale_ones_as_absent(
+    data: st.DataObject,
+) -> None:
+    # L7, L2, C-26
+    then = data.draw(forests(2))
+    assume(then)
+    disclosure = data.draw(st.sampled_from((Disclosure.READ, Disclosure.SPLIT)))
+    wanted = data.draw(rewrites(then))
+    now = rewritten(then, data.draw(rewrites(then)))
+    visibility = data.draw(overrides(now))
+    with TemporaryDirectory() as folder:
+        store = LocalPromptOverridesStore(folder)
+        for path, texts in wanted.items():
+            if texts:
+                override = SectionOverride(path=path, body=texts.get("text"), summary=texts.get("summary"))
+                assert store.upsert(built(then, disclosure).descriptor, override) == ()
+        prompt = Prompt(built(now, disclosure), overrides_store=store)
+        shown = seen(prompt, visibility)
+        stale = store.resolve(prompt.descriptor).stale
+    before, after = every(then), every(now)
+    same = {p for p in before if (before[p].text, before[p].summary) == (after[p].text, after[p].summary)}
+    by_author = built(rewritten(now, {path: texts for path, texts in wanted.items() if path in same}), disclosure)
+    assert shown == seen(Prompt(by_author), visibility)
+    dropped = {".".join(path) for path, texts in wanted.items() if texts and path not in same}
+    assert {one.id.at for one in stale} == dropped
+
+
+# -------------------------------------------------------------------------------- every kind of text at once
+
+
+@dataclass(frozen=True)
+class Who:
+    name: str = "Ada"
+
+
+def nothing(params: object, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult(message="done")
+
+
+def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
+    """A prompt of fixed shape whose every text is given; of examples, the descriptions are."""
+
+    def text(kind: Any, at: str) -> str:
+        return texts[TextId(kind, at)]
+
+    def tool(name: str) -> Tool[Any, Any]:
+        described = {"description": text("param", f"{name}.query")}
+        fields = [("query", str, field(default="x", metadata=described)), ("limit", int, field(default=3))]
+        params: Any = make_dataclass("Params", fields, frozen=True, namespace={"__module__": __name__})
+        example = ToolExample(text("tool-example", f"{name}#0"), params(), None)
+        return Tool(
+            name=name,
+            description=text("tool", name),
+            params_type=params,
+            result_type=object,
+            handler=nothing,
+            examples=[example, replace(example, description="Fixed.")],
+        )
+
+    def section(path: str, **more: Any) -> MarkdownSection[Who]:
+        return MarkdownSection[Who](
+            title=path,
+            key=path.rpartition(".")[2],
+            template=text("body", path),
+            summary=text("summary", path),
+            **more,
+        )
+
+    examples = [TaskExample(objective=text("task-example", f"examples#{index}")) for index in range(2)]
+    more = TaskExamplesSection(examples=examples, summary=text("summary", "examples"))
+    child = section("more.deep", visibility=SectionVisibility.SUMMARY, tools=[tool("deep")])
+    return PromptTemplate(
+        ns="tests",
+        key="kinds",
+        sections=[
+            section("task", tools=[tool("look")]),
+            section("more", visibility=SectionVisibility.SUMMARY, children=[child], tools=[tool("late")]),
+            more,
+        ],
+    )
+
+
+PATHS = ("task", "more", "more.deep")
+TOOLS = ("look", "late", "deep")
+UNITS: list[list[TextId]] = [
+    *([TextId("body", path), TextId("summary", path)] for path in PATHS),
+    *([TextId("tool", name), TextId("param", f"{name}.query")] for name in TOOLS),
+    *([TextId("tool-example", f"{name}#0")] for name in TOOLS),
+    *([TextId("task-example", f"examples#{index}")] for index in range(2)),
+]
+"""Texts that are judged together: when one of them changes, overrides of all are stale."""
+IDS = [one for unit in UNITS for one in unit]
+EXAMPLE = '\n  - input: `{"query":"x","limit":3}`\n  - output: `null`'
+
+
+def as_override(one: TextId, text: str) -> Override:
+    at, _, part = one.at.replace("#", ".").rpartition(".")
+    match one.kind:
+        case "body":
+            return SectionOverride(path=tuple(one.at.split(".")), body=text)
+        case "summary":
+            return SectionOverride(path=tuple(one.at.split(".")), summary=text)
+        case "tool":
+            return ToolOverride(tool_name=one.at, description=text)
+        case "param":
+            return ToolOverride(tool_name=at, param_descriptions={part: text})
+        case "tool-example":
+            return ToolExampleOverride(tool_name=at, index=int(part), text=text + EXAMPLE)
+        case "task-example":
+            return TaskExampleOverride(path=(at,), index=int(part), text=text)
+
+
+WORDS = st.sampled_from(("one", "two", "three", "100% of it", "a line\nand another"))
+TEMPLATES = WORDS | st.sampled_from(("Hello $name.", "$$5 for ${name}"))
+
+
+def texts_for(one: TextId) -> st.SearchStrategy[str]:
+    return TEMPLATES if one.kind in ("body", "summary") else WORDS
+
+
+ALL = st.fixed_dictionaries({one: texts_for(one) for one in IDS} | {TextId("summary", "examples"): WORDS})
+SOME = st.fixed_dictionaries({}, optional={one: texts_for(one) for one in IDS})
+
+
+@given(then=ALL, edits=SOME, wanted=SOME, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
+@settings(max_examples=25, deadline=None)
+def test_texts_of_every_kind_apply_while_fresh_and_only_then(
+    then: dict[TextId, str], edits: dict[TextId, str], wanted: dict[TextId, str], opened: set[SectionPath]
+) -> None:
+    # L7, PS-31 to PS-33, PS-36, PR-29
+    now = then | edits
+    visibility = dict.fromkeys(opened, FULL)
+    fresh = {one for unit in UNITS if all(then[text] == now[text] for text in unit) for one in unit}
+    with TemporaryDirectory() as folder:
+        store: PromptOverridesStore = LocalPromptOverridesStore(folder)
+        for one, text in wanted.items():
+            store.upsert(authored(then).descriptor, as_override(one, text))
+        prompt = Prompt(authored(now), overrides_store=store)
+        shown = seen(prompt, visibility)
+        resolved = store.resolve(prompt.descriptor)
+    assert set(resolved.texts) == wanted.keys() & fresh
+    assert {one.id for one in resolved.stale} == wanted.keys() - fresh
+    kept = {one: text for one, text in wanted.items() if one in fresh}
+    assert shown == seen(Prompt(authored(now | kept)), visibility)
+
+
+@given(texts=ALL, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
+@settings(max_examples=20, deadline=None)
+def test_a_seeded_prompt_renders_as_without_a_store(texts: dict[TextId, str], opened: set[SectionPath]) -> None:
+    # PR-27, PS-37
+    template, visibility = authored(texts), dict.fromkeys(opened, FULL)
+    with TemporaryDirectory() as folder:
+        store = LocalPromptOverridesStore(folder)
+        seeded = store.seed(template)
+        assert store.resolve(template.descriptor) == seeded
+        assert seeded.texts == {one: of.text for one, of in template.descriptor.texts.items() if of.text}
+        assert seeded.stale == ()
+        assert seen(Prompt(template, overrides_store=store), visibility) == seen(Prompt(template), visibility)
+
+
+@pytest.mark.parametrize("path", [("task",), ("more",)])
+def test_a_body_override_never_displaces_a_summary(path: SectionPath, tmp_path: Path) -> None:
+    # L7
+    template = authored(dict.fromkeys([*IDS, TextId("summary", "examples")], "The author's."))
+    store = LocalPromptOverridesStore(tmp_path)
+    store.upsert(template.descriptor, SectionOverride(path=path, body="Overridden."))
+    summarized = Prompt(template, overrides_store=store).render(visibility_overrides={path: SectionVisibility.SUMMARY})
+    assert "Overridden." not in summarized.text
+    adapter: ScriptedAdapter[Any] = ScriptedAdapter([call(("read_section", {"section_key": path[0]})), say("done")])
+    answers = adapter.evaluate(summarized, session=Session()).transcript
+    assert ["Overridden." in one.content for one in answers if isinstance(one, ToolMessage)] == [True]

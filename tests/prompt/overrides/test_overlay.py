@@ -1,0 +1,356 @@
+"""Overrides in a prompt: what they reach and what they leave alone, what they cost, and how stale ones are told."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from support.strategies import SUMMARY
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptRenderError,
+    PromptTemplate,
+    PromptValidationError,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    TaskExample,
+    TaskExamplesSection,
+    Tool,
+    ToolContext,
+    ToolExample,
+    ToolResult,
+)
+from weakincentives.prompt.overrides import (
+    OverridesTag,
+    PromptDescriptor,
+    PromptOverride,
+    SectionOverride,
+    TaskExampleOverride,
+    TextId,
+    ToolExampleOverride,
+    ToolOverride,
+)
+from weakincentives.prompt.overrides.model import Override
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.runtime.events import OverridesDropped, PromptRendered
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+FULL = SectionVisibility.FULL
+
+
+@dataclass(frozen=True)
+class Search:
+    query: str = field(default="", metadata={"description": "What to find."})
+
+
+def find(params: Search, *, context: ToolContext) -> ToolResult[Search]:
+    return ToolResult(message="found", value=params)
+
+
+def searching(name: str = "search", **more: Any) -> Tool[Search, Search]:
+    return Tool(name=name, description="Searches.", handler=find, **more)
+
+
+def template(*sections: Section[Any]) -> PromptTemplate[None]:
+    return PromptTemplate(ns="tests", key="overlay", sections=sections)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalPromptOverridesStore:
+    return LocalPromptOverridesStore(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ what is reached
+
+
+def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesStore) -> None:
+    # PS-31, TL-15
+    example = ToolExample("Cats", Search("cat"), Search("cat"))
+    fixed: dict[str, Any] = {"accepts_overrides": False, "summary": "Author's."}
+    tree = template(
+        MarkdownSection(title="Open", template="Author's."),
+        MarkdownSection(title="Fixed", template="Author's.", visibility=SUMMARY, **fixed),
+        MarkdownSection(title="Read", template="", tools=[searching(accepts_overrides=False, examples=[example])]),
+        TaskExamplesSection(examples=[TaskExample(objective="Author's.")], accepts_overrides=False),
+    )
+    assert store.upsert(tree.descriptor, SectionOverride(path=("open",), body="Other.")) == ()
+    for override in (
+        SectionOverride(path=("fixed",), body="Other.", summary="Other."),
+        ToolOverride(tool_name="search", description="Other.", param_descriptions={"query": "Other."}),
+        ToolExampleOverride(tool_name="search", index=0, text="Other."),
+        TaskExampleOverride(path=("examples",), index=0, text="Other."),
+    ):
+        assert {one.reason for one in store.upsert(tree.descriptor, override)} == {"fixed"}
+    for visibility in (FULL, SUMMARY):
+        rendered = Prompt(tree, overrides_store=store).render(visibility_overrides={("fixed",): visibility})
+        assert rendered.text.count("Other.") == 1
+        assert rendered.text.startswith("## 1. Open\n\nOther.")
+        assert rendered.tools[0].description == "Searches."
+        assert rendered.tool_param_descriptions == {}
+
+
+def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesStore) -> None:
+    # PD-06
+    tree = template(MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY))
+    prompt = Prompt(tree, overrides_store=store)
+    (before,) = prompt.render().tools
+    assert not before.accepts_overrides
+    (stale,) = store.upsert(tree.descriptor, ToolOverride(tool_name="read_section", description="Other."))
+    assert stale.reason == "gone"
+    assert prompt.render().tools[0].description == before.description
+
+
+def test_an_example_is_replaced_by_its_index_and_the_others_stay(store: LocalPromptOverridesStore) -> None:
+    # PS-33
+    examples = [ToolExample(name, Search(name), Search(name)) for name in ("cats", "dogs")]
+    tree = template(
+        MarkdownSection(title="Read", template="Body.", tools=[searching(examples=examples)]),
+        TaskExamplesSection(examples=[TaskExample(objective="One"), TaskExample(objective="Two", outcome="done")]),
+    )
+    descriptor = tree.descriptor
+    assert store.upsert(descriptor, ToolExampleOverride(tool_name="search", index=0, text="Birds: $5")) == ()
+    assert store.upsert(descriptor, TaskExampleOverride(path=("examples",), index=1, text="Second: $5")) == ()
+    for beyond in (
+        ToolExampleOverride(tool_name="search", index=2, text="?"),
+        TaskExampleOverride(path=("examples",), index=2, text="?"),
+    ):
+        assert [one.reason for one in store.upsert(descriptor, beyond)] == ["gone"]
+    assert Prompt(tree, overrides_store=store).render().text == (
+        "## 1. Read\n\nBody.\n\nExamples of `search`:\n\n- Birds: $5\n"
+        '- dogs\n  - input: `{"query":"dogs"}`\n  - output: `{"query":"dogs"}`\n\n'
+        "## 2. Examples\n\n1. One\n\n2. Second: $5"
+    )
+
+
+class Loud(Section[None]):
+    """Its body and summary are written by code; it notes the overrides it is asked to render."""
+
+    asked: tuple[tuple[str, SectionPath], ...] = ()
+
+    def render_body(self, params: None, *, path: SectionPath) -> str:
+        return "By code."
+
+    def render_override(self, override_body: str, params: None, *, path: SectionPath) -> str:
+        self.asked = (*self.asked, (override_body, path))
+        return override_body.upper()
+
+
+def test_a_section_decides_itself_how_an_override_of_its_body_reads(store: LocalPromptOverridesStore) -> None:
+    # PR-26
+    section = Loud(title="A")
+    tree = template(section)
+    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
+    assert Prompt(tree, overrides_store=store).render().text == "## 1. A\n\nOTHER"
+    assert section.asked == (("other", ("a",)),)
+
+
+def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(store: LocalPromptOverridesStore) -> None:
+    tree = template(TaskExamplesSection(examples=[TaskExample(objective="One")]))
+    store.upsert(tree.descriptor, SectionOverride(path=("examples",), body="None today."))
+    store.upsert(tree.descriptor, TaskExampleOverride(path=("examples",), index=0, text="Hidden."))
+    assert Prompt(tree, overrides_store=store).render().text == "## 1. Examples\n\nNone today."
+
+
+def test_an_override_by_hand_beats_a_stored_one(store: LocalPromptOverridesStore) -> None:
+    tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
+    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="stored"))
+    store.upsert(tree.descriptor, ToolOverride(tool_name="search", description="Stored."))
+    rendered = tree.renderer.render(
+        param_lookup={},
+        overrides={("a",): "by hand"},
+        tool_overrides={"search": ToolOverride(description="By hand.")},
+        stored=store.resolve(tree.descriptor),
+    )
+    assert (rendered.text, rendered.tools[0].description) == ("## 1. A\n\nby hand", "By hand.")
+
+
+def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
+    store: LocalPromptOverridesStore,
+) -> None:
+    # C-26
+    tree = template(MarkdownSection(title="A", template="a", summary="s"))
+    for kind in ("body", "summary"):
+        store.upsert(tree.descriptor, SectionOverride(path=("a",), **{kind: "fine"}))
+        path = store.path(OverridesTag("tests", "overlay"))
+        path.write_text(path.read_text().replace("fine", "$nobody"))
+        with pytest.raises(PromptRenderError) as caught:
+            Prompt(tree, overrides_store=store).render(
+                visibility_overrides={("a",): FULL if kind == "body" else SUMMARY}
+            )
+        assert (caught.value.section_path, caught.value.placeholder) == (("a",), "$nobody")
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        SectionOverride(path=("a",), body="$nobody"),
+        SectionOverride(path=("a",), body="fine", summary="5 $"),
+        ToolOverride(tool_name="search", description=""),
+        ToolOverride(tool_name="search", param_descriptions={"query": "fine"}, description="é"),
+        SectionOverride(path=("a",)),
+        ToolOverride(description="For nothing."),
+        ToolOverride(tool_name="search"),
+    ],
+)
+def test_what_could_not_be_rendered_is_refused_and_nothing_is_stored(
+    store: LocalPromptOverridesStore, override: Override
+) -> None:
+    tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
+    with pytest.raises(PromptValidationError):
+        store.upsert(tree.descriptor, override)
+    assert store.list() == ()
+
+
+def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOverridesStore) -> None:
+    # PS-34
+    tree = template(
+        MarkdownSection(
+            title="A", template="a", tools=[searching()], children=[MarkdownSection(title="B", template="b")]
+        )
+    )
+    before = tree.render()
+    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other", summary="other"))
+    store.upsert(tree.descriptor, ToolOverride(tool_name="search", description="Other."))
+    after = Prompt(tree, overrides_store=store).render()
+    assert [tool.name for tool in after.tools] == [tool.name for tool in before.tools]
+    assert [tool.params_type for tool in after.tools] == [tool.params_type for tool in before.tools]
+    headings = [[line for line in one.text.split("\n") if line.startswith("#")] for one in (before, after)]
+    assert headings[0] == headings[1]
+    assert before.tools[0].description == "Searches."
+
+
+def test_a_param_description_keeps_what_the_schema_says_beside_it(store: LocalPromptOverridesStore) -> None:
+    # PS-32
+    tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
+    store.upsert(tree.descriptor, ToolOverride(tool_name="search", param_descriptions={"query": "Words."}))
+    adapter: ScriptedAdapter[Any] = ScriptedAdapter([say("done")])
+    adapter.evaluate(Prompt(tree, overrides_store=store), session=Session())
+    (spec,) = adapter.requests[0].tools
+    assert spec.parameters["properties"]["query"]["description"].startswith("Words.")
+    assert spec.strict
+
+
+# ----------------------------------------------------------------------------------------------------- what is stale
+
+
+def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(store: LocalPromptOverridesStore) -> None:
+    # L7, PS-36
+    then, now = (template(MarkdownSection(title="A", template=body, summary="s")) for body in ("then", "now"))
+    store.upsert(then.descriptor, SectionOverride(path=("a",), body="other"), "canary")
+    prompt = Prompt(now, overrides_store=store, overrides_tag="canary")
+    rendered = prompt.render()
+    assert rendered.text == "## 1. A\n\nnow"
+    assert rendered.overrides is not None
+    assert [(one.id, one.reason, one.base, one.text, one.current) for one in rendered.overrides.stale] == [
+        (TextId("body", "a"), "changed", "then", "other", "now")
+    ]
+    session = Session()
+    events: list[object] = []
+    for kind in (PromptRendered, OverridesDropped):
+        session.bus.subscribe(kind, events.append)
+    ScriptedAdapter[Any]([say("done")]).evaluate(prompt, session=session)
+    assert [type(event) for event in events] == [PromptRendered, OverridesDropped]
+    (dropped,) = session[OverridesDropped].all()
+    assert (dropped.ns, dropped.key, dropped.tag, dropped.texts) == ("tests", "overlay", "canary", ("body a",))
+    assert dropped.session_id == session.session_id
+
+
+def test_nothing_is_told_while_all_overrides_are_fresh(store: LocalPromptOverridesStore) -> None:
+    tree = template(MarkdownSection(title="A", template="a"))
+    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
+    session = Session()
+    ScriptedAdapter[Any]([say("done")]).evaluate(Prompt(tree, overrides_store=store), session=session)
+    assert session[OverridesDropped].all() == ()
+
+
+def test_other_tags_are_other_overrides(store: LocalPromptOverridesStore) -> None:
+    tree = template(MarkdownSection(title="A", template="a"))
+    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="canary"), "canary")
+    for tag, body in (("latest", "a"), ("canary", "canary")):
+        assert Prompt(tree, overrides_store=store, overrides_tag=tag).render().text == f"## 1. A\n\n{body}"
+
+
+def test_a_rendered_prompt_shows_its_descriptor_and_stays_frozen() -> None:
+    # PR-31
+    tree = template(MarkdownSection(title="A", template="a"))
+    rendered = tree.render()
+    assert rendered.descriptor is tree.descriptor
+    with pytest.raises((FrozenInstanceError, TypeError)):  # what CPython raises for a property of a slotted class
+        setattr(rendered, "descriptor", None)  # noqa: B010 - a checker would refuse the plain form
+
+
+# ------------------------------------------------------------------------------------------ what it costs
+
+
+class Counting(LocalPromptOverridesStore):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
+        self.asked += 1
+        return super().resolve(descriptor, tag)
+
+
+def test_a_store_is_asked_once_for_each_render(tmp_path: Path) -> None:
+    store = Counting(tmp_path)
+    tree = template(
+        MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY, tools=[searching()]),
+        MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY, tools=[searching("late")]),
+    )
+    store.upsert(tree.descriptor, SectionOverride(path=("b",), body="other"))
+    reads = [call(("read_section", {"section_key": key})) for key in ("a", "b")]
+    adapter: ScriptedAdapter[Any] = ScriptedAdapter([*reads, say("done")], dynamic_tools=False)
+    execution = MainLoop(adapter).execute(Prompt(tree, overrides_store=store), session=Session())
+    assert (execution.restarts, store.asked) == (2, 3)
+    assert "other" in str(adapter.requests[-1].messages[0])
+
+
+def test_a_file_that_has_not_changed_is_not_read_again(store: LocalPromptOverridesStore) -> None:
+    tree = template(MarkdownSection(title="A", template="a"))
+    store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
+    first = store.resolve(tree.descriptor)
+    assert store.resolve(tree.descriptor) is first
+    LocalPromptOverridesStore(store.folder.parents[2]).upsert(
+        tree.descriptor, SectionOverride(path=("a",), body="newer")
+    )
+    assert store.resolve(tree.descriptor).texts == {TextId("body", "a"): "newer"}
+
+
+def test_the_number_of_stored_overrides_does_not_matter_to_a_render(tmp_path: Path) -> None:
+    # PR-41
+    large = template(*(MarkdownSection(title=f"S{number}", template="s") for number in range(10_000)))
+    small = template(*large.sections[:10])
+    costs: list[int] = []
+    for name, stored in (("small", small), ("large", large)):
+        store = LocalPromptOverridesStore(tmp_path / name)
+        store.seed(stored)
+        prompt = Prompt(small, overrides_store=store)
+        assert prompt.render().text == small.render().text
+        costs.append(calls_during(prompt.render))
+    assert costs[0] == costs[1]
+
+
+def calls_during(run: Callable[[], object]) -> int:
+    count = 0
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return count

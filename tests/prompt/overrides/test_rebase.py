@@ -1,0 +1,211 @@
+"""The three-way merge of overrides with code that has changed: laws over lines, and what becomes of stored files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool
+from weakincentives.prompt.overrides import OverridesTag, SectionOverride, TextId
+from weakincentives.prompt.overrides.model import PromptDescriptor, ToolOverride
+from weakincentives.prompt.overrides.rebase import merge
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+
+BODY = TextId("body", "a")
+LINES = st.lists(st.sampled_from("abc"), max_size=6)
+
+
+@dataclass(frozen=True)
+class Who:
+    name: str = "Ada"
+
+
+# ------------------------------------------------------------------------------------------------------------ lines
+
+
+@given(LINES, LINES)
+def test_a_change_of_one_side_alone_is_taken(base: list[str], changed: list[str]) -> None:
+    assert merge(base, changed, base) == (changed, True)
+    assert merge(base, base, changed) == (changed, True)
+
+
+@given(LINES, LINES)
+def test_the_same_change_of_both_sides_is_taken_once(base: list[str], changed: list[str]) -> None:
+    assert merge(base, changed, changed) == (changed, True)
+
+
+@given(LINES, LINES, LINES)
+def test_sides_may_be_exchanged(base: list[str], mine: list[str], theirs: list[str]) -> None:
+    one, clean = merge(base, mine, theirs)
+    other, also_clean = merge(base, theirs, mine)
+    assert clean == also_clean
+    if clean:
+        assert one == other
+
+
+@given(LINES, LINES, LINES)
+def test_in_a_conflict_nothing_of_either_side_is_lost(base: list[str], mine: list[str], theirs: list[str]) -> None:
+    lines, clean = merge(base, mine, theirs)
+    if not clean:
+        assert {*mine, *theirs} <= {*lines, *base}
+        assert lines.count("<<<<<<< override") == lines.count(">>>>>>> code") >= 1
+
+
+type Edit = tuple[int, Sequence[str]]
+"""A line of the base, and the lines in its place."""
+
+
+@st.composite
+def disjoint_edits(draw: st.DrawFn) -> tuple[list[str], list[Edit], list[Edit]]:
+    """Lines that all differ, and edits of two sides, between each of which a line stays as it is."""
+    base = [f"line {number}" for number in range(draw(st.integers(1, 12)))]
+    sides: tuple[list[Edit], list[Edit]] = ([], [])
+    position = 0
+    while position < len(base):
+        side = draw(st.sampled_from((None, 0, 1)))
+        if side is not None:
+            lines = draw(st.lists(st.integers(0, 99), max_size=2))
+            sides[side].append((position, [f"edit {position} {number}" for number in lines]))
+            position += 1
+        position += 1
+    return base, *sides
+
+
+def applied(base: list[str], edits: Sequence[Edit]) -> list[str]:
+    changed = [[line] for line in base]
+    for position, lines in edits:
+        changed[position] = list(lines)
+    return [line for lines in changed for line in lines]
+
+
+@given(disjoint_edits())
+def test_edits_with_a_line_between_them_merge_to_both(edits: tuple[list[str], list[Edit], list[Edit]]) -> None:
+    base, mine, theirs = edits
+    both = applied(base, [*mine, *theirs])
+    assert merge(base, applied(base, mine), applied(base, theirs)) == (both, True)
+
+
+def test_different_changes_of_one_line_conflict() -> None:
+    lines, clean = merge(["one", "two", "three"], ["one", "mine", "three"], ["one", "theirs", "three"])
+    assert not clean
+    assert lines == [
+        "one",
+        "<<<<<<< override",
+        "mine",
+        "||||||| written against",
+        "two",
+        "=======",
+        "theirs",
+        ">>>>>>> code",
+        "three",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+
+
+def describe(body: str, summary: str = "Short.", **more: Any) -> PromptDescriptor:
+    section = MarkdownSection[Who](title="A", template=body, summary=summary, **more)
+    return PromptTemplate(ns="tests", key="rebase", sections=[section]).descriptor
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalPromptOverridesStore:
+    return LocalPromptOverridesStore(tmp_path)
+
+
+PLACE = OverridesTag("tests", "rebase")
+
+
+def test_what_merges_applies_again(store: LocalPromptOverridesStore) -> None:
+    then, now = describe("One.\n\nTwo."), describe("One.\n\nTwo, $name.")
+    store.upsert(then, SectionOverride(path=("a",), body="First.\n\nTwo.", summary="Shorter."))
+    assert store.resolve(now).texts == {}
+    done = store.rebase(now)
+    assert done.merged == (BODY, TextId("summary", "a"))
+    assert done.conflicts == ()
+    resolved = store.resolve(now)
+    assert resolved.texts == {BODY: "First.\n\nTwo, $name.", TextId("summary", "a"): "Shorter."}
+    assert resolved.stale == ()
+    assert store.rebase(now).merged == ()
+
+
+def test_a_rebased_override_can_be_rebased_again(store: LocalPromptOverridesStore) -> None:
+    store.upsert(describe("1\n\n2\n\n3"), SectionOverride(path=("a",), body="one\n\n2\n\n3"))
+    for body, merged in [("1\n\ntwo\n\n3", "one\n\ntwo\n\n3"), ("1\n\ntwo\n\nthree", "one\n\ntwo\n\nthree")]:
+        store.rebase(describe(body))
+        assert store.resolve(describe(body)).texts == {BODY: merged}
+
+
+def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(store: LocalPromptOverridesStore) -> None:
+    store.upsert(describe("Hello."), SectionOverride(path=("a",), body="Hi."))
+    before = store.path(PLACE).read_bytes()
+    now = describe("Good day.")
+    done = store.rebase(now)
+    assert [(one.id, one.reason[:17]) for one in done.conflicts] == [(BODY, "Both have changed")]
+    assert store.path(PLACE).read_bytes() == before
+    review = store.path(PLACE, ".conflicts.md")
+    assert review.name == "latest.conflicts.md"
+    text = review.read_text()
+    assert text.startswith("# Overrides to settle\n\n## body a\n\nBoth have changed")
+    assert (
+        "    <<<<<<< override\n    Hi.\n    ||||||| written against\n    Hello.\n    =======\n    Good day.\n" in text
+    )
+    assert store.list() == (PLACE,)
+    store.upsert(now, SectionOverride(path=("a",), body="Hi and good day."))
+    assert store.rebase(now).conflicts == ()
+    assert not review.exists()
+    assert store.resolve(now).texts == {BODY: "Hi and good day."}
+
+
+def test_what_merges_is_carried_over_beside_a_conflict(store: LocalPromptOverridesStore) -> None:
+    then, now = describe("Hello."), describe("Good day.", "Short now.")
+    store.upsert(then, SectionOverride(path=("a",), body="Hello."))
+    store.upsert(then, SectionOverride(path=("a",), summary="Tiny."))
+    done = store.rebase(now)
+    assert done.merged == (BODY,)
+    assert [one.id for one in done.conflicts] == [TextId("summary", "a")]
+    resolved = store.resolve(now)
+    assert resolved.texts == {BODY: "Good day."}
+    assert [(one.id.kind, one.base, one.text, one.current) for one in resolved.stale] == [
+        ("summary", "Short.", "Tiny.", "Short now.")
+    ]
+
+
+def test_a_merged_text_that_the_prompt_could_not_be_rendered_with_is_a_conflict(
+    store: LocalPromptOverridesStore,
+) -> None:
+    store.upsert(describe("Hello.\n\nBye."), SectionOverride(path=("a",), body="Hello $name.\n\nBye."))
+    section = MarkdownSection(title="A", template="Hello.\n\nGood bye.", summary="Short.")
+    now = PromptTemplate(ns="tests", key="rebase", sections=[section]).descriptor
+    (conflict,) = store.rebase(now).conflicts
+    assert "'$name'" in conflict.reason
+    assert conflict.text == "Hello $name.\n\nGood bye."
+
+
+def test_what_has_no_place_any_more_is_a_conflict_with_its_text(store: LocalPromptOverridesStore) -> None:
+    tool = Tool[Who, None](name="greet")
+    then = describe("Hello.", tools=[tool])
+    store.upsert(then, SectionOverride(path=("a",), body="Hi."))
+    store.upsert(then, ToolOverride(tool_name="greet", description="Says hello."))
+    now = describe("Hello.", accepts_overrides=False)
+    done = store.rebase(now)
+    assert done.merged == ()
+    assert [(str(one.id), one.reason, one.text) for one in done.conflicts] == [
+        ("body a", "The text accepts no overrides now.", "Hi."),
+        ("tool greet", "The prompt has no such text any more.", "Says hello."),
+    ]
+    assert [(str(one.id), one.reason) for one in store.resolve(now).stale] == [
+        ("body a", "fixed"),
+        ("tool greet", "gone"),
+    ]
+
+
+def test_a_prompt_without_overrides_has_nothing_to_rebase(store: LocalPromptOverridesStore) -> None:
+    done = store.rebase(describe("Hello."))
+    assert (done.merged, done.conflicts) == ((), ())
+    assert store.list() == ()

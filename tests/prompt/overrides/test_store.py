@@ -1,0 +1,454 @@
+"""The files of a store: where they lie, how they read, and that nothing is lost whatever goes wrong around them."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.prompt.errors import OverridesStoreError, PromptError
+from weakincentives.prompt.overrides import (
+    OverridesTag,
+    PromptOverride,
+    PromptOverridesStore,
+    SectionOverride,
+    TextId,
+)
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+
+SOURCE = Path(__file__).parents[3] / "src"
+PLACE = OverridesTag("tests/nested", "store")
+
+
+def template(*bodies: str, ns: str = "tests/nested", key: str = "store") -> PromptTemplate[None]:
+    """A section for each body, with the keys `s0`, `s1` and so on."""
+    sections = [MarkdownSection(title=f"S{number}", template=body) for number, body in enumerate(bodies or ["Body."])]
+    return PromptTemplate(ns=ns, key=key, sections=sections)
+
+
+def body(number: int, text: str) -> SectionOverride:
+    return SectionOverride(path=(f"s{number}",), body=text)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalPromptOverridesStore:
+    return LocalPromptOverridesStore(tmp_path)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """What lies under `root`, but for the lock."""
+    return {str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file() and one.suffix}
+
+
+# ------------------------------------------------------------------------------------------------------- to and fro
+
+
+def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
+    # PS-37
+    store: PromptOverridesStore = LocalPromptOverridesStore(tmp_path)
+    tree = template("One.", "Two.")
+    assert not store.resolve(tree.descriptor)
+    assert store.resolve(tree.descriptor) == PromptOverride("latest")
+    assert files(tmp_path) == {}
+    store.upsert(tree.descriptor, body(0, "First."))
+    store.upsert(tree.descriptor, body(0, "Primo."))
+    assert store.resolve(tree.descriptor).texts == {TextId("body", "s0"): "Primo."}
+    assert store.seed(tree.bind()).texts == {TextId("body", "s0"): "Primo.", TextId("body", "s1"): "Two."}
+    assert store.list() == (PLACE,)
+    assert store.delete(PLACE, TextId("body", "s0"))
+    assert not store.delete(PLACE, TextId("body", "s0"))
+    assert store.resolve(tree.descriptor).texts == {TextId("body", "s1"): "Two."}
+    assert store.delete(PLACE)
+    assert not store.delete(PLACE)
+    assert store.list() == ()
+    assert not store.resolve(tree.descriptor)
+
+
+def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverridesStore) -> None:
+    # PS-36
+    store.upsert(template("One.", "Two.").descriptor, body(0, "First."))
+    store.upsert(template("One.", "Two.").descriptor, body(1, "Second."))
+    found = store.resolve(template("Changed.", "Two.").descriptor)
+    assert found.texts == {TextId("body", "s1"): "Second."}
+    assert [str(one.id) for one in found.stale] == ["body s0"]
+    assert store.resolve(template("One.", "Two.").descriptor).stale == ()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])).map(lambda text: text.replace("$", "$$")))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_every_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
+    store, tree = LocalPromptOverridesStore(tmp_path), template()
+    store.upsert(tree.descriptor, body(0, text))
+    assert LocalPromptOverridesStore(tmp_path).resolve(tree.descriptor).texts == {TextId("body", "s0"): text}
+
+
+def test_a_file_lies_where_it_is_said_and_reads_well(store: LocalPromptOverridesStore, tmp_path: Path) -> None:
+    # PS-38
+    tree = template("Grüße.\n\n$$5", "Two.")
+    store.upsert(tree.descriptor, body(1, "Zwei.\nDrei."))
+    store.upsert(tree.descriptor, body(0, "Grüße."))
+    path = tmp_path / ".weakincentives/prompts/overrides/tests/nested/store/latest.json"
+    assert store.path(PLACE) == path
+    text = path.read_text(encoding="utf-8")
+    assert text.endswith("}\n")
+    assert json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False) + "\n" == text
+    data = json.loads(text)
+    assert data["schema"] == 1
+    assert [(one["kind"], one["at"], one["base"], one["text"]) for one in data["overrides"]] == [
+        ("body", "s0", ["Grüße.", "", "$$5"], ["Grüße."]),
+        ("body", "s1", ["Two."], ["Zwei.", "Drei."]),
+    ]
+    assert sorted(files(tmp_path)) == [str(path.relative_to(tmp_path))]
+
+
+def test_storing_what_is_stored_changes_no_file(store: LocalPromptOverridesStore) -> None:
+    tree = template()
+    store.upsert(tree.descriptor, body(0, "Other."))
+    before = store.path(PLACE).stat()
+    store.upsert(tree.descriptor, body(0, "Other."))
+    store.seed(tree)
+    assert store.path(PLACE).stat() == before
+
+
+def test_a_list_names_every_set_and_nothing_else(store: LocalPromptOverridesStore) -> None:
+    for ns, key, tag in [("b", "x", "latest"), ("a/b", "x", "v1.2"), ("a", "b", "latest")]:
+        store.upsert(template(ns=ns, key=key).descriptor, body(0, "Other."), tag)
+    (store.folder / "notes.json").write_text("{}")
+    (store.folder / "b" / "Upper.json").write_text("{}")
+    (store.folder / "b" / "x" / "latest.conflicts.md").write_text("")
+    (store.folder / "b" / "x" / "latest.json.new").write_text("")
+    assert store.list() == (("a", "b", "latest"), ("a/b", "x", "v1.2"), ("b", "x", "latest"))
+
+
+# -------------------------------------------------------------------------------------------------------- the root
+
+
+@pytest.mark.parametrize("mark", [".git", "pyproject.toml", ".weakincentives"])
+def test_the_root_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    (tmp_path / mark).mkdir()
+    below = tmp_path / "src" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert LocalPromptOverridesStore().folder == tmp_path.resolve() / ".weakincentives/prompts/overrides"
+
+
+def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    with pytest.raises(OverridesStoreError, match="give root="):
+        LocalPromptOverridesStore()
+
+
+NAMES = ["..", ".", "", "a/../b", "/etc", "a\\b", "a\0b", "Upper", "-x", "é", "a b", "x" * 65, "a//b", "a\n", "~", "C:"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("which", ["ns", "key", "tag"])
+def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Path, which: str, name: str) -> None:
+    # U-02
+    root = tmp_path / "root"
+    root.mkdir()
+    store = LocalPromptOverridesStore(root)
+    names = {"ns": "a", "key": "b", "tag": "c"} | {which: name}
+    place = OverridesTag(**names)
+    calls: list[Any] = [lambda: store.delete(place), lambda: store.delete(place, TextId("body", "s0"))]
+    if name.strip() or which == "tag":
+        tree, tag = template(ns=names["ns"], key=names["key"]), names["tag"]
+        calls += [
+            lambda: store.resolve(tree.descriptor, tag),
+            lambda: store.upsert(tree.descriptor, body(0, "x"), tag),
+            lambda: store.seed(tree, tag),
+            lambda: store.rebase(tree.descriptor, tag),
+            lambda: Prompt(tree, overrides_store=store, overrides_tag=tag).render(),
+        ]
+    for refused in calls:
+        with pytest.raises(OverridesStoreError, match="cannot be part of its path"):
+            refused()
+    assert list(root.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [root]
+
+
+@given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, key: str, tag: str) -> None:
+    # U-02
+    store = LocalPromptOverridesStore(tmp_path)
+    try:
+        path = store.path(OverridesTag(ns, key, tag))
+    except OverridesStoreError:
+        return
+    assert path.is_relative_to(store.folder)
+    assert path.resolve() == path
+
+
+@pytest.mark.parametrize("link", ["latest.json", ".", "..", "../..", "../../..", "../../../..", "../../../../.."])
+def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
+    # U-02
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text('{"schema": 1, "overrides": []}')
+    store, tree = LocalPromptOverridesStore(tmp_path / "root"), template()
+    path = store.path(PLACE).parent / link
+    place = Path(os.path.normpath(path))
+    place.parent.mkdir(parents=True)
+    place.symlink_to(outside / "file" if link.endswith("json") else outside, target_is_directory=True)
+    for refused in (
+        lambda: store.resolve(tree.descriptor),
+        lambda: store.upsert(tree.descriptor, body(0, "x")),
+        lambda: store.seed(tree),
+        lambda: store.rebase(tree.descriptor),
+        lambda: store.delete(PLACE),
+    ):
+        with pytest.raises(OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest'.*by a link"):
+            refused()
+    assert files(outside) == {}
+    assert [one.name for one in outside.iterdir()] == ["file"]
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(store: LocalPromptOverridesStore, tmp_path: Path) -> None:
+    store.folder.mkdir(parents=True)
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    (store.folder / ".lock").symlink_to(target)
+    with pytest.raises(OverridesStoreError, match="by a link"):
+        store.upsert(template().descriptor, body(0, "x"))
+    assert target.read_text() == "kept"
+
+
+def test_a_loop_of_links_is_an_error_like_any_other(store: LocalPromptOverridesStore) -> None:
+    path = store.path(PLACE)
+    path.parent.mkdir(parents=True)
+    path.symlink_to(path)
+    with pytest.raises(OverridesStoreError, match="'tests/nested' 'store'"):
+        store.resolve(template().descriptor)
+
+
+def test_a_root_that_is_itself_a_link_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    store, tree = LocalPromptOverridesStore(tmp_path / "link"), template()
+    store.upsert(tree.descriptor, body(0, "Other."))
+    assert LocalPromptOverridesStore(tmp_path / "real").resolve(tree.descriptor).texts
+
+
+# ------------------------------------------------------------------------------------------------------- bad files
+
+
+def stored(store: LocalPromptOverridesStore) -> bytes:
+    store.upsert(template().descriptor, body(0, "Other."))
+    return store.path(PLACE).read_bytes()
+
+
+BROKEN: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda text: b"",
+    "cut off": lambda text: text[: len(text) // 2],
+    "no JSON": lambda text: b"\xff\xfe" + text,
+    "another shape": lambda text: b"[]",
+    "no schema": lambda text: b'{"overrides": []}',
+    "an unknown field": lambda text: text.replace(b'"at"', b'"where": 1, "at"'),
+    "an unknown kind": lambda text: text.replace(b'"body"', b'"heading"'),
+    "a text that is no list": lambda text: text.replace(b'[\n        "Other."\n      ]', b'"Other."'),
+    "a newer schema that reads alike": lambda text: text.replace(b'"schema": 1', b'"schema": 2'),
+    "a newer schema": lambda text: text.replace(b'"schema": 1', b'"schema": 2, "more": {}'),
+    "an entry twice": lambda text: json.dumps({"schema": 1, "overrides": json.loads(text)["overrides"] * 2}).encode(),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOverridesStore, how: str) -> None:
+    # U-20
+    broken = BROKEN[how](stored(store))
+    path, tree = store.path(PLACE), template()
+    path.write_bytes(broken)
+    for refused in (
+        lambda: store.resolve(tree.descriptor),
+        lambda: store.upsert(tree.descriptor, body(0, "x")),
+        lambda: store.seed(tree),
+        lambda: store.rebase(tree.descriptor),
+        lambda: store.delete(PLACE, TextId("body", "s0")),
+        lambda: Prompt(tree, overrides_store=store).render(),
+    ):
+        with pytest.raises(OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest': .*(mend|remove|upgrade)"):
+            refused()
+        assert path.read_bytes() == broken
+    assert issubclass(OverridesStoreError, PromptError)
+    assert store.delete(PLACE)
+    assert not store.resolve(tree.descriptor)
+
+
+@given(st.data())
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(tmp_path: Path, data: st.DataObject) -> None:
+    # U-20
+    store = LocalPromptOverridesStore(tmp_path)
+    whole = stored(store)
+    cut = data.draw(st.integers(0, len(whole.rstrip()) - 1))
+    store.path(PLACE).write_bytes(whole[:cut])
+    with pytest.raises(OverridesStoreError, match="mend"):
+        LocalPromptOverridesStore(tmp_path).resolve(template().descriptor)
+    store.path(PLACE).unlink()
+
+
+@pytest.mark.parametrize("part", ["", "latest.json"])
+def test_what_is_no_file_where_one_should_be_is_told(store: LocalPromptOverridesStore, part: str) -> None:
+    place = store.path(PLACE)
+    if part:
+        place.mkdir(parents=True)
+    else:
+        place.parent.parent.mkdir(parents=True)
+        place.parent.write_text("a file in the place of a folder")
+    for refused in (
+        lambda: store.resolve(template().descriptor),
+        lambda: store.upsert(template().descriptor, body(0, "x")),
+    ):
+        with pytest.raises(OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest'"):
+            refused()
+
+
+def test_a_lone_surrogate_is_refused_and_the_old_file_stays(store: LocalPromptOverridesStore) -> None:
+    before = stored(store)
+    with pytest.raises(OverridesStoreError, match="tests/nested"):
+        store.upsert(template().descriptor, body(0, "\ud800"))
+    assert store.path(PLACE).read_bytes() == before
+
+
+# -------------------------------------------------------------------------------- other processes, and what they die of
+
+
+def script(text: str) -> str:
+    return textwrap.dedent("""
+        import sys
+        from weakincentives.prompt import MarkdownSection, PromptTemplate
+        from weakincentives.prompt.overrides import OverridesTag, SectionOverride
+        from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+        sections = [MarkdownSection(title=f"S{number}", template="Body.") for number in range(100)]
+        template = PromptTemplate(ns="tests/nested", key="store", sections=sections)
+        store = LocalPromptOverridesStore(sys.argv[1])
+        def put(number, text):
+            store.upsert(template.descriptor, SectionOverride(path=(f"s{number}",), body=text))
+    """) + textwrap.dedent(text)
+
+
+def start(text: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script(text), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def hundred() -> PromptTemplate[None]:
+    return template(*["Body."] * 100)
+
+
+def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    # U-20
+    writing = "for number in range(int(sys.argv[2]), 100, 2): put(number, f'by {number}')"
+    processes = [start(writing, tmp_path, first) for first in (0, 1)]
+    assert [process.communicate(timeout=60)[1] for process in processes] == ["", ""]
+    found = LocalPromptOverridesStore(tmp_path).resolve(hundred().descriptor)
+    assert found.texts == {TextId("body", f"s{number}"): f"by {number}" for number in range(100)}
+
+
+def test_threads_that_write_at_once_lose_nothing_of_each_other(store: LocalPromptOverridesStore) -> None:
+    tree = hundred()
+
+    def write(first: int) -> None:
+        for number in range(first, 40, 4):
+            store.upsert(tree.descriptor, body(number, "x"))
+
+    threads = [Thread(target=write, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.resolve(tree.descriptor).texts) == 40
+
+
+def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    # U-20: killed at moments that differ, while it writes one file after the other
+    writing = """
+        for number in range(10**9):
+            put(0, f"{number} " + "x" * 200_000)
+            print(number, flush=True)
+    """
+    last = -1
+    for writes in (1, 2, 3, 5):
+        process = start(writing, tmp_path)
+        assert process.stdout is not None
+        for _ in range(writes):
+            last = int(process.stdout.readline())
+        process.kill()
+        process.communicate(timeout=60)
+        store = LocalPromptOverridesStore(tmp_path)
+        ((_, text),) = store.resolve(hundred().descriptor).texts.items()
+        assert int(text.split()[0]) >= last
+        assert len(text.split()[1]) == 200_000
+        store.upsert(hundred().descriptor, body(1, "after"))  # the lock is free, and what was left is no hindrance
+        assert len(store.resolve(hundred().descriptor).texts) == 2
+        store.delete(PLACE, TextId("body", "s1"))
+        assert [name for name in files(tmp_path) if name.endswith(".new")] == []
+
+
+def test_a_writer_killed_in_the_middle_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:
+    # U-20: the kernel ends it at the limit, half of the new file being written
+    store = LocalPromptOverridesStore(tmp_path)
+    before = stored(store)
+    dying = """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        put(0, "x" * 100_000)
+    """
+    process = start(dying, tmp_path)
+    process.communicate(timeout=60)
+    assert process.returncode < 0
+    (left,) = tmp_path.rglob("*.new")
+    assert 0 < left.stat().st_size < 100_000
+    assert store.path(PLACE).read_bytes() == before
+    assert store.list() == (PLACE,)
+    store.upsert(hundred().descriptor, body(0, "after"))
+    assert not left.exists()
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    store = LocalPromptOverridesStore(tmp_path)
+    before = stored(store)
+    filling = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        try:
+            put(0, "x" * 100_000)
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    out, err = start(filling, tmp_path).communicate(timeout=60)
+    assert err == ""
+    assert out.startswith("OverridesStoreError overrides of 'tests/nested' 'store', tag 'latest': cannot write")
+    assert files(tmp_path) == {str(store.path(PLACE).relative_to(tmp_path)): before}
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096
+
+
+def test_without_filelock_reading_works_and_writing_says_what_to_install(tmp_path: Path) -> None:
+    stored(LocalPromptOverridesStore(tmp_path))
+    bare = """
+        sys.modules["filelock"] = None  # as if it were not installed
+        assert len(store.resolve(template.descriptor).texts) == 1
+        try:
+            put(0, "x")
+        except ImportError as error:
+            print(error)
+    """
+    out, err = start(bare, tmp_path).communicate(timeout=60)
+    assert (out, err) == ("Writing overrides needs filelock: pip install 'weakincentives[overrides]'\n", "")

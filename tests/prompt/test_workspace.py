@@ -1,0 +1,692 @@
+"""A section with files: what is mounted, what each tool shows and changes, and what is told of a mistake."""
+
+import logging
+import pickle
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Args, answers, told, tool
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem, glob_matches
+from weakincentives.prompt import (
+    HostMount,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    Tool,
+    ToolContext,
+    ToolResult,
+    WorkspaceSection,
+)
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+type Files = Mapping[str, str | bytes]
+
+READING = ["list_directory", "read_file", "glob", "grep"]
+WRITING = ["write_file", "edit_file", "remove"]
+APP = "import sys\n\n\ndef main() -> int:\n    return 0\n\n\nsys.exit(main())\n"
+
+
+class Agent:
+    """A model that makes one call at a time, on one prompt whose resources stay open."""
+
+    def __init__(self, section: WorkspaceSection, *others: Any) -> None:
+        self.prompt = Prompt(ns="tests", key="workspace", sections=[section, *others])
+        self.session = Session()
+
+    @property
+    def files(self) -> Filesystem:
+        return self.prompt.resources.get(Filesystem)
+
+    def content(self) -> dict[str, bytes]:
+        return {one.path: self.files.read_bytes(one.path) for one in self.files.walk() if one.kind == "file"}
+
+    def ask(self, name: str, **arguments: object) -> ToolMessage:
+        adapter = ScriptedAdapter([call((name, arguments)), say("done")])
+        [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
+        return answer
+
+    def told(self, name: str, **arguments: object) -> str:
+        answer = self.ask(name, **arguments)
+        assert answer.success, answer.content
+        return answer.content
+
+    def refused(self, name: str, **arguments: object) -> str:
+        before = self.content()
+        answer = self.ask(name, **arguments)
+        assert not answer.success, answer.content
+        assert self.content() == before
+        return answer.content
+
+
+@contextmanager
+def at_work(section: WorkspaceSection, *others: Any) -> Generator[Agent]:
+    agent = Agent(section, *others)
+    with agent.prompt.resources:
+        yield agent
+
+
+@contextmanager
+def over(files: Files, **options: Any) -> Generator[Agent]:
+    with at_work(WorkspaceSection(filesystem=lambda: InMemoryFilesystem(files), **options)) as agent:
+        yield agent
+
+
+def folder(root: Path, files: Files) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return root
+
+
+def names(section: WorkspaceSection) -> list[str]:
+    return [one.name for one in section.tools()]
+
+
+# ----------------------------------------------------------------------------------------------------------- mounts
+
+
+def test_the_section_contributes_its_filesystem(tmp_path: Path) -> None:
+    # PS-12
+    folder(tmp_path, {"docs/guide.md": "hello"})
+    prompt = PromptTemplate(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])]).bind()
+    with prompt.resources:
+        assert prompt.resources.get(Filesystem).read_text("docs/guide.md") == "hello"
+
+
+def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
+    folder(tmp_path, {"src/app.py": APP, "README.md": "# App\n", ".git/config": "[core]\n"})
+    script = [
+        call(("list_directory", {}), ("grep", {"pattern": r"return \d", "glob": "**/*.py"})),
+        call(("read_file", {"path": "src/app.py", "offset": 4, "limit": 2})),
+        call(("edit_file", {"path": "src/app.py", "old": "return 0", "new": "return 1"})),
+        call(("grep", {"pattern": "return"}), ("write_file", {"path": "notes/done.md", "content": "done\n"})),
+        say("done"),
+    ]
+    prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])])
+    with prompt.resources:
+        transcript = ScriptedAdapter(script).evaluate(prompt, session=Session()).transcript
+        files = prompt.resources.get(Filesystem)
+        assert files.read_text("src/app.py") == APP.replace("return 0", "return 1")
+        assert files.read_text("notes/done.md") == "done\n"
+    assert [one.content for one in answers(transcript)] == [
+        "Entries of '.': 2.\n\nREADME.md (6 bytes)\nsrc/",
+        "Lines that match 'return \\\\d': 1.\n\nsrc/app.py:5:     return 0",
+        (
+            "Lines of 'src/app.py': 4 to 5 of 8; more follow, go on with offset=6 or narrow what you ask for.\n\n"
+            "     4\tdef main() -> int:\n     5\t    return 0"
+        ),
+        (
+            "Edited 'src/app.py'. Replaced: 1.\n\n     2\t\n     3\t\n     4\tdef main() -> int:\n"
+            "     5\t    return 1\n     6\t\n     7\t\n     8\tsys.exit(main())"
+        ),
+        "Lines that match 'return': 1.\n\nsrc/app.py:5:     return 1",
+        "Created 'notes/done.md'. Lines: 1.",
+    ]
+    assert (tmp_path / "src/app.py").read_text() == APP
+    assert not (tmp_path / "notes").exists()
+
+
+def test_a_mount_copies_what_is_included_and_not_excluded(tmp_path: Path) -> None:
+    wanted: Files = {"a.py": "1", "lib/b.py": "2", "lib/image.bin": bytes(range(256)), "lib/ü.py": "ü"}
+    folder(tmp_path, {**wanted, "lib/c.txt": "3", "build/d.py": "4", "lib/build/e.py": "5", ".git/f.py": "6"})
+    (tmp_path / "link.py").symlink_to(tmp_path / "lib/c.txt")
+    (tmp_path / "up").symlink_to(tmp_path.parent)
+    mount = HostMount(tmp_path, mount_path="./in/", include=("**/*.py", "**/*.bin"), exclude=("**/build", "**/.git/**"))
+    with at_work(WorkspaceSection(mounts=[mount])) as agent:
+        content = {name.removeprefix("in/"): data for name, data in agent.content().items()}
+        assert content == {name: data.encode() if isinstance(data, str) else data for name, data in wanted.items()}
+
+
+def test_excluded_folders_are_not_entered(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": "1", "/".join("d" * 40): "deep"})
+    mount = HostMount(tmp_path, exclude=("d/d/d",))
+    with at_work(WorkspaceSection(mounts=[mount])) as agent:
+        assert agent.content() == {"a": b"1"}
+    every = WorkspaceSection(mounts=[HostMount(tmp_path)])
+    with at_work(every) as agent, pytest.raises(PromptValidationError, match="more than 32 parts deep"):
+        agent.content()
+
+
+def test_globs_are_read_as_paths_are(tmp_path: Path) -> None:
+    folder(tmp_path, {"a.py": "1", "b.txt": "2", "build/c.py": "3"})
+    mount = HostMount(tmp_path, include=["./*.py", "build/*"], exclude=["build/"])
+    assert pickle.loads(pickle.dumps(mount)) == mount
+    with at_work(WorkspaceSection(mounts=[mount])) as agent:
+        assert agent.content() == {"a.py": b"1"}
+
+
+PARTS = st.lists(st.sampled_from(["a", "b", "ab", ".a"]), min_size=1, max_size=4).map("/".join)
+GLOBS = st.lists(st.sampled_from(["a", "b", "*", "**", "?", "a*", "[ab]", "[!a]*"]), min_size=1, max_size=4)
+
+
+@given(st.sets(PARTS, max_size=6), GLOBS.map("/".join))
+def test_a_mount_takes_what_the_filesystems_glob_finds(paths: set[str], pattern: str) -> None:
+    files = {f"{path}/f/a": "" for path in paths}  # no path is a directory of another
+    tree = InMemoryFilesystem(files)
+    assert [one.path for one in tree.glob(pattern)] == [path for path in sorted(files) if glob_matches(pattern, path)]
+
+
+def test_several_mounts_stand_side_by_side(tmp_path: Path) -> None:
+    one, two = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"a": "2", "x/b": "3"})
+    section = WorkspaceSection(mounts=[HostMount(one, mount_path="one"), HostMount(str(two), mount_path="two/deep")])
+    with at_work(section) as agent:
+        assert agent.content() == {"one/a": b"1", "two/deep/a": b"2", "two/deep/x/b": b"3"}
+        assert "copies of the author's folders at `one`, `two/deep`." in agent.prompt.render().text
+
+
+def test_the_copy_is_made_when_it_is_first_asked_for_and_once_for_a_prompt(tmp_path: Path) -> None:
+    section = WorkspaceSection(mounts=[HostMount(tmp_path / "later")])
+    template = PromptTemplate(ns="n", key="k", sections=[section])
+    first, second = template.bind(), template.bind()
+    folder(tmp_path / "later", {"a": "1"})
+    with first.resources, second.resources:
+        first.resources.get(Filesystem).write_text("a", "changed")
+        assert first.resources.get(Filesystem).read_text("a") == "changed"
+        assert second.resources.get(Filesystem).read_text("a") == "1"
+    assert (tmp_path / "later/a").read_text() == "1"
+
+
+def test_an_evaluation_opens_the_workspace_by_itself(tmp_path: Path) -> None:
+    agent = Agent(WorkspaceSection(mounts=[HostMount(folder(tmp_path, {"a": "1"}))]))
+    assert agent.told("write_file", path="b", content="2") == "Created 'b'. Lines: 1."
+    assert agent.told("glob", pattern="*") == "Files that match '*': 1.\n\na (1 bytes)"
+
+
+def test_without_mounts_the_workspace_is_empty_at_first() -> None:
+    with at_work(WorkspaceSection()) as agent:
+        assert "It is empty at first.\n\nYou can read and change files." in agent.prompt.render().text
+        assert agent.told("list_directory") == "Entries of '.': 0."
+        agent.told("write_file", path="a", content="1")
+        assert agent.content() == {"a": b"1"}
+
+
+def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": "1"})
+    made: list[HostFilesystem] = []
+
+    def make() -> HostFilesystem:
+        made.append(HostFilesystem(tmp_path, read_only=True))
+        return made[-1]
+
+    section = WorkspaceSection(filesystem=make, read_only=True)
+    for _ in range(2):
+        with at_work(section) as agent:
+            assert agent.told("read_file", path="a") == "Lines of 'a': 1.\n\n     1\t1"
+    assert len(made) == 2
+    for one in made:
+        with pytest.raises(ValueError, match="close"):
+            one.read_bytes("a")
+
+
+def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
+    files = HostFilesystem(tmp_path)
+    section = WorkspaceSection(filesystem=files)
+    for number in "12":
+        with at_work(section) as agent:
+            agent.told("write_file", path=number, content=number)
+    assert (tmp_path / "1").read_text() + (tmp_path / "2").read_text() == "12"
+    files.close()
+
+
+def test_bound_resources_replace_the_sections(tmp_path: Path) -> None:
+    # PS-13
+    prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path / "nowhere")])])
+    prompt.bind(resources={Filesystem: InMemoryFilesystem({"a": "bound"})})
+    with prompt.resources:
+        assert prompt.resources.get(Filesystem).read_text("a") == "bound"
+
+
+# -------------------------------------------------------------------------------------------------------- read-only
+
+
+def test_a_read_only_workspace_has_no_tools_that_write_and_refuses_handlers_too(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": "1"})
+
+    def meddle(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text("a", "2")
+        return ToolResult(message="ok")
+
+    section = WorkspaceSection(mounts=[HostMount(tmp_path)], read_only=True)
+    with at_work(section, MarkdownSection(title="More", template="", tools=[tool(meddle, name="meddle")])) as agent:
+        assert names(section) == READING
+        assert "You can read files, not change them." in agent.prompt.render().text
+        assert "Unknown tool 'write_file'" in agent.refused("write_file", path="a", content="2")
+        assert "read-only" in agent.refused("meddle")
+
+
+def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
+    assert names(WorkspaceSection(filesystem=InMemoryFilesystem(read_only=True))) == READING
+    assert names(WorkspaceSection(filesystem=InMemoryFilesystem())) == READING + WRITING
+
+
+# ------------------------------------------------------------------------------------------------------------ clones
+
+
+def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
+    # PS-39
+    folder(tmp_path, {"a": "1"})
+    section = WorkspaceSection(mounts=[HostMount(tmp_path)], children=[MarkdownSection(title="Child", template="")])
+    clone = section.clone()
+    assert clone.children[0] is not section.children[0]
+    with at_work(section) as one, at_work(clone) as other:
+        one.told("write_file", path="a", content="changed")
+        assert other.content() == {"a": b"1"}
+
+
+def test_a_clone_binds_again_to_what_it_is_given(tmp_path: Path) -> None:
+    # PS-39
+    one, two = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"b": "2"})
+    section = WorkspaceSection(mounts=[HostMount(one)])
+    closed = section.clone(read_only=True, key="closed", title="Closed")
+    moved = section.clone(mounts=[HostMount(two, mount_path="here")])
+    given = closed.clone(mounts=(), filesystem=InMemoryFilesystem({"c": "3"}), read_only=False)
+    assert [names(each) for each in (section, closed, given)] == [READING + WRITING, READING, READING + WRITING]
+    for each, content in ((closed, {"a": b"1"}), (moved, {"here/b": b"2"}), (given, {"c": b"3"})):
+        with at_work(each) as agent:
+            assert agent.content() == content
+    assert section.clone(mounts=[]).mounts == ()
+    assert "`here`" in PromptTemplate(ns="n", key="k", sections=[moved]).render().text
+    assert "not change them" in PromptTemplate(ns="n", key="k", sections=[closed]).render().text
+
+
+def test_a_pickled_section_works_as_before(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": "1"})
+    section = WorkspaceSection(mounts=[HostMount(tmp_path)])
+    twin = pickle.loads(pickle.dumps(section))
+    assert twin.tools() == section.tools()
+    assert pickle.loads(pickle.dumps(section.tools())) == section.tools()
+    with at_work(twin) as agent:
+        assert agent.content() == {"a": b"1"}
+
+
+def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> None:
+    extra = tool(name="extra")
+    section = WorkspaceSection(template="Be careful. $access", title="Files", tools=[extra], read_only=True)
+    assert (section.key, names(section)) == ("files", [*READING, "extra"])
+    template = PromptTemplate(ns="n", key="k", sections=[section])
+    assert template.render().text == "## 1. Files\n\nBe careful. You can read files, not change them."
+    with pytest.raises(PromptValidationError, match="no params field"):
+        PromptTemplate(ns="n", key="k", sections=[section.clone(template="$nothing")])
+
+
+# ------------------------------------------------------------------------------------------------ an author's mistakes
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: HostMount("/x", mount_path="/abs"), "mount_path: '/abs' is absolute"),
+        (lambda: HostMount("/x", mount_path="../up"), "mount_path: '../up' holds '..'"),
+        (lambda: HostMount("/x", include=("a", "/b/*")), "include: '/b/\\*' is absolute"),
+        (lambda: HostMount("/x", exclude=("..",)), "exclude: '..' holds '..'"),
+        (lambda: HostMount("/x", include="**/*.py"), r"include is the text '\*\*/\*.py'; give a tuple"),
+        (lambda: HostMount("/x", exclude="*"), r"exclude is the text '\*'; give a tuple"),
+        (lambda: WorkspaceSection(mounts=["/x"]), "'/x', which is no HostMount"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+        (lambda: WorkspaceSection(mounts=[HostMount("/x"), HostMount("/y", mount_path="./")]), "two mounts are at '.'"),
+        (lambda: WorkspaceSection(mounts=[HostMount("/x")], filesystem=InMemoryFilesystem()), "give one of the two"),
+        (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(PromptValidationError, match=said):
+        make()
+
+
+def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": "12345", "b": "67890", "d/a": "1"})
+    root = str(tmp_path)
+    for mounts, said in (
+        (
+            [HostMount(tmp_path, max_bytes=9, include=("?",))],
+            "'b' of 5 bytes makes it more than 9 bytes; exclude files",
+        ),
+        ([HostMount(tmp_path), HostMount(tmp_path, mount_path="d")], "another mount has 'd/a' too; exclude it"),
+        ([HostMount(tmp_path / "none")], "No such file or directory"),
+        ([HostMount(tmp_path / "a")], "Not a directory"),
+    ):
+        prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=mounts)])
+        with prompt.resources, pytest.raises(PromptValidationError) as caught:
+            prompt.resources.get(Filesystem)
+        assert said in str(caught.value)
+        assert f"mount '{root}" in str(caught.value)
+        assert caught.value.section_path == ("workspace",)
+
+
+def test_a_large_file_within_its_bound_can_be_read_again(tmp_path: Path) -> None:
+    folder(tmp_path, {"large": b"x" * 10_000_001})
+    with at_work(WorkspaceSection(mounts=[HostMount(tmp_path, max_bytes=10_000_001)])) as agent:
+        assert "(9,998,001 more characters)" in agent.told("read_file", path="large")
+
+
+def test_two_workspaces_in_one_prompt_are_refused() -> None:
+    with pytest.raises(PromptValidationError, match="tool name 'list_directory' is used twice"):
+        PromptTemplate(ns="n", key="k", sections=[WorkspaceSection(), WorkspaceSection(key="other")])
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def test_a_directory_is_listed_in_parts() -> None:
+    with over({f"d/{number:03}": "x" * number for number in range(5)} | {"d/sub/x": ""}) as agent:
+        assert agent.told("list_directory", path="d/", limit=2) == (
+            "Entries of 'd/': 1 to 2 of 6; more follow, go on with offset=3 or narrow what you ask for.\n\n"
+            "d/000 (0 bytes)\nd/001 (1 bytes)"
+        )
+        assert (
+            agent.told("list_directory", path="d", offset=5)
+            == "Entries of 'd': 5 to 6 of 6.\n\nd/004 (4 bytes)\nd/sub/"
+        )
+        assert (
+            agent.refused("list_directory", path="d", offset=7) == "Entries of 'd': fewer than 7; use a smaller offset"
+        )
+
+
+def test_names_that_would_look_like_further_lines_are_quoted() -> None:
+    with over({"a\nb/ (0 bytes)": "x\n"}) as agent:
+        assert agent.told("list_directory") == "Entries of '.': 1.\n\n'a\\nb'/"
+        assert agent.told("glob", pattern="**").endswith("\n\n'a\\nb/ (0 bytes)' (2 bytes)")
+        assert agent.told("grep", pattern="x").endswith("\n\n'a\\nb/ (0 bytes)':1: x")
+
+
+def test_links_and_special_files_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc")
+    with at_work(WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))) as agent:
+        assert "link (no regular file, cannot be opened)" in agent.told("list_directory")
+        assert "out of bounds" in agent.ask("list_directory", path="link").content
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ("", "Lines of 'f': 0."),
+        ("\n", "Lines of 'f': 1.\n\n     1\t"),
+        ("a", "Lines of 'f': 1.\n\n     1\ta"),
+        ("a\r\nb\r\n", "Lines of 'f': 2.\n\n     1\ta\n     2\tb"),
+        ("a\x0cb\u2028c\n", "Lines of 'f': 1.\n\n     1\ta\x0cb\u2028c"),
+        ("häßlich 指南 🙂\n", "Lines of 'f': 1.\n\n     1\thäßlich 指南 🙂"),
+    ],
+)
+def test_a_file_is_shown_with_line_numbers(content: str, shown: str) -> None:
+    with over({"f": content}) as agent:
+        assert agent.told("read_file", path="f") == shown
+
+
+def test_a_long_line_is_cut() -> None:
+    with over({"f": "x" * 5_000 + "\ny\n"}) as agent:
+        assert agent.told("read_file", path="f").endswith("x… (3,000 more characters)\n     2\ty")
+        assert agent.told("grep", pattern="x").endswith("x… (4,500 more characters)")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x89PNG\r\n\x00\x1a", "'f' is a binary file of 8 bytes; no tool here can show or edit it"),
+        ("é".encode("latin-1"), "'f' is not UTF-8 text (byte 0xe9 at 0 of 1); no tool here can show or edit it"),
+        (b"ab\xff" + b"c" * 2000, "'f' is not UTF-8 text (byte 0xff at 2 of 2,003); no tool here can show or edit it"),
+    ],
+)
+def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, said: str) -> None:
+    with over({"f": data}) as agent:
+        assert agent.refused("read_file", path="f") == said
+        assert agent.refused("edit_file", path="f", old="c", new="d") == said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"path": "none"}, "there is no 'none'"),
+        ({"path": "d"}, "'d' is a directory"),
+        ({"path": "f/x"}, "'f/x' is or leads through a file"),
+        ({"path": "/etc/passwd"}, "'/etc/passwd' is absolute; give a path below the root, such as 'src/app.py'"),
+        ({"path": "../x"}, "'../x' holds '..'"),
+        ({"path": ""}, "has an empty part"),
+        ({"path": "f", "offset": 3}, "Lines of 'f': fewer than 3; use a smaller offset"),
+        ({"path": "empty", "offset": 2}, "Lines of 'empty': fewer than 2; use a smaller offset"),
+        ({"path": "f", "offset": 10**40}, "use a smaller offset"),
+        ({"path": "f", "offset": 0}, "offset is 0 and limit 2000; both count from 1"),
+        ({"path": "f", "limit": -1}, "offset is 1 and limit -1; both count from 1"),
+    ],
+)
+def test_a_mistaken_read_is_told_what_to_do_and_not_logged(
+    arguments: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with over({"f": "1\n2\n", "d/x": "", "empty": ""}) as agent, caplog.at_level(logging.WARNING):
+        assert said in agent.refused("read_file", **arguments)
+    assert caplog.records == []
+
+
+LINES = st.lists(st.text(st.characters(exclude_characters="\n\r\0", codec="utf-8"), max_size=30), max_size=40)
+
+
+@given(LINES, st.sampled_from(["", "\n"]), st.integers(1, 50))
+def test_the_pages_of_a_file_are_the_whole_file(lines: list[str], end: str, limit: int) -> None:
+    text = "\n".join(lines) + end
+    read: list[str] = []
+    with over({"f": text}) as agent:
+        while True:
+            agent.told("read_file", path="f", offset=len(read) + 1, limit=limit)
+            answer = agent.session[ToolInvoked].all()[-1]
+            assert answer.result.value.offset == len(read) + 1
+            read += answer.result.value.lines
+            if "more follow" not in answer.result.message:
+                break
+            assert f"go on with offset={len(read) + 1} " in answer.result.message
+    assert "\n".join(read) == text.removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("list_directory", {"path": "many", "limit": 10**9}),
+        ("glob", {"pattern": "**", "limit": 10**9}),
+        ("grep", {"pattern": "x", "limit": 10**9}),
+        ("grep", {"pattern": "", "path": "lines", "limit": 10**9}),
+        ("read_file", {"path": "lines", "limit": 10**9}),
+        ("read_file", {"path": "wide"}),
+    ],
+)
+def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(name: str, arguments: dict[str, Any]) -> None:
+    files = {f"many/{'n' * 150}{number:04}": "xyz" for number in range(400)}
+    files |= {"lines": "x\n" * 50_000, "wide": "\n".join(["x" * 100_000] * 30)}
+    with over(files) as agent:
+        shown = agent.told(name, **arguments)
+        assert 30_000 < len(shown) <= 40_300
+        assert "more follow, go on with offset=" in shown
+
+
+# ---------------------------------------------------------------------------------------------------------- searching
+
+TREE: Files = {"a.py": "import os\nx = 1\n", "lib/b.py": "IMPORT\n", "lib/c.txt": "import\n", "lib/d.bin": b"import\0"}
+
+
+def test_glob_gives_files_in_order() -> None:
+    with over(TREE) as agent:
+        assert agent.told("glob", pattern="**/*.py") == (
+            "Files that match '**/*.py': 2.\n\na.py (16 bytes)\nlib/b.py (7 bytes)"
+        )
+        assert agent.told("glob", pattern="*", path="lib", offset=2, limit=1) == (
+            "Files that match '*': 2 to 2; more follow, go on with offset=3 or narrow what you ask for.\n\n"
+            "lib/c.txt (7 bytes)"
+        )
+        assert agent.told("glob", pattern="*.md") == "Files that match '*.md': 0."
+        assert "is absolute" in agent.refused("glob", pattern="/etc/*")
+        assert "there is no 'none'" in agent.refused("glob", pattern="*", path="none")
+
+
+def test_grep_gives_lines_with_their_places() -> None:
+    with over(TREE) as agent:
+        assert agent.told("grep", pattern="^import") == (
+            "Lines that match '^import': 2.\n\na.py:1: import os\nlib/c.txt:1: import"
+        )
+        found = agent.told("grep", pattern="import", ignore_case=True, glob="**/*.py", limit=1)
+        assert found.endswith(
+            "1 to 1; more follow, go on with offset=2 or narrow what you ask for.\n\na.py:1: import os"
+        )
+        assert (
+            agent.told("grep", pattern="import", glob="*/*") == "Lines that match 'import': 1.\n\nlib/c.txt:1: import"
+        )
+        assert agent.told("grep", pattern="x", path="a.py").endswith("\n\na.py:2: x = 1")
+        assert agent.told("grep", pattern="absent") == "Lines that match 'absent': 0."
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1"])
+def test_a_pattern_that_cannot_be_matched_is_refused(pattern: str, caplog: pytest.LogCaptureFixture) -> None:
+    with over(TREE) as agent, caplog.at_level(logging.WARNING):
+        assert agent.refused("grep", pattern=pattern)
+    assert caplog.records == []
+
+
+# ----------------------------------------------------------------------------------------------------------- changing
+
+
+def test_a_file_is_made_with_its_directories_and_replaced() -> None:
+    with over({"a": "1"}) as agent:
+        assert agent.told("write_file", path="x/y/z.md", content="ü\n2") == "Created 'x/y/z.md'. Lines: 2."
+        assert agent.told("write_file", path="a", content="") == "Replaced 'a'. Lines: 0."
+        assert agent.content() == {"a": b"", "x/y/z.md": "ü\n2".encode()}
+        assert "'x' is a directory" in agent.refused("write_file", path="x", content="")
+        assert "leads through a file" in agent.refused("write_file", path="a/b", content="")
+        assert "20000000" in agent.refused("write_file", path="a", content="x" * 20_000_000)
+
+
+def test_files_and_directories_are_removed() -> None:
+    with over({"a": "1", "d/e/f": "2", "g": "3"}) as agent:
+        assert agent.told("remove", path="a") == "Removed 'a'."
+        assert "recursive" in agent.refused("remove", path="d")
+        assert agent.told("remove", path="d", recursive=True) == "Removed 'd'."
+        assert "the root cannot be deleted" in agent.refused("remove", path=".", recursive=True)
+        assert "there is no 'a'" in agent.refused("remove", path="a")
+        assert agent.content() == {"g": b"3"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "x", "old is empty; use write_file"),
+        ("one", "one", "old and new are the same text"),
+        (
+            "three",
+            "x",
+            "old is not in 'f'; copy it exactly from read_file, indentation included, line numbers left out",
+        ),
+        ("     2\tone", "x", "old is not in 'f'; copy it exactly"),
+        ("one two", "x", "old is not in 'f' (it is with other white space); copy it exactly"),
+        (
+            "one",
+            "x",
+            "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, or set replace_all",
+        ),
+        ("z", "x", "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add lines around it"),
+    ],
+)
+def test_an_edit_that_is_not_clear_is_refused_with_the_remedy(old: str, new: str, said: str) -> None:
+    with over({"f": "one\none\n" + "z\n" * 12 + "one\n    two\n"}) as agent:
+        assert said in agent.refused("edit_file", path="f", old=old, new=new)
+
+
+def test_an_edit_shows_the_lines_around_it() -> None:
+    with over({"f": "".join(f"{number}\n" for number in range(1, 101))}) as agent:
+        assert agent.told("edit_file", path="f", old="50\n51\n", new="a\nb\nc\n") == (
+            "Edited 'f'. Replaced: 1.\n\n    47\t47\n    48\t48\n    49\t49\n    50\ta\n    51\tb\n    52\tc\n"
+            "    53\t52\n    54\t53\n    55\t54"
+        )
+        assert agent.told("edit_file", path="f", old="1\n", new="", replace_all=True).startswith(
+            "Edited 'f'. Replaced: "
+        )
+        long = agent.told("edit_file", path="f", old="99\n", new="y\n" * 10_000)
+        assert len(long.splitlines()) == 2 + 40
+
+
+def test_an_edit_can_empty_a_file() -> None:
+    with over({"f": "one\n"}) as agent:
+        assert agent.told("edit_file", path="f", old="one\n", new="") == "Edited 'f'. Replaced: 1."
+        assert agent.content() == {"f": b""}
+
+
+def test_an_edit_keeps_how_the_lines_end() -> None:
+    with over({"f": "a\r\nb\r\nc\r\n"}) as agent:
+        agent.told("edit_file", path="f", old="a\nb", new="x\ny\nz")
+        agent.told("edit_file", path="f", old="c", new="c\r\nd")
+        assert agent.content() == {"f": b"x\r\ny\r\nz\r\nc\r\nd\r\n"}
+
+
+TEXT = st.text(st.sampled_from("ab \n\tü$\\."), max_size=30)
+
+
+@given(TEXT, TEXT.filter(bool) | st.sampled_from(["a", "b", "\n"]), TEXT, st.sampled_from([{}, {"replace_all": True}]))
+def test_an_edit_that_is_accepted_is_a_replacement(text: str, old: str, new: str, every: dict[str, bool]) -> None:
+    with over({"f": text}) as agent:
+        answer = agent.ask("edit_file", path="f", old=old, new=new, **every)
+        clear = old != new and (text.count(old) == 1 or (bool(every) and old in text))
+        assert answer.success is clear
+        assert agent.files.read_text("f") == (text.replace(old, new) if clear else text)
+
+
+def test_a_call_that_fails_leaves_the_files_as_before(tmp_path: Path) -> None:
+    def spoil(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        files = context.resources.get(Filesystem)
+        files.delete("d", recursive=True)
+        files.write_text("a", "spoilt")
+        raise RuntimeError("no")
+
+    folder(tmp_path, {"a": "1", "d/b": "2"})
+    more = MarkdownSection(title="More", template="", tools=[tool(spoil, name="spoil")])
+    for section in (
+        WorkspaceSection(mounts=[HostMount(tmp_path)]),
+        WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path)),
+    ):
+        with at_work(section, more) as agent:
+            agent.told("write_file", path="c", content="3")
+            assert agent.refused("spoil") == "no"
+            assert agent.content() == {"a": b"1", "d/b": b"2", "c": b"3"}
+
+
+def test_calls_that_run_at_once_answer_and_leave_what_they_would_in_order() -> None:
+    calls = call(
+        ("read_file", {"path": "a"}),
+        ("edit_file", {"path": "a", "old": "1", "new": "9"}),
+        ("grep", {"pattern": r"\d"}),
+        ("write_file", {"path": "c/d", "content": "x"}),
+        ("remove", {"path": "none"}),
+        ("list_directory", {"path": "c"}),
+        ("remove", {"path": "b"}),
+        ("glob", {"pattern": "**"}),
+    )
+    seen: list[object] = []
+    for config in (InnerLoopConfig(), InnerLoopConfig(parallel_tool_calls="isolated")):
+        with over({"a": "1\n", "b": "2\n"}) as agent:
+            agent.told("list_directory")  # so that there is something to fork
+            adapter = ScriptedAdapter([calls, say("done")], config=config)
+            said = answers(adapter.evaluate(agent.prompt, session=Session()).transcript)
+            seen.append(([(one.content, one.success) for one in said], agent.content()))
+    assert seen[0] == seen[1]
+
+
+# -------------------------------------------------------------------------------------------------------------- tools
+
+
+def test_tools_that_only_look_are_pure_and_the_others_can_be_repeated() -> None:
+    section = WorkspaceSection()
+    assert [one.effect for one in section.tools()] == ["pure"] * len(READING) + ["repeatable"] * len(WRITING)
+
+
+@pytest.mark.parametrize("one", WorkspaceSection().tools(), ids=lambda one: one.name)
+def test_every_argument_is_described_to_the_model_in_the_strict_profile(one: Tool[Any, Any]) -> None:
+    adapter = ScriptedAdapter([say("done")])
+    adapter.evaluate(Prompt(ns="n", key="k", sections=[WorkspaceSection()]), session=Session())
+    [spec] = [spec for spec in adapter.requests[0].tools if spec.name == one.name]
+    assert spec.strict
+    assert all(each["description"] for each in spec.parameters["properties"].values())
+    assert "workspace" in told(adapter.requests[0].messages[0])

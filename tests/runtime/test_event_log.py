@@ -1,0 +1,151 @@
+"""A logged event is JSON whatever it holds, and reads back as what was written."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives.runtime.event_log import event_record, read_events, write_events
+from weakincentives.runtime.events import Event, PromptRendered, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+SUMMARY = SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+
+
+def logged(run: Callable[[Session], object]) -> list[dict[str, Any]]:
+    session, file = Session(), io.StringIO()
+    stop = write_events(session.bus, file)
+    run(session)
+    stop()
+    run(session)  # nobody writes this down
+    return list(read_events(file.getvalue().splitlines()))
+
+
+def refund(params: Order, *, context: ToolContext) -> ToolResult[Order]:
+    """Pay back."""
+    return ToolResult(message="Paid back.", value=params)
+
+
+PROMPT = PromptTemplate(
+    ns="shop",
+    key="manual",
+    sections=[
+        MarkdownSection(title="Task", template="Help."),
+        MarkdownSection(
+            title="Refunds",
+            summary="Paying back.",
+            template="Within 30 days.",
+            visibility=SUMMARY,
+            tools=[Tool(name="refund", handler=refund)],
+        ),
+    ],
+)
+
+
+def evaluate(session: Session) -> None:
+    read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"number": "A-7"}))
+    ScriptedAdapter([read, pay, say("Done.")]).evaluate(PROMPT.bind(), session=session)
+
+
+def test_every_event_of_a_run_is_a_line_in_order() -> None:
+    records = logged(evaluate)
+    assert [record["event"] for record in records] == [
+        "PromptRendered",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ToolsInjected",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ProviderCalled",
+        "PromptExecuted",
+    ]
+    assert records[5]["params"] == {"number": "A-7"}
+    assert records[5]["result"]["value"] == {"number": "A-7"}
+
+
+def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:
+    (rendered, *_) = logged(evaluate)
+    task, refunds = rendered["sections"]
+    assert task == {
+        "path": "task",
+        "visibility": "full",
+        "shown": 17,
+        "summary": None,
+        "weight": 17,
+        "tools": {},
+    }
+    assert (refunds["visibility"], refunds["shown"]) == ("summary", refunds["summary"])
+    assert refunds["weight"] == len("## 2. Refunds\n\nWithin 30 days.") + refunds["tools"]["refund"]
+    assert "rendered" not in rendered
+    assert sum(one["shown"] for one in rendered["sections"]) + 2 == len(rendered["text"])
+
+
+def test_section_paths_are_written_as_dotted_keys() -> None:
+    (_, _, read, *_) = logged(evaluate)
+    assert read["current_visibility_state"] == {"task": "full", "refunds": "summary"}
+
+
+def test_what_json_cannot_hold_is_marked_and_the_rest_kept() -> None:
+    (_, _, read, *_) = logged(evaluate)
+    (tool,) = read["result"]["value"]["expanded_tools"]
+    assert tool["name"] == "refund"
+    assert tool["handler"]["$repr"].startswith("<function refund")
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise OSError("not now")
+
+
+ODD = st.builds(Mute) | st.sampled_from(
+    [object(), float("nan"), "\ud800", b"\xff", {1, 2}, print, Order("A"), Order, 1j]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | ODD,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.integers() | st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_params_and_results_of_any_type_make_one_line_of_json(value: object) -> None:
+    event = ToolInvoked(name="t", call_id="1", params=value, result=ToolResult("m", value), content="c")
+    text = json.dumps(event_record(event))
+    (back,) = read_events([text])
+    assert back == json.loads(text)
+    assert back["name"] == "t"
+
+
+def test_a_value_that_holds_itself_is_cut_off() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert "$repr" in json.dumps(
+        event_record(ToolInvoked(name="t", call_id="1", params=endless, result=ToolResult("m"), content=""))
+    )
+
+
+def test_events_of_other_types_are_written_too() -> None:
+    assert event_record("a plain text") == {"event": "str", "value": "a plain text"}
+
+
+def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
+    event = PromptRendered(ns="n", key="k", name="p", adapter="a", text="t", tool_names=())
+    assert "sections" not in event_record(event)
+
+
+@pytest.mark.parametrize("line", ["", '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"])
+def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
+    good = json.dumps(event_record(Event()))
+    with pytest.raises(ValueError, match="line 2 is no event"):
+        list(read_events([good, line]))

@@ -1,0 +1,248 @@
+"""A session's fork tells whether its call would have done the same after all others; L10 for forks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.ports import Forkable, SessionProtocol
+from weakincentives.resources import NotIsolatedError
+from weakincentives.runtime.events import Event, InProcessEventBus
+from weakincentives.runtime.session import Append, Session
+from weakincentives.runtime.session.fork import SessionFork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping(Event):
+    number: int = 0
+
+
+def forked(*values: int) -> tuple[Session, SessionFork]:
+    session = Session()
+    session[int].seed(*values)
+    return session, session.fork()
+
+
+# --------------------------------------------------------------------------------------------------------------- L10
+
+
+# What is done to a slice of a fork, and to a list.
+_WRITES: dict[str, tuple[Callable[[SessionProtocol, int], object], Callable[[list[int], int], list[int]]]] = {
+    "append": (lambda at, n: at[int].append(n), lambda held, n: [*held, n]),
+    "dispatch": (lambda at, n: at.dispatch(n), lambda held, n: [*held, n]),
+    "seed": (lambda at, n: at[int].seed(n, n), lambda held, n: [n, n]),
+    "clear": (lambda at, n: at[int].clear(), lambda held, n: []),
+    "clear some": (
+        lambda at, n: at[int].clear(lambda value: value == n),
+        lambda held, n: [value for value in held if value != n],
+    ),
+}
+_STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), st.integers(0, 3))
+
+
+@given(start=st.lists(st.integers(0, 3), max_size=3), elsewhere=st.booleans(), steps=st.lists(_STEPS, max_size=20))
+def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
+    start: list[int],
+    elsewhere: bool,  # noqa: FBT001 - drawn
+    steps: list[tuple[str, int]],
+) -> None:
+    """Whatever is snapshot and restored on the way, in any order."""
+    session, fork = forked(*start)
+    held, read = list(start), False
+    snapshots = [(fork.snapshot(), list(held))]
+    for what, number in steps:
+        match what:
+            case "snapshot":
+                snapshots.append((fork.snapshot(), list(held)))
+            case "restore":
+                captured, then = snapshots[number % len(snapshots)]
+                fork.restore(captured)
+                held = list(then)
+            case "read":
+                read = True
+                assert (fork[int].all(), fork[int].latest(), len(fork[int]), bool(fork[int]), list(fork[int])) == (
+                    tuple(held),
+                    held[-1] if held else None,
+                    len(held),
+                    bool(held),
+                    held,
+                )
+                assert fork[int].where(lambda value: value > 1) == tuple(value for value in held if value > 1)
+            case _:
+                on_slice, on_list = _WRITES[what]
+                on_slice(fork, number)
+                held = on_list(held, number)
+                read |= what == "clear some"
+    assert session[int].all() == tuple(start)
+    if elsewhere:
+        session[int].append(9)
+        assert session.merge(fork) is not read
+        assert not read or session[int].all() == (*start, 9)
+    else:
+        assert session.merge(fork)
+        assert session[int].all() == tuple(held)
+
+
+# ---------------------------------------------------------------------------------------------------------- merging
+
+
+def test_a_session_is_forkable_and_a_fork_is_not() -> None:
+    session, fork = forked()
+    assert isinstance(session, Forkable)
+    assert not isinstance(fork, Forkable)
+
+
+def test_a_fork_sees_no_change_made_elsewhere_and_is_seen_nowhere_else() -> None:
+    session, fork = forked(1)
+    session[int].append(2)
+    fork[int].append(3)
+    assert (session[int].all(), fork[int].all()) == ((1, 2), (1, 3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda session: session[str].append("x"),
+        lambda session: session[float].clear(),
+        lambda session: session.restore(session.snapshot()),
+        lambda session: session[str].seed(),
+    ],
+    ids=["another slice", "an empty slice", "a restore", "nothing"],
+)
+def test_a_change_of_what_was_not_read_or_none_at_all_is_no_conflict(change: Callable[[Session], object]) -> None:
+    session, fork = forked(1)
+    assert fork[int].all() == (1,)
+    assert fork[float].latest() is None
+    change(session)
+    assert session.merge(fork)
+
+
+def test_what_was_empty_when_it_was_read_and_is_not_any_more_is_a_conflict() -> None:
+    session, fork = forked()
+    assert not fork[str]
+    session.dispatch("new")
+    assert not session.merge(fork)
+
+
+def test_dispatching_is_folded_anew_where_it_is_merged() -> None:
+    session = Session()
+    session[int].register(str, lambda view, event: Append(len(view)))
+    first, second = session.fork(), session.fork()
+    first.dispatch("a")
+    second.dispatch("b")
+    assert session.merge(first)
+    assert session.merge(second)
+    assert session[int].all() == (0, 1)
+
+
+def test_a_fork_does_not_know_of_reducers_that_came_later() -> None:
+    session, fork = forked()
+    fork.dispatch(1)
+    session[str].register(int, lambda view, event: Append("x"))
+    assert not session.merge(fork)
+    assert session.merge(session.fork())
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(failure: type[BaseException]) -> None:
+    session = Session()
+    pings: list[Ping] = []
+    session.bus.subscribe(Ping, pings.append)
+
+    def only_once(view: Any, event: str) -> Append[int]:
+        if len(view):
+            raise failure
+        return Append(1)
+
+    session[int].register(str, only_once)
+    fork = session.fork()
+    fork[float].append(1.0)
+    fork.bus.publish(Ping())
+    fork.dispatch("x")
+    session.dispatch("x")
+    if issubclass(failure, Exception):
+        assert not session.merge(fork)
+    else:
+        with pytest.raises(failure):
+            session.merge(fork)
+    assert (session[float].all(), session[int].all(), pings) == ((), (1,), [])
+
+
+# ----------------------------------------------------------------------------------------------------------- events
+
+
+def test_events_wait_for_the_merge_and_outlast_what_was_undone() -> None:
+    session, fork = forked()
+    other = InProcessEventBus()
+    told: list[tuple[str, int]] = []
+    session.bus.subscribe(Ping, lambda ping: told.append(("own", ping.number)))
+    other.subscribe(Ping, lambda ping: told.append(("other", ping.number)))
+    before = fork.snapshot()
+    fork.bus.publish(Ping(number=1))
+    fork.bus_for(other).publish(Ping(number=2))
+    fork.dispatch(Ping(number=3))
+    fork[int].append(1)
+    fork.restore(before)
+    assert (told, session[Ping].all()) == ([], ())
+    assert session.merge(fork)
+    assert told == [("own", 1), ("other", 2)]
+    assert [ping.number for ping in session[Ping].all()] == [1, 3]
+    assert session[int].all() == ()
+
+
+def test_the_bus_of_the_session_is_the_bus_of_the_fork() -> None:
+    session, fork = forked()
+    assert fork.bus_for(session.bus) is fork.bus
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+class Silent(InProcessEventBus):
+    """Another bus."""
+
+
+# Any: what is asked for is not in the protocols.
+ASKED: dict[str, Callable[[Any], object]] = {
+    "telemetry": lambda fork: fork[Ping],
+    "subscribing": lambda fork: fork.bus.subscribe(Ping, print),
+    "subscribing elsewhere": lambda fork: fork.bus_for(Silent()).subscribe(Ping, print),
+    "registering": lambda fork: fork[int].register(str, print),
+    "installing": lambda fork: fork.install(int),
+    "forking": lambda fork: fork.fork(),
+    "a bus of its own kind": lambda fork: fork.bus.handlers,
+    "what is folded, published": lambda fork: fork.bus.publish(Ping()),
+    "what is folded, dispatched": lambda fork: fork.dispatch(Ping()),
+    "another snapshot": lambda fork: fork.restore(Session().snapshot()),
+    "another fork's snapshot": lambda fork: fork.restore(Session().fork().snapshot()),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_no_fork_can_give_is_refused(what: str) -> None:
+    session = Session()
+    session[int].register(Ping, lambda view, event: Append(event.number))
+    fork = session.fork()
+    assert not fork.refused
+    with pytest.raises(NotIsolatedError):
+        ASKED[what](fork)
+    assert fork.refused
+
+
+def test_a_change_that_fails_in_the_fork_might_not_have_failed_later() -> None:
+    _, fork = forked()
+    with pytest.raises(TypeError):
+        fork.dispatch(int)
+    assert fork.refused
+
+
+def test_asking_for_private_names_is_an_ordinary_mistake() -> None:
+    """So that copying, printing and probing a fork do what they do elsewhere."""
+    _, fork = forked()
+    assert not hasattr(fork, "_nothing")
+    assert repr(fork[int]) == "<Slice of 0 int>"
+    assert fork.reads == {int}
+    assert not fork.refused

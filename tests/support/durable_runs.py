@@ -1,0 +1,202 @@
+"""An agent for tests of durable runs: it says what really happened in a file of facts that no rollback reaches.
+
+Its model decides by the conversation alone, as a provider does, so any life of a run goes the same way.
+"""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.agents import Note
+from weakincentives.adapters.core import Conversation, LoopAdapter
+from weakincentives.adapters.inner_loop import ProviderRequest
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall, UserMessage
+from weakincentives.contrib.durable import DurableAgent, durable
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.prompt.renderer import RenderedPrompt
+from weakincentives.prompt.tool import Effect
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Append, Replace, Session
+from weakincentives.visibility import SectionVisibility
+
+
+@dataclass(frozen=True)
+class Amount:
+    a: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    total: int
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How many tool calls the session has heard of, folded from telemetry into state."""
+
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    name: str
+
+
+class Facts:
+    """Lines in a file, each appended in one write, so that what was written before a kill is there after it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, *words: object) -> None:
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(file, (" ".join(map(str, words)) + "\n").encode())
+        finally:
+            os.close(file)
+
+    def read(self) -> list[list[str]]:
+        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+
+
+def calls(*pairs: tuple[str, str]) -> AssistantMessage:
+    made = tuple(ToolCall(f"c{at}", name, arguments) for at, (name, arguments) in enumerate(pairs))
+    return AssistantMessage(tool_calls=made, finish="tool_calls", usage=TokenUsage(10, 5))
+
+
+# By the section that is open when the conversation begins, what the model says in each turn.
+STORY: tuple[AssistantMessage, ...] = (
+    calls(("note", '{"a": 1}'), ("fail", '{"a": 2}'), ("send", '{"a": 3}')),
+    calls(("nonsense", "{}"), ("note", '{"a": "x"}'), ("look", "{}")),
+    calls(("read_section", '{"section_key": "more"}')),
+    calls(("late", '{"a": 5}'), ("replace", '{"a": 6}'), ("later", '{"a": 7}')),
+    AssistantMessage(text="no json", usage=TokenUsage(10, 5)),
+    AssistantMessage(text='{"total": 12}', usage=TokenUsage(10, 5)),
+)
+
+type Hook = Callable[[str], None]
+
+
+def nothing(place: str) -> None:
+    """The hook of a run that nobody disturbs."""
+
+
+class Model(LoopAdapter[Any], Conversation):
+    """Says the next part of `story`; `hook` is told of each place that a run passes."""
+
+    name = "model"
+
+    def __init__(
+        self, facts: Facts, *, story: Sequence[AssistantMessage] = STORY, dynamic: bool = True, hook: Hook = nothing
+    ) -> None:
+        super().__init__()
+        self._facts, self._story, self._dynamic, self._hook = facts, story, dynamic, hook
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return self._dynamic
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "Model":
+        return self
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        turn = sum(isinstance(message, AssistantMessage) for message in request.transcript)
+        first = request.transcript[0]
+        assert isinstance(first, UserMessage)
+        job = re.findall(r"Do (\S+)\.", first.content)[0]
+        again = "All about more." in first.content and not self._dynamic
+        self._hook("before provider")
+        self._facts.add("provider", job, f"{'again' if again else 'first'}:{turn}")
+        self._hook("in provider")
+        return self._story[turn]
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        return self.ask(request)
+
+
+def template(facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]] = ()) -> PromptTemplate[Answer]:
+    def effect(name: str, context: ToolContext) -> None:
+        hook("before tool")
+        facts.add("tool", name, context.idempotency_key)
+        hook("in tool")
+
+    def note(params: Amount, *, context: ToolContext) -> ToolResult[Amount]:
+        context.session.dispatch(Note(f"noted {params.a}"))
+        effect("note", context)
+        return ToolResult("Noted.", value=params)
+
+    def fail(params: Amount, *, context: ToolContext) -> ToolResult[Amount]:
+        context.session.dispatch(Note("undone"))
+        effect("fail", context)
+        raise ValueError(f"no {params.a}")
+
+    def send(params: Amount, *, context: ToolContext) -> ToolResult[Amount]:
+        effect("send", context)
+        context.session.dispatch(Note(f"sent {params.a}"))
+        return ToolResult("Sent.", value=params)
+
+    async def look(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        effect("look", context)
+        return ToolResult(f"{len(context.session[Note])} notes")
+
+    def replace(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        effect("replace", context)
+        context.session[Note].clear(lambda one: one.text.startswith("noted"))
+        return ToolResult("Cleared.")
+
+    def late(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        effect("late", context)
+        context.session[Amount].append(params)
+        return ToolResult("Late.")
+
+    def later(params: Amount, *, context: ToolContext) -> ToolResult[object]:
+        effect("later", context)
+        context.session[Amount].append(params)
+        return ToolResult("Later.")
+
+    def tool(handler: Any, how: Effect = "repeatable") -> Tool[Any, Any]:
+        name = handler.__name__
+        return Tool[Any, Any](
+            name=name, description="x", handler=handler, params_type=Amount, result_type=object, effect=how
+        )
+
+    more = MarkdownSection(
+        title="More",
+        key="more",
+        template="All about more.",
+        summary="More.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(late), tool(later, "at_most_once")],
+    )
+    own = [tool(note), tool(fail), tool(send, "at_most_once"), tool(look, "pure"), tool(replace), *extra]
+    task = MarkdownSection[Job](title="Task", key="task", template="Do $name.", tools=own)
+    return PromptTemplate[Answer](ns="tests", key="durable", sections=[task, more])
+
+
+def session(run_id: str) -> Session:
+    made = Session(session_id=run_id)
+    made[Seen].register(ToolInvoked, lambda view, event: Replace((Seen((view.latest() or Seen()).calls + 1),)))
+    made[Note].register(Note, lambda view, event: Append(event))
+    return made
+
+
+def agent(
+    facts: Facts,
+    *,
+    story: Sequence[AssistantMessage] = STORY,
+    dynamic: bool = True,
+    hook: Hook = nothing,
+    extra: Sequence[Tool[Any, Any]] = (),
+) -> DurableAgent[Answer]:
+    made = template(facts, hook, extra)
+
+    def prompt() -> Prompt[Answer]:
+        return made.bind()
+
+    loop = MainLoop(Model(facts, story=story, dynamic=dynamic, hook=hook))
+    return durable(loop, prompt, types=[Note, Amount], session=session)

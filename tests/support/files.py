@@ -1,0 +1,166 @@
+"""Filesystems of every sort, operations on them, and a dict that says what they should come to."""
+
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+
+SORTS = ("memory", "host", "fork of memory", "fork of host")
+
+PLACE = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a directory in it, made with a name of its own
+"""Where files cost no disk access, if there is such a place."""
+
+type Tree = dict[str, bytes | None]
+"""What stands at each path: a file's content, or `None` for a directory."""
+
+
+@contextmanager
+def filesystem(sort: str, files: Tree | None = None) -> Generator[Filesystem]:
+    """A filesystem of a sort with some content; that of a fork is its base's."""
+    with tempfile.TemporaryDirectory(dir=PLACE) as root:
+        host = HostFilesystem(root)
+        made: Filesystem = host if "host" in sort else InMemoryFilesystem()
+        for path, data in (files or {}).items():
+            if data is None:
+                made.mkdir(path)
+            else:
+                made.write_bytes(path, data)
+        yield made.fork() if "fork" in sort else made
+        host.close()
+
+
+def tree(files: Filesystem) -> Tree:
+    return {
+        found.path: files.read_bytes(found.path) if found.kind == "file" else None
+        for found in files.walk()
+        if found.kind != "other"
+    }
+
+
+def host_tree(root: str | Path) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, time and content of all below a directory, as the host tells them; of directories the mode alone."""
+    found: dict[str, tuple[int, int, bytes]] = {}
+    for above, directories, names in os.walk(root):
+        for name in directories:
+            path = Path(above, name)
+            found[str(path.relative_to(root))] = (path.lstat().st_mode, 0, b"")
+        for name in names:
+            path = Path(above, name)
+            told = path.lstat()
+            found[str(path.relative_to(root))] = (told.st_mode, told.st_mtime_ns, path.read_bytes())
+    return found
+
+
+@dataclass(frozen=True)
+class Do:
+    """One operation."""
+
+    what: str
+    path: str
+    more: str = ""
+
+    def on(self, files: Filesystem) -> type[Exception] | None:
+        """Carries it out; gives the kind of the error that it raised."""
+        try:
+            match self.what:
+                case "write":
+                    files.write_text(self.path, self.more)
+                case "append":
+                    files.append_text(self.path, self.more)
+                case "delete":
+                    files.delete(self.path)
+                case "delete all":
+                    files.delete(self.path, recursive=True)
+                case "mkdir":
+                    files.mkdir(self.path)
+                case "rename":
+                    files.rename(self.path, self.more)
+                case _:
+                    raise AssertionError(self.what)
+        except OSError as error:
+            return type(error)
+        return None
+
+    def on_tree(self, files: Tree) -> type[Exception] | None:
+        """The same on a dict."""
+        try:
+            self._on_tree(files)
+        except OSError as error:
+            return type(error)
+        return None
+
+    def _on_tree(self, files: Tree) -> None:
+        there, below = _kind(files, self.path), [at for at in files if f"{at}/".startswith(f"{self.path}/")]
+        match self.what, there:
+            case "rename", _:
+                self._rename(files, there, below)
+            case "delete" | "delete all", None:
+                raise FileNotFoundError
+            case ("delete", "directory") | ("write" | "append", "directory"):
+                raise IsADirectoryError
+            case "delete" | "delete all", _:
+                for path in below:
+                    del files[path]
+            case "mkdir", "file":
+                raise FileExistsError
+            case _:
+                _parents(files, self.path)
+                before = (files.get(self.path) or b"") if self.what == "append" else b""
+                files[self.path] = None if self.what == "mkdir" else before + self.more.encode()
+
+    def _rename(self, files: Tree, there: str | None, below: list[str]) -> None:
+        if there is None:
+            raise FileNotFoundError
+        if self.path == self.more:
+            return
+        target = _kind(files, self.more)
+        if f"{self.more}/".startswith(f"{self.path}/") or target == "directory" or (target and there != "file"):
+            raise FileExistsError
+        _parents(files, self.more)
+        for path in below:
+            files[self.more + path.removeprefix(self.path)] = files.pop(path)
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _kind(files: Tree, path: str) -> str | None:
+    for above in _above(path):
+        if above not in files:
+            return None
+        if files[above] is not None:
+            raise NotADirectoryError
+    return None if path not in files else "directory" if files[path] is None else "file"
+
+
+def _parents(files: Tree, path: str) -> None:
+    for above in _above(path):
+        files.setdefault(above, None)
+
+
+# Few, so that operations meet.
+PATHS = st.sampled_from(["a", "b", "a/a", "a/b", "b/a", "a/a/a", "a/a/b", "b/a/a"])
+TEXTS = st.text("xyz\n", max_size=3)
+OPERATIONS = (
+    st.builds(Do, st.sampled_from(["write", "append"]), PATHS, TEXTS)
+    | st.builds(Do, st.sampled_from(["delete", "delete all", "mkdir"]), PATHS)
+    | st.builds(Do, st.just("rename"), PATHS, PATHS)
+)
+
+
+def _grown(steps: list[Do]) -> Tree:
+    files: Tree = {}
+    for step in steps:
+        step.on_tree(files)
+    return files
+
+
+TREES = st.lists(OPERATIONS, max_size=8).map(_grown)

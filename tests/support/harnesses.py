@@ -1,0 +1,108 @@
+"""Harnesses of the conformance suite for adapters that speak HTTP: the script is played by a scripted server."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from support.script import Scripted
+from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step, Usage
+from weakincentives.adapters.core import ProviderAdapter
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.limits import Clock
+from weakincentives.testing.conformance import Sent, Stage
+from weakincentives.testing.scenarios import Can, ProviderFault
+from weakincentives.testing.scenarios import Step as Played
+
+__all__ = ["HttpHarness", "played", "sent_by_chat", "sent_by_messages", "sent_by_responses"]
+
+
+class HttpHarness:
+    """Makes an adapter by `make(server, config=…, clock=…)` and reads requests by `sent`."""
+
+    def __init__(
+        self,
+        make: Callable[..., ProviderAdapter[Any]],
+        sent: Callable[[Request], Sent],
+        can: Can = ~Can(0),  # noqa: B008 - immutable
+        *,
+        play: Callable[[Played], Scripted] | None = None,
+    ) -> None:
+        self._make = make
+        self._sent = sent
+        self._play = play or played
+        self.can = can
+
+    @contextmanager
+    def open(self, steps: Sequence[Played], /, *, config: InnerLoopConfig, clock: Clock) -> Generator[Stage]:
+        script = [self._play(step) for step in steps]
+        ends_well = not steps or (
+            isinstance(steps[-1], AssistantMessage) and steps[-1].finish in ("stop", "tool_calls")
+        )
+        insists = Can.OWN_LOOP not in self.can and not ends_well  # a vendor's loop may ask again after a failure
+        with ScriptedServer(*script, *script[-1:] * (8 * insists), strict=not insists) as server:
+            yield Stage(
+                self._make(server, config=config, clock=clock),
+                lambda: [self._sent(request) for request in server.requests],
+            )
+
+
+def played(step: Played) -> Step:
+    """The step in the server's words."""
+    match step:
+        case ProviderFault(code=_, status=int() as status, kind=kind, retry_after=wait):
+            return Fail(status, code=kind, retry_after=wait)
+        case ProviderFault(code="malformed"):
+            return Raw(b"<html>Hello</html>", content_type="text/html")
+        case ProviderFault():
+            return Drop()
+        case AssistantMessage(text=text, tool_calls=calls, finish=finish, usage=usage):
+            return Say(
+                "" if finish == "refusal" else text,
+                tuple([Call(call.name, call.arguments, call.call_id) for call in calls]),
+                finish=None if finish == "refusal" else finish,
+                usage=Usage(usage.input_tokens, usage.output_tokens, usage.cached_tokens),
+                refusal=text if finish == "refusal" else None,
+            )
+
+
+def sent_by_chat(request: Request) -> Sent:
+    """What a Chat Completions request shows the model."""
+    messages = request.json["messages"]
+    return Sent(
+        tuple([one["content"] for one in messages if one["role"] == "user"]),
+        tuple([tool["function"]["name"] for tool in request.json.get("tools", ())]),
+        tuple([(one["tool_call_id"], one["content"]) for one in messages if one["role"] == "tool"]),
+    )
+
+
+def sent_by_responses(request: Request) -> Sent:
+    """What a Responses request shows the model."""
+    items = request.json["input"]
+    return Sent(
+        tuple([one["content"] for one in items if one.get("role") == "user"]),
+        tuple([tool["name"] for tool in request.json.get("tools", ())]),
+        tuple([(one["call_id"], one["output"]) for one in items if one.get("type") == "function_call_output"]),
+    )
+
+
+def sent_by_messages(request: Request) -> Sent:
+    """What an Anthropic Messages request shows the model; of a tool `mcp__server__name` the last part."""
+    texts: list[str] = []
+    answers: list[tuple[str, str]] = []
+    for message in request.json["messages"]:
+        content = message["content"]
+        for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            match block:
+                case {"type": "text", "text": text} if message["role"] == "user":
+                    texts.append(text)
+                case {"type": "tool_result", "tool_use_id": call_id, "content": told}:
+                    answers.append((call_id, told if isinstance(told, str) else "".join(_texts(told))))
+                case _:
+                    pass
+    names = [tool["name"].rpartition("__")[2] for tool in request.json.get("tools", ())]
+    return Sent(tuple(texts), tuple(names), tuple(answers))
+
+
+def _texts(blocks: Any) -> list[str]:
+    return [block.get("text", "") for block in blocks]

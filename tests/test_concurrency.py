@@ -1,0 +1,226 @@
+"""One template for many threads, sessions and event loops; and a cancellation in the middle of a tool."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Barrier, Event, Thread
+from typing import Any
+
+import pytest
+
+from support.agents import Args, Note
+from support.programs import Cell
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Replace, Session
+from weakincentives.testing.scripted import ScriptedAdapter, call, say
+from weakincentives.visibility import SectionVisibility, VisibilityOverrides
+
+THREADS = 32
+TIMEOUT = 60  # seconds; no test takes them
+
+
+@dataclass(frozen=True)
+class Name:
+    name: str
+
+
+@dataclass(frozen=True)
+class Sum:
+    total: int = 0
+
+
+def add(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    context.session.dispatch(Note(str(params.a)))
+    context.resources.get(Cell).add(params.a)
+    return ToolResult(f"{params.a}", success=params.a % 3 != 0)
+
+
+TEMPLATE: PromptTemplate[Any] = PromptTemplate(
+    ns="tests",
+    key="shared",
+    sections=[
+        MarkdownSection(
+            title="Task",
+            key="task",
+            template="You are ${name}.",
+            params_type=Name,
+            tools=[Tool[Args, object](name="add", handler=add)],
+        ),
+        MarkdownSection(
+            title="More",
+            key="more",
+            template="More.",
+            summary="Little.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool[Args, object](name="more", handler=add)],
+        ),
+    ],
+    resources=ResourceRegistry.of(Binding(Cell, lambda _: Cell(), eager=True)),
+)
+
+
+def at_once(*work: Callable[[], object]) -> None:
+    """Runs all in threads of their own that start together; raises what one of them raised."""
+    together, failures = Barrier(len(work)), list[BaseException]()
+
+    def running(one: Callable[[], object]) -> None:
+        together.wait(TIMEOUT)
+        try:
+            one()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [Thread(target=running, args=(one,)) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise BaseExceptionGroup("in threads", failures)
+
+
+def script(number: int) -> list[Any]:
+    """Adds, fails, opens a section, adds there, and says who it was."""
+    return [
+        call(("add", {"a": number * 3 + 1}), ("add", {"a": number * 3})),
+        call(("read_section", {"section_key": "more"})),
+        call(("more", {"a": number * 3 + 2})),
+        lambda request: say(request.transcript[0].content.partition("\n\n")[2].partition("\n")[0]),
+    ]
+
+
+def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
+    """An evaluation of the one template, in some way of running it, and what must be true after it."""
+    session, asked = Session(), TEMPLATE.bind(Name(f"agent {number}"))
+    texts: list[str] = []
+    cells: list[Cell] = []
+    config = InnerLoopConfig(parallel_tool_calls="isolated" if number % 2 else "in_order")
+    loop = MainLoop(ScriptedAdapter[Any](script(number), dynamic_tools=number % 4 < 2, config=config))
+
+    def run() -> None:
+        with asked.resources as resources:
+            cells.append(resources.get(Cell))
+            texts.append(loop.execute(asked, session=session).text)
+
+    async def run_async() -> None:
+        async with asked.resources as resources:
+            cells.append(resources.get(Cell))
+            texts.append((await loop.execute_async(asked, session=session)).text)
+
+    def check() -> None:
+        wanted = [number * 3 + 1, number * 3 + 2]
+        assert texts == [f"You are agent {number}."]
+        assert [note.text for note in session[Note].all()] == [str(one) for one in wanted]
+        assert [one.numbers for one in cells] == [wanted]
+        opened = session[VisibilityOverrides].latest()
+        assert opened is not None
+        assert opened.overrides == {("more",): SectionVisibility.FULL}
+
+    return (lambda: asyncio.run(run_async())) if number % 8 < 4 else run, check
+
+
+def test_many_threads_with_event_loops_and_sessions_of_their_own_use_one_template_at_once() -> None:
+    agents = [agent(number) for number in range(THREADS)]
+    at_once(*[run for run, _ in agents])
+    for _, check in agents:
+        check()
+
+
+def test_many_tasks_of_one_event_loop_use_one_template_at_once() -> None:
+    async def one(number: int) -> str:
+        asked = TEMPLATE.bind(Name(f"agent {number}"))
+        adapter = ScriptedAdapter[Any](script(number))
+        return (await adapter.evaluate_async(asked, session=Session())).text
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*map(one, range(THREADS)))
+
+    assert asyncio.run(all_of_them()) == [f"You are agent {number}." for number in range(THREADS)]
+
+
+def test_agents_that_share_a_session_lose_no_event_of_it() -> None:
+    """Dispatch is serialized: each event is folded into what the last one made."""
+    session = Session()
+    session[Sum].register(Note, lambda view, event: Replace((Sum((view.latest() or Sum()).total + int(event.text)),)))
+
+    def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(str(params.a)))
+        return ToolResult("ok")
+
+    section = MarkdownSection(
+        title="Task", key="task", template="Go.", tools=[Tool[Args, object](name="note", handler=note)]
+    )
+    template: PromptTemplate[Any] = PromptTemplate(ns="tests", key="sum", sections=[section])
+
+    def run() -> None:
+        adapter = ScriptedAdapter[Any]([call(*[("note", {"a": 1})] * 10), say("done")])
+        adapter.evaluate(template.bind(), session=session)
+
+    at_once(*[run] * THREADS)
+    assert session[Sum].all() == (Sum(THREADS * 10),)
+    assert len(session[ToolInvoked]) == THREADS * 10
+
+
+# ----------------------------------------------------------------------------------------------------- cancellation
+
+
+def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tuple[Session, Cell]:
+    """Session and resource after an evaluation that was cancelled while the handler's call ran."""
+    session, cell = Session(), Cell()
+    section = MarkdownSection(
+        title="Task",
+        key="task",
+        template="Go.",
+        tools=[Tool[Args, object](name="add", handler=add), Tool[Args, object](name="slow", handler=handler)],
+    )
+    asked = PromptTemplate(ns="tests", key="slow", sections=[section]).bind(resources={Cell: cell})
+
+    async def cancel() -> None:
+        adapter = ScriptedAdapter[Any]([call(("add", {"a": 1}), ("slow", {}))])
+        task = asyncio.create_task(adapter.evaluate_async(asked, session=session))
+        assert await asyncio.to_thread(started.wait, TIMEOUT)
+        task.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert not asked.resources.is_open
+    return session, cell
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_cancellation_in_the_middle_of_a_tool_rolls_that_call_back_and_no_other(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    started, release, ended = Event(), Event(), list[str]()
+
+    def change(context: ToolContext) -> None:
+        context.session.dispatch(Note("slow"))
+        context.resources.get(Cell).add(99)
+        started.set()
+
+    def slow(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        change(context)
+        assert release.wait(TIMEOUT)
+        context.session.dispatch(Note("after the cancellation"))
+        ended.append("thread")
+        return ToolResult("too late")
+
+    async def slow_async(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        change(context)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("loop")
+        return ToolResult("too late")
+
+    session, cell = cancelled(slow_async if asynchronous else slow, started, release)
+    assert ended == ["loop" if asynchronous else "thread"]
+    assert session[Note].all() == (Note("1"),)
+    assert cell.numbers == [1]
+    assert [event.name for event in session[ToolInvoked].all()] == ["add"]

@@ -1,0 +1,750 @@
+"""Resources: made by type, once, when they are asked for; closed in reverse order; whose bindings win."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+from support.agents import Args, prompt, tool
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
+from weakincentives.prompt.errors import PromptValidationError
+from weakincentives.resources import Binding, ResourceContext, ResourceError, ResourceRegistry, Scope
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.testing.scripted import ScriptedAdapter, call, say
+from weakincentives.visibility import SectionVisibility
+
+TIMEOUT = 30  # seconds; no test takes them
+
+
+@dataclass
+class Thing:
+    """A resource that notes when it is closed."""
+
+    name: str = "thing"
+    closed: list[str] = field(default_factory=list[str])
+
+    def close(self) -> None:
+        self.closed.append(self.name)
+
+
+class Clock(Thing):
+    """A first kind."""
+
+
+class Store(Thing):
+    """A second kind, which stands on a clock."""
+
+
+class Index(Thing):
+    """A third kind, which stands on a store."""
+
+
+def of(*bindings: Binding[Any]) -> ResourceContext:
+    return ResourceContext(ResourceRegistry.of(*bindings))
+
+
+def chain(closed: list[str], **how: Any) -> ResourceContext:
+    """An index on a store on a clock."""
+
+    def store(resources: Any) -> Store:
+        resources.get(Clock)
+        return Store("store", closed)
+
+    def index(resources: Any) -> Index:
+        resources.get(Store)
+        return Index("index", closed)
+
+    return of(Binding(Index, index, **how), Binding(Store, store), Binding(Clock, lambda _: Clock("clock", closed)))
+
+
+# --------------------------------------------------------------------------------------------------- making, closing
+
+
+def test_a_resource_is_made_once_when_it_is_first_asked_for_with_what_it_needs() -> None:
+    made: list[str] = []
+
+    def clock(_: object) -> Clock:
+        made.append("clock")
+        return Clock()
+
+    with of(Binding(Clock, clock)) as resources:
+        assert made == []
+        assert resources.get(Clock) is resources.get(Clock)
+        assert made == ["clock"]
+
+
+def test_closing_goes_in_reverse_order_of_making() -> None:
+    closed: list[str] = []
+    with chain(closed) as resources:
+        resources.get(Index)
+    assert closed == ["index", "store", "clock"]
+
+
+def test_a_context_that_is_opened_again_makes_its_resources_anew() -> None:
+    context = of(Binding(Clock, lambda _: Clock()))
+    with context as resources:
+        first = resources.get(Clock)
+    with context as resources:
+        assert resources.get(Clock) is not first
+    assert first.closed == ["thing"]
+
+
+def test_entering_again_only_counts() -> None:
+    context = of(Binding(Clock, lambda _: Clock()))
+    with context:
+        with context:
+            clock = context.get(Clock)
+        assert (clock.closed, context.get(Clock) is clock) == ([], True)
+    assert clock.closed == ["thing"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_failing_close_is_logged_and_the_rest_go_on(caplog: pytest.LogCaptureFixture, asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    closed: list[str] = []
+
+    class Stuck:
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    context = of(
+        Binding(Clock, lambda _: Clock("first", closed), eager=True),
+        Binding(Stuck, lambda _: Stuck(), eager=True),
+        Binding(Store, lambda _: Store("last", closed), eager=True),
+    )
+    enter(context, asynchronous=asynchronous)
+    assert closed == ["last", "first"]
+    [record] = caplog.records
+    assert (record.levelno, record.__dict__["resource"]) == (logging.ERROR, "Stuck")
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError])
+def test_an_interrupt_while_closing_goes_on_after_the_rest_is_closed(
+    asynchronous: bool,  # noqa: FBT001 - a case
+    interrupt: type[BaseException],
+) -> None:
+    closed: list[str] = []
+
+    class Interrupted:
+        def close(self) -> None:
+            raise interrupt
+
+    context = of(
+        Binding(Clock, lambda _: Clock("first", closed), eager=True),
+        Binding(Interrupted, lambda _: Interrupted(), eager=True),
+    )
+    with pytest.raises(interrupt):
+        enter(context, asynchronous=asynchronous)
+    assert (closed, context.is_open) == (["first"], False)
+
+
+def enter(context: ResourceContext, *, asynchronous: bool, inside: Callable[[], object] = lambda: None) -> None:
+    async def entering() -> None:
+        async with context:
+            inside()
+
+    if asynchronous:
+        asyncio.run(entering())
+    else:
+        with context:
+            inside()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_context_managers_are_entered_and_told_how_the_block_ended(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    seen: list[object] = []
+
+    class Session:
+        def __enter__(self) -> str:
+            return "entered"
+
+        def __exit__(self, *reason: object) -> bool:
+            seen.append(reason[0])
+            return True  # which suppresses nothing
+
+    context = of(Binding(Session, lambda _: Session()))
+
+    def fail() -> None:
+        seen.append(context.get(Session))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        enter(context, asynchronous=asynchronous, inside=fail)
+    enter(context, asynchronous=asynchronous, inside=lambda: context.get(Session))
+    assert seen == ["entered", KeyError, None]
+
+
+def test_close_is_preferred_to_entering() -> None:
+    class Both(Thing):
+        def __enter__(self) -> None:
+            raise AssertionError("entered")
+
+        def __exit__(self, *_: object) -> None:
+            raise AssertionError("left")
+
+    with of(Binding(Both, lambda _: Both())) as resources:
+        both = resources.get(Both)
+    assert both.closed == ["thing"]
+
+
+def test_what_the_application_made_is_neither_entered_nor_closed() -> None:
+    clock = Clock()
+    with ResourceContext(ResourceRegistry() | {Clock: clock}) as resources:
+        assert resources.get(Clock) is clock
+    assert clock.closed == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_eager_resources_are_made_on_entry_and_closed_when_that_fails(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    closed: list[str] = []
+    enter(chain(closed, eager=True), asynchronous=asynchronous)
+    assert closed == ["index", "store", "clock"]
+
+    def fail(_: object) -> Store:
+        raise KeyboardInterrupt
+
+    context = of(Binding(Clock, lambda _: Clock("clock", closed), eager=True), Binding(Store, fail, eager=True))
+    with pytest.raises(KeyboardInterrupt):
+        enter(context, asynchronous=asynchronous)
+    assert (closed[3:], context.is_open) == (["clock"], False)
+
+
+def test_a_provider_that_raises_half_way_is_asked_again_and_what_it_needed_stays() -> None:
+    attempts: list[Clock] = []
+
+    def store(resources: Any) -> Store:
+        attempts.append(resources.get(Clock))
+        if len(attempts) == 1:
+            raise OSError("not yet")
+        return Store()
+
+    with of(Binding(Store, store), Binding(Clock, lambda _: Clock())) as resources:
+        with pytest.raises(OSError, match="not yet"):
+            resources.get(Store)
+        resources.get(Store)
+    assert attempts[0] is attempts[1]
+    assert attempts[0].closed == ["thing"]
+
+
+def test_a_resource_that_asks_for_another_while_it_closes_is_told_that_it_is_too_late(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Late:
+        def close(self) -> None:
+            context.get(Clock)
+
+    context = of(Binding(Late, lambda _: Late()), Binding(Clock, lambda _: Clock()))
+    with context:
+        context.get(Late)
+    assert "outside of `with prompt.resources:`" in caplog.text
+    with context:
+        assert len(list(context)) == 1  # nothing is left from before
+
+
+# ------------------------------------------------------------------------------------------------ what cannot be had
+
+
+def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
+    asked = prompt().bind(resources={Clock: Clock()})
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"Clock was asked for outside of `with prompt\.resources:`"):
+            asked.resources.get(Clock)
+        with asked.resources:
+            assert isinstance(asked.resources.get(Clock), Clock)
+
+
+def test_what_is_not_bound_is_named_with_what_asked_for_it_and_what_is_bound() -> None:
+    def store(resources: Any) -> Store:
+        resources.get(Clock)
+        return Store()
+
+    with of(Binding(Store, store)) as resources, pytest.raises(ResourceError) as caught:
+        resources.get(Store)
+    assert str(caught.value) == ("nothing is bound for Store → Clock; bound: Store. Bind it with bind(resources=…)")
+    assert isinstance(caught.value, LookupError)
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_resource_that_needs_itself_is_told_by_which_way(scope: Scope) -> None:
+    def asks_for(kind: type[Any]) -> Callable[[Any], Any]:
+        return lambda resources: resources.get(kind)
+
+    context = of(
+        Binding(Index, asks_for(Store), scope=scope),
+        Binding(Store, asks_for(Clock), scope=scope),
+        Binding(Clock, asks_for(Index), scope=scope),
+    )
+    with context, context.for_call() as resources, pytest.raises(ResourceError) as caught:
+        resources.get(Index)
+    assert str(caught.value) == "a resource needs itself: Index → Store → Clock → Index"
+
+
+def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
+    context = of(
+        Binding(Store, lambda resources: Store(resources.get(Clock).name)),
+        Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL),
+    )
+    with context, context.for_call() as resources, pytest.raises(ResourceError, match="Store → Clock: a resource of"):
+        resources.get(Store)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"eager": True, "scope": Scope.TOOL_CALL}, "the binding of Clock has eager=True and Scope.TOOL_CALL"),
+        ({"eager": True, "scope": Scope.PROTOTYPE}, "use Scope.SINGLETON"),
+    ],
+)
+def test_eager_and_another_scope_do_not_go_together(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Binding(Clock, lambda _: Clock(), **how)
+
+
+def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_is_bound() -> None:
+    def no_argument() -> Clock:
+        return Clock()
+
+    provider: Any = no_argument
+    with pytest.raises(ValueError, match="the provider of Clock cannot be called with the resources"):
+        Binding(Clock, provider)
+
+
+def test_one_type_is_bound_once_in_a_registry() -> None:
+    with pytest.raises(ValueError, match="Clock is bound twice"):
+        ResourceRegistry.of(Binding(Clock, lambda _: Clock()), Binding(Clock, lambda _: Clock()))
+
+
+# ------------------------------------------------------------------------------------------------------------ scopes
+
+
+def test_a_prototype_is_made_at_each_asking_and_closed_with_its_scope() -> None:
+    closed: list[str] = []
+    context = of(Binding(Clock, lambda _: Clock("clock", closed), scope=Scope.PROTOTYPE))
+    with context:
+        assert context.get(Clock) is not context.get(Clock)
+        with context.for_call() as resources:
+            assert resources.get(Clock) is not resources.get(Clock)
+        assert closed == ["clock"] * 2
+    assert closed == ["clock"] * 4
+
+
+def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> None:
+    closed: list[str] = []
+    seen: list[Clock] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        first, second = context.resources.get(Clock), context.resources.get(Clock)
+        assert (first is second, first.closed) == (True, [])
+        assert context.resources.get(Store) is store[0]
+        seen.append(first)
+        return ToolResult("ok")
+
+    store = [Store("store", closed)]
+    registry = ResourceRegistry.of(
+        Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL), Binding(Store, lambda _: store[0])
+    )
+    adapter = ScriptedAdapter[Any]([call(("probe", {}), ("probe", {})), say("done")])
+    adapter.evaluate(prompt(tool(handler)).bind(resources=registry), session=Session())
+    first, second = seen
+    assert first is not second
+    assert (first.closed, second.closed, closed) == (["thing"], ["thing"], ["store"])
+
+
+def test_a_resource_of_a_call_is_closed_before_the_call_counts_so_that_what_it_writes_then_counts() -> None:
+    class Writer:
+        def __init__(self, session: Session) -> None:
+            self.session = session
+
+        def close(self) -> None:
+            self.session.dispatch("flushed")
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Writer)
+        return ToolResult("ok", success=params.a == 1)
+
+    session = Session()
+    registry = ResourceRegistry.of(Binding(Writer, lambda _: Writer(session), scope=Scope.TOOL_CALL))
+    adapter = ScriptedAdapter[Any]([call(("probe", {"a": 0}), ("probe", {"a": 1})), say("done")])
+    adapter.evaluate(prompt(tool(handler)).bind(resources=registry), session=session)
+    assert session[str].all() == ("flushed",)
+
+
+def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> None:
+    class Interrupted:
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch("dropped")
+        context.resources.get(Interrupted)
+        return ToolResult("ok")
+
+    session = Session()
+    registry = ResourceRegistry.of(Binding(Interrupted, lambda _: Interrupted(), scope=Scope.TOOL_CALL))
+    asked = prompt(tool(handler)).bind(resources=registry)
+    with pytest.raises(KeyboardInterrupt):
+        ScriptedAdapter[Any]([call(("probe", {}))]).evaluate(asked, session=session)
+    assert session[str].all() == ()
+
+
+def test_outside_of_a_call_nothing_lives_for_one() -> None:
+    with (
+        of(Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL)) as resources,
+        pytest.raises(ResourceError, match="asked for outside of a tool call"),
+    ):
+        resources.get(Clock)
+
+
+# ------------------------------------------------------------------------------------------------------ asynchronous
+
+
+class Line:
+    """An asynchronous resource."""
+
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self.name = name
+        self.closed = closed
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+        self.closed.append(self.name)
+
+
+class Pool(Line):
+    """One that stands on a line."""
+
+
+def lines(closed: list[str], **how: Any) -> ResourceContext:
+    async def line(_: object) -> Line:
+        await asyncio.sleep(0)
+        return Line("line", closed)
+
+    async def pool(resources: Any) -> Pool:
+        resources.get(Line)
+        await asyncio.sleep(0)
+        return Pool("pool", closed)
+
+    return of(Binding(Line, line, **how), Binding(Pool, pool, **how), Binding(Clock, lambda _: Clock("clock", closed)))
+
+
+def test_async_providers_run_on_entry_and_their_resources_are_closed_among_the_others_in_reverse_order() -> None:
+    closed: list[str] = []
+    context = lines(closed)
+
+    def use() -> None:
+        assert context.get(Pool) is context.get(Pool)
+        context.get(Clock)
+
+    enter(context, asynchronous=True, inside=use)
+    assert closed == ["clock", "pool", "line"]
+
+
+def test_an_async_resource_that_is_not_owned_stays_open() -> None:
+    closed: list[str] = []
+    enter(lines(closed, owned=False), asynchronous=True)
+    assert closed == []
+
+
+def test_async_context_managers_are_entered_and_told_how_the_block_ended() -> None:
+    seen: list[object] = []
+
+    @asynccontextmanager
+    async def opening() -> AsyncGenerator[str]:
+        try:
+            yield "entered"
+        except KeyError as error:
+            seen.append(type(error))
+            raise
+
+    async def provider(_: object) -> Any:
+        return opening()
+
+    context = of(Binding(Line, provider))
+
+    def fail() -> None:
+        seen.append(context.get(Line))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        enter(context, asynchronous=True, inside=fail)
+    assert seen == ["entered", KeyError]
+
+
+def test_a_plain_block_does_not_await_and_says_so() -> None:
+    with lines([]) as resources, pytest.raises(ResourceError, match=r"async with prompt\.resources:"):
+        resources.get(Line)
+
+
+def test_a_coroutine_is_no_resource() -> None:
+    async def line() -> Line:
+        return Line("line", [])
+
+    with of(Binding(Line, lambda _: line())) as resources, pytest.raises(ResourceError, match="declare it with `async"):
+        resources.get(Line)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_who_enters_while_async_resources_are_made_waits_for_them(failing: bool) -> None:  # noqa: FBT001 - a case
+    closed: list[str] = []
+    made: list[Line] = []
+
+    async def line(_: object) -> Line:
+        await asyncio.sleep(0)
+        if failing and not made:
+            made.append(Line("failed", closed))
+            raise OSError("first attempt")
+        made.append(Line("line", closed))
+        return made[-1]
+
+    context = of(Binding(Line, line))
+
+    async def use() -> Line:
+        async with context:
+            await asyncio.sleep(0)
+            return context.get(Line)
+
+    async def both() -> tuple[Any, Any]:
+        return await asyncio.gather(use(), use(), return_exceptions=True)
+
+    for _ in range(2):  # in two event loops
+        first, second = asyncio.run(both())
+        assert isinstance(second, Line)
+        assert failing or first is second
+        failing = False
+        assert not context.is_open
+    assert closed == ["line", "line"]
+
+
+def test_a_cancelled_entry_closes_what_it_had_made() -> None:
+    closed: list[str] = []
+
+    async def forever(_: object) -> Pool:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    async def line(_: object) -> Line:
+        return Line("line", closed)
+
+    context = of(Binding(Line, line), Binding(Pool, forever))
+
+    async def cancel() -> None:
+        task = asyncio.create_task(context.__aenter__())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert (closed, context.is_open) == (["line"], False)
+
+
+def test_an_async_resource_that_outlives_its_block_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed: list[str] = []
+    context = lines(closed)
+
+    async def leave_too_early() -> None:
+        async with context:
+            context.__enter__()
+
+    asyncio.run(leave_too_early())
+    context.__exit__(None, None, None)
+    assert (closed, context.is_open) == ([], False)
+    assert "outlived its `async with`" in caplog.text
+
+
+# ----------------------------------------------------------------------------------------------------------- threads
+
+
+def test_threads_that_ask_at_once_are_given_one_and_the_same() -> None:
+    together, made, got = Barrier(16), list[int](), list[Clock]()
+
+    def clock(_: object) -> Clock:
+        made.append(1)
+        return Clock()
+
+    with of(Binding(Clock, clock)) as resources:
+
+        def ask() -> None:
+            together.wait(TIMEOUT)
+            got.append(resources.get(Clock))
+
+        threads = [Thread(target=ask) for _ in range(16)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join(TIMEOUT)
+    assert (len(made), len(got), len(set(map(id, got)))) == (1, 16, 1)
+
+
+def test_closing_may_wait_for_a_thread_that_asks_for_resources() -> None:
+    """The lock is not held while resources are closed, or the two would wait for each other."""
+
+    class Worker:
+        def close(self) -> None:
+            thread = Thread(target=ask)
+            thread.start()
+            thread.join(TIMEOUT)
+            ended.append(not thread.is_alive())
+
+    ended: list[bool] = []
+    refused: list[str] = []
+
+    def ask() -> None:
+        try:
+            context.get(Clock)
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    context = of(Binding(Worker, lambda _: Worker(), eager=True), Binding(Clock, lambda _: Clock()))
+    with context:
+        pass
+    assert (ended, len(refused)) == ([True], 1)
+
+
+# ------------------------------------------------------------------------------------- templates, sections, prompts
+
+
+class Supplying(MarkdownSection[Args]):
+    """A section with a resource of its own."""
+
+    def __init__(self, key: str, registry: ResourceRegistry, **how: Any) -> None:
+        super().__init__(title=key, key=key, template="Text.", **how)
+        self.registry = registry
+
+    def resources(self) -> ResourceRegistry:
+        return self.registry
+
+
+def names(name: str, *kinds: type[Thing]) -> ResourceRegistry:
+    """A registry that gives each of these kinds under one name."""
+
+    def gives(kind: type[Thing]) -> Binding[Any]:
+        return Binding(kind, lambda _: kind(name))
+
+    return ResourceRegistry.of(*map(gives, kinds))
+
+
+def test_what_is_bound_beats_the_sections_of_which_the_later_and_deeper_beat_the_template() -> None:
+    leaf = Supplying("leaf", names("leaf", Index))
+    first = Supplying("first", names("first", Store, Index), children=[leaf])
+    second = Supplying("second", names("second", Thing))
+    template = PromptTemplate(
+        ns="tests", key="merge", sections=[first, second], resources=names("template", Clock, Store, Index, Thing)
+    )
+    asked = template.bind()
+    with asked.resources as resources:
+        assert [resources.get(kind).name for kind in (Clock, Store, Index, Thing)] == [
+            "template",
+            "first",
+            "leaf",
+            "second",
+        ]
+    asked.bind(resources=names("bound", Index)).bind(resources={Clock: Clock("instance")})
+    with asked.resources as resources:
+        assert [resources.get(kind).name for kind in (Clock, Store, Index)] == ["instance", "first", "bound"]
+    with template.bind().resources as resources:
+        assert resources.get(Clock).name == "template"
+
+
+def test_sections_own_mistakes_about_resources_are_found_when_the_template_is_built() -> None:
+    wrong: Any = {Clock: Clock()}
+    with pytest.raises(PromptValidationError, match="resources"):
+        PromptTemplate(ns="tests", key="wrong", sections=[Supplying("wrong", wrong)])
+    with pytest.raises(PromptValidationError, match=r"use ResourceRegistry\.of"):
+        PromptTemplate(ns="tests", key="wrong", resources=wrong)
+
+
+def test_open_resources_cannot_be_bound_anew_and_nothing_else_is_then() -> None:
+    asked = Prompt(
+        PromptTemplate(
+            ns="tests",
+            key="open",
+            sections=[MarkdownSection(title="T", key="t", template="$a", params_type=Args)],
+        )
+    ).bind(Args(1))
+    with asked.resources, pytest.raises(RuntimeError, match="bind them before"):
+        asked.bind(Args(2), resources={Clock: Clock()})
+    assert asked.params[Args] == Args(1)
+
+
+# ------------------------------------------------------------------------------------------------------- evaluations
+
+
+@contextmanager
+def opened(asked: Prompt[Any], closed: list[str]) -> Generator[None]:
+    with asked.resources:
+        yield
+        assert closed == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.resources.get(Clock).name)
+
+    def evaluate(asked: Prompt[Any]) -> None:
+        adapter = ScriptedAdapter[Any]([call(("probe", {})), say("done")])
+        if asynchronous:
+            asyncio.run(adapter.evaluate_async(asked, session=Session()))
+        else:
+            adapter.evaluate(asked, session=Session())
+
+    closed: list[str] = []
+    asked = prompt(tool(handler)).bind(resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("c", closed))))
+    evaluate(asked)
+    assert closed == ["c"]
+    closed.clear()
+    with opened(asked, closed):
+        evaluate(asked)
+        evaluate(asked)
+    assert closed == ["c"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    made: list[Clock] = []
+
+    def clock(_: object) -> Clock:
+        made.append(Clock())
+        return made[-1]
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        assert context.resources.get(Clock).closed == []
+        return ToolResult("ok")
+
+    inner = MarkdownSection(
+        title="More",
+        key="more",
+        template="More.",
+        summary="Little.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="deep")],
+    )
+    outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool(handler)])
+    asked = Prompt(
+        PromptTemplate(
+            ns="tests", key="loop", sections=[outer, inner], resources=ResourceRegistry.of(Binding(Clock, clock))
+        )
+    )
+    script = [
+        call(("probe", {})),
+        call(("read_section", {"section_key": "more"})),
+        call(("probe", {})),
+        say("done"),
+    ]
+    loop = MainLoop(ScriptedAdapter[Any](script, dynamic_tools=False))
+    if asynchronous:
+        execution = asyncio.run(loop.execute_async(asked, session=Session()))
+    else:
+        execution = loop.execute(asked, session=Session())
+    assert execution.restarts == 1
+    assert [one.closed for one in made] == [["thing"]]

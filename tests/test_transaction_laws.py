@@ -1,0 +1,215 @@
+"""L3: a call that fails in whatever way leaves state and resources as they were. L10, for both together."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from support.agents import answers, prompt
+from support.files import OPERATIONS, Do, Tree, filesystem, tree
+from support.programs import (
+    FAILURES,
+    STATE,
+    Cell,
+    ForkableCell,
+    LazyCell,
+    Plain,
+    Program,
+    World,
+    programs,
+    run,
+    session,
+)
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.filesystem import Filesystem
+from weakincentives.prompt import Tool, ToolContext, ToolResult
+from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
+from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import create_snapshot, restore_snapshot
+from weakincentives.testing.scripted import ScriptedAdapter, call, say
+
+ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+
+
+@dataclass(frozen=True)
+class Which:
+    number: int = 0
+
+
+def evaluate(
+    handle: Callable[[int, ToolContext], ToolResult[object]],
+    count: int,
+    at: Session,
+    resources: ResourceRegistry,
+    *,
+    asynchronous: bool,
+    config: InnerLoopConfig,
+) -> object:
+    """The answers to `count` calls in one turn, or the kind of what ended the evaluation."""
+
+    def handler(params: Which, *, context: ToolContext) -> ToolResult[object]:
+        return handle(params.number, context)
+
+    async def handler_async(params: Which, *, context: ToolContext) -> ToolResult[object]:
+        await asyncio.sleep(0)
+        return handle(params.number, context)
+
+    run = Tool[Any, Any](
+        name="run", handler=handler_async if asynchronous else handler, params_type=Which, result_type=object
+    )
+    asked = prompt(run).bind(resources=resources)
+    script = [call(*[("run", Which(number)) for number in range(count)]), say("done")]
+    adapter = ScriptedAdapter[Any](script, config=config)
+    try:
+        if asynchronous:
+            response = asyncio.run(adapter.evaluate_async(asked, session=at))
+        else:
+            response = adapter.evaluate(asked, session=at)
+    except BaseException as error:
+        return type(error)
+    return [(answer.content, answer.success) for answer in answers(response.transcript)]
+
+
+hows = {"asynchronous": st.booleans(), "config": st.sampled_from([InnerLoopConfig(), ISOLATED])}
+
+
+# ---------------------------------------------------------------------------------------------------------------- L3
+
+
+@settings(max_examples=150)
+@given(good=programs([None]), bad=programs([False, *FAILURES]), **hows)
+def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(good: Program, bad: Program, **how: Any) -> None:
+    def after(*calls: Program) -> tuple[object, ...]:
+        world, at = World(), session()
+        evaluate(lambda number, context: run(calls[number], context), len(calls), at, world.registry(), **how)
+        return [at[kind].all() for kind in STATE], world.numbers()
+
+    alone = after(good)
+    both = after(good, bad)
+    # What a reducer makes of published telemetry, and of the calls themselves, is no doing of the handler.
+    assert both == alone
+
+
+@pytest.mark.parametrize("sort", ["memory", "host"])
+@pytest.mark.parametrize("bound", ["lazy", "eager", "instance"])
+def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to_use_them(
+    sort: str, bound: str
+) -> None:
+    @settings(max_examples=25)
+    @given(ending=st.sampled_from([False, *FAILURES]), done=st.lists(OPERATIONS, max_size=6), **hows)
+    def law(ending: Any, done: list[Do], **how: Any) -> None:
+        with filesystem(sort, {"a": b"kept", "b/a": b"kept as well"}) as files:
+            before = tree(files)
+            registry = ResourceRegistry.of(
+                Binding.instance(Filesystem, files)
+                if bound == "instance"
+                else Binding(Filesystem, lambda _: files, eager=bound == "eager", owned=False)
+            )
+
+            def handle(number: int, context: ToolContext) -> ToolResult[object]:
+                for one in done:
+                    one.on(context.resources.get(Filesystem))
+                return run(Program((), ending), context)
+
+            evaluate(handle, 2, Session(), registry, **how)
+            assert tree(files) == before
+
+    law()
+
+
+@pytest.mark.parametrize("sort", ["memory", "host"])
+def test_calls_on_one_filesystem_side_by_side_come_to_what_they_come_to_in_order(sort: str) -> None:
+    step = OPERATIONS | st.sampled_from([Do("list", "."), Do("read", "a"), Do("read", "b/a")])
+    one_call = st.tuples(st.lists(step, max_size=4), st.sampled_from([None, None, None, False, ValueError]))
+
+    @settings(max_examples=40)
+    @given(calls=st.lists(one_call, min_size=2, max_size=3), asynchronous=st.booleans())
+    def law(calls: list[tuple[list[Do], Any]], *, asynchronous: bool) -> None:
+        def after(config: InnerLoopConfig) -> tuple[object, Tree]:
+            with filesystem(sort, {"a": b"1", "b/a": b"2"}) as files:
+
+                def handle(number: int, context: ToolContext) -> ToolResult[object]:
+                    done, ending = calls[number]
+                    seen = [looked(one, context.resources.get(Filesystem)) for one in done]
+                    if isinstance(ending, type):
+                        raise ending(repr(seen))
+                    return ToolResult(repr(seen), success=ending is None)
+
+                registry = ResourceRegistry() | {Filesystem: files}
+                told = evaluate(handle, len(calls), Session(), registry, asynchronous=asynchronous, config=config)
+                return told, tree(files)
+
+        assert after(ISOLATED) == after(InnerLoopConfig())
+
+    law()
+
+
+def looked(one: Do, files: Filesystem) -> object:
+    """What an operation or a look at the files tells."""
+    try:
+        match one.what:
+            case "list":
+                return [found.path for found in files.list(one.path)]
+            case "read":
+                return files.read_bytes(one.path)
+            case _:
+                return one.on(files)
+    except OSError as error:
+        return type(error)
+
+
+# --------------------------------------------------------------------------------------------------------------- L10
+
+
+class StateAndResourcesGoBackTogether(RuleBasedStateMachine):
+    """Appending, first uses, changes, snapshots and ways back, newest first, against plain copies of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world, self.session = World(), Session()
+        self.context = ResourceContext(self.world.registry())
+        self.context.__enter__()
+        self.model: tuple[list[Plain], dict[str, list[int]]] = ([], self.world.numbers())
+        self.taken: list[tuple[Any, tuple[list[Plain], dict[str, list[int]]]]] = []
+
+    def copied(self) -> tuple[list[Plain], dict[str, list[int]]]:
+        state, numbers = self.model
+        return list(state), {name: list(held) for name, held in numbers.items()}
+
+    @rule(number=st.integers(0, 9))
+    def append(self, number: int) -> None:
+        self.session.dispatch(Plain(number))
+        self.model[0].append(Plain(number))
+
+    @rule(kind=st.sampled_from([Cell, ForkableCell, LazyCell]), number=st.integers(0, 9))
+    def change(self, kind: type[Cell], number: int) -> None:
+        self.context.get(kind).add(number)
+        self.model[1][kind.__name__].append(number)
+
+    @rule()
+    def snapshot(self) -> None:
+        self.taken.append((create_snapshot(self.session, self.context), self.copied()))
+
+    @precondition(lambda self: bool(self.taken))
+    @rule(back=st.integers(0, 3))
+    def restore(self, back: int) -> None:
+        del self.taken[max(1, len(self.taken) - back) :]
+        captured, self.model = self.taken[-1]
+        restore_snapshot(captured)
+        self.model = self.copied()
+
+    @invariant()
+    def everything_is_as_it_should_be(self) -> None:
+        assert (list(self.session[Plain].all()), self.world.numbers()) == self.model
+
+    def teardown(self) -> None:
+        self.context.__exit__(None, None, None)
+
+
+TestStateAndResourcesGoBackTogether = StateAndResourcesGoBackTogether.TestCase
+TestStateAndResourcesGoBackTogether.settings = settings(max_examples=40, stateful_step_count=25)

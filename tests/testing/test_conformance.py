@@ -1,0 +1,349 @@
+"""The conformance suite over the adapters of this library, and over adapters that are wrong on purpose."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.harnesses import HttpHarness, sent_by_chat, sent_by_responses
+from support.scripted_server import ScriptedServer
+from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
+from weakincentives.adapters.inner_loop import ProviderRequest
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.streaming import TextDelta
+from weakincentives.adapters.transcript import (
+    AssistantMessage,
+    Message,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
+from weakincentives.limits import Spent, TokenUsage
+from weakincentives.prompt import VisibilityExpansionRequired
+from weakincentives.runtime.events import ToolInvoked, ToolsInjected
+from weakincentives.testing import ScriptedAdapter
+from weakincentives.testing.conformance import ConformanceError, Harness, ScriptedHarness, check, run, scenarios
+from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
+
+# Any below: prompts of every output.
+
+
+def openai(api: Any) -> HttpHarness:
+    def make(server: ScriptedServer, **given: Any) -> OpenAIAdapter[Any]:
+        return OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **given)
+
+    return HttpHarness(make, sent_by_chat if api == "chat" else sent_by_responses, ~Can(0))
+
+
+HARNESSES: dict[str, Harness] = {
+    "scripted": ScriptedHarness(),
+    "scripted, starting again": ScriptedHarness(inject=False),
+    "chat": openai("chat"),
+    "responses": openai("responses"),
+}
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+@pytest.mark.parametrize(
+    ("harness", "scenario"),
+    [
+        pytest.param(harness, scenario, id=f"{name}: {scenario}")
+        for name, harness in HARNESSES.items()
+        for scenario in scenarios(harness)
+    ],
+)
+def test_an_adapter_does_as_the_scenario_says(harness: Harness, scenario: Scenario) -> None:
+    # L8 among others: the final state is that of injection and of a new start, sync, async and streamed.
+    check(scenario, harness)
+
+
+def test_no_scenario_is_left_out_but_those_that_a_new_start_cannot_have() -> None:
+    assert len(SCENARIOS) == len(BY_NAME) > 80
+    left_out = {
+        name: [one.name for one in SCENARIOS if one not in scenarios(harness)] for name, harness in HARNESSES.items()
+    }
+    assert left_out.pop("scripted, starting again") == ["twice in one turn", "too early"]
+    assert left_out == {"scripted": [], "chat": [], "responses": []}
+
+
+# --- Wrong adapters
+
+
+class Sends(ScriptedAdapter[Any]):
+    """Sends the model something else than the conversation."""
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        return super().ask(replace(request, transcript=self.altered(list(request.transcript))))
+
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return transcript
+
+
+class Hears(ScriptedAdapter[Any]):
+    """Reads something else than the model said."""
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        return self.altered(super().ask(request))
+
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        return said
+
+
+class DropsAnAnswer(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        last = max((n for n, one in enumerate(transcript) if isinstance(one, ToolMessage)), default=None)
+        return transcript if last is None else [*transcript[:last], *transcript[last + 1 :]]
+
+
+class MixesUpAnswers(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        ids = [one.call_id for one in transcript if isinstance(one, ToolMessage)]
+        return [replace(one, call_id=ids.pop()) if isinstance(one, ToolMessage) else one for one in transcript]
+
+
+class CutsLongAnswers(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [replace(o, content=o.content[:9999]) if isinstance(o, ToolMessage) else o for o in transcript]
+
+
+class LosesToolsAfterInjection(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [one for one in transcript if not isinstance(one, ToolsAdded)]
+
+
+class InjectsTwice(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [one for one in transcript for _ in range(2 if isinstance(one, ToolsAdded) else 1)]
+
+
+class KeepsClosedTools(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [one for one in transcript if not isinstance(one, ToolsRemoved)]
+
+
+class RepeatsThePrompt(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [*transcript, transcript[0]] if len(transcript) > 1 else transcript
+
+
+class KeepsRepairsToItself(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [one for n, one in enumerate(transcript) if n == 0 or not isinstance(one, UserMessage)]
+
+
+class HearsOneCallATurn(Hears):
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        return replace(said, tool_calls=said.tool_calls[:1])
+
+
+class HearsCallsBackwards(Hears):
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        return replace(said, tool_calls=said.tool_calls[::-1])
+
+
+class ParsesLoosely(Hears):
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        calls = [replace(c, arguments=c.arguments if c.arguments[-1:] == "}" else "{}") for c in said.tool_calls]
+        return replace(said, tool_calls=tuple(calls))
+
+
+class SpeaksAsciiAlone(Hears):
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        return replace(said, text=said.text.encode("ascii", "replace").decode())
+
+
+class CountsCachedTokensTwice(Hears):
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        return replace(said, usage=said.usage + TokenUsage(said.usage.cached_tokens))
+
+
+class TakesAnyEnding(Hears):
+    def altered(self, said: AssistantMessage) -> AssistantMessage:
+        return replace(said, finish="tool_calls" if said.tool_calls else "stop")
+
+
+class HasOneFaultForAll(ScriptedAdapter[Any]):
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        try:
+            return super().ask(request)
+        except PromptEvaluationError as error:
+            raise PromptEvaluationError(error.message, phase="request", code="client_error") from error
+
+
+class AnswersItsOwnFaults(ScriptedAdapter[Any]):
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        try:
+            return super().ask(request)
+        except PromptEvaluationError as error:
+            return AssistantMessage(text=str(error))
+
+
+class Evaluates(ScriptedAdapter[Any]):
+    """Makes something else of what it is given."""
+
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **given)
+
+
+class IgnoresTheDeadline(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt.prompt.render(session=given["session"]), **{**given, "deadline": None})
+
+
+class IgnoresTheBudget(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **{**given, "budget": None})
+
+
+class IgnoresTheBudgetWhenAsync(ScriptedAdapter[Any]):
+    async def evaluate_async(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        given["budget"] = None
+        return await super().evaluate_async(prompt, **given)
+
+
+class StartsEachBudgetAnew(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        try:
+            return super().evaluate(prompt, **given)
+        except VisibilityExpansionRequired as signal:
+            signal.spent = Spent()
+            raise
+
+
+class SwallowsTheNewStart(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        try:
+            return super().evaluate(prompt, **given)
+        except VisibilityExpansionRequired as signal:
+            return PromptResponse(prompt_name="", text=str(signal), output=None, usage=signal.spent.usage, turns=1)
+
+
+class LosesTheOutput(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return replace(super().evaluate(prompt, **given), output=None)
+
+
+class CountsTheLastTurnAlone(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        response = super().evaluate(prompt, **given)
+        *_, last = [one for one in response.transcript if isinstance(one, AssistantMessage)]
+        return replace(response, usage=last.usage)
+
+
+class Unrestored:
+    """A session that is never put back, and whose bus loses events."""
+
+    def __init__(self, session: Any, *lost: type, restores: bool = True) -> None:
+        self._session = session
+        self._lost = lost
+        self._restores = restores
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def __getitem__(self, kind: type) -> Any:
+        return self._session[kind]
+
+    def restore(self, snapshot: Any) -> None:
+        if self._restores:
+            self._session.restore(snapshot)
+
+    @property
+    def bus(self) -> "Unrestored":
+        return self
+
+    def publish(self, event: object) -> None:
+        if not isinstance(event, self._lost):
+            self._session.bus.publish(event)
+
+
+class DoesNotRollBack(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], restores=False)})
+
+
+class ForgetsToolEvents(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], ToolInvoked)})
+
+
+class ForgetsInjectionEvents(Evaluates):
+    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], ToolsInjected)})
+
+
+class StreamsTwice(ScriptedAdapter[Any]):
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        for piece in super().ask_stream(request):
+            yield piece
+            if isinstance(piece, TextDelta):
+                yield piece
+
+
+class EndsWithoutAnEnd(ScriptedAdapter[Any]):
+    def stream(self, prompt: Any, /, **given: Any) -> Any:
+        return list(super().stream(prompt, **given))[:-1]
+
+
+class AsksOnceMore(ScriptedAdapter[Any]):
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        try:
+            return super().ask(request)
+        except PromptEvaluationError:
+            return super().ask(request)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "inject", "name", "told"),
+    [
+        (DropsAnAnswer, True, "one call", "answer to call_1_1: None"),
+        (MixesUpAnswers, True, "one call sees what another wrote", "answer to call_1_1: 'notes: a'"),
+        (CutsLongAnswers, True, "a long answer", "answer to call_2_1"),
+        (LosesToolsAfterInjection, True, "a section with tools", "tools of the last request"),
+        (InjectsTwice, True, "a section with tools", "tools of the last request"),
+        (KeepsClosedTools, True, "closing", "tools of the last request"),
+        (RepeatsThePrompt, True, "one call", "texts of request 2"),
+        (KeepsRepairsToItself, True, "a repaired object", "texts of request 2"),
+        (HearsOneCallATurn, True, "three calls of one turn", "notes: 'a' instead of 'a b c'"),
+        (HearsCallsBackwards, True, "three calls of one turn", "notes: 'c b a' instead of 'a b c'"),
+        (ParsesLoosely, True, "broken JSON", "answers"),
+        (SpeaksAsciiAlone, True, "text of all scripts", "text"),
+        (CountsCachedTokensTwice, True, "cached tokens", "usage"),
+        (TakesAnyEnding, True, "a turn that was cut off", "no reply for request 2"),
+        (HasOneFaultForAll, True, "a failure: quota 429", "error: 'request/client_error'"),
+        (AnswersItsOwnFaults, True, "a failure at once", "error: '' instead of"),
+        (IgnoresTheDeadline, True, "a tool outlasts the deadline", "no reply for request 2"),
+        (IgnoresTheBudget, True, "a tool outlasts the budget", "no reply for request 2"),
+        (AsksOnceMore, True, "a failure at once", "no reply for request 2"),
+        (StartsEachBudgetAnew, False, "a section with tools", "usage"),
+        (SwallowsTheNewStart, False, "a section with tools", "notes: '' instead of 'a b'"),
+        (LosesTheOutput, True, "an object", "output: None instead of"),
+        (CountsTheLastTurnAlone, True, "one call", "usage"),
+        (DoesNotRollBack, True, "a tool raises", "notes: 'a' instead of ''"),
+        (ForgetsToolEvents, True, "one call", "events: 'RCCX' instead of 'RCTCX'"),
+        (ForgetsInjectionEvents, True, "a section with tools", "events: 'RCTCTCTCX' instead of 'RCTICTCTCX'"),
+        (StreamsTwice, True, "an answer without a call", "the stream's pieces"),
+        (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
+    ],
+)
+def test_a_wrong_adapter_is_found_out(wrong: Any, inject: Any, name: str, told: str) -> None:
+    with pytest.raises(ConformanceError) as caught:
+        check(BY_NAME[name], ScriptedHarness(wrong, inject=inject))
+    assert told in str(caught.value)
+
+
+def test_an_adapter_that_is_wrong_in_one_way_only_is_found_out_in_that_way() -> None:
+    scenario, harness = BY_NAME["tool calls"], ScriptedHarness(IgnoresTheBudgetWhenAsync)
+    check(scenario, harness, "execute", "evaluate")
+    with pytest.raises(ConformanceError, match="tool calls, by evaluate_async:\n  the script has no reply"):
+        check(scenario, harness, "evaluate_async")
+
+
+def test_a_run_can_be_looked_at_by_itself() -> None:
+    seen = run(BY_NAME["a section with tools"], ScriptedHarness(inject=False), "execute_async")
+    assert (seen.text, seen.notes, seen.opened) == ("done", "a b", "more more.side")
+    assert seen.events == "RCTVRCTCTCX"
+    assert [len(one.tools) for one in seen.sent] == [6, 8, 8, 8]
+    assert seen.answers[0].startswith("Visibility expansion required for sections: more")
