@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from threading import Barrier, Event, Thread
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 from support.agents import Args, Note
 from support.programs import Cell
 from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.filesystem import Filesystem, HostFilesystem
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult, WorkspaceSection
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.main_loop import MainLoop
@@ -141,6 +144,24 @@ def test_many_tasks_of_one_event_loop_use_one_template_at_once() -> None:
         return await asyncio.gather(*map(one, range(THREADS)))
 
     assert asyncio.run(all_of_them()) == [f"You are agent {number}." for number in range(THREADS)]
+
+
+def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_path: Path) -> None:
+    def write(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text(str(params.a), "by one of them")
+        return ToolResult("", success=params.a % 3 != 0)
+
+    section = WorkspaceSection(
+        filesystem=lambda: HostFilesystem(tmp_path), tools=[Tool[Args, object](name="write", handler=write)]
+    )
+    template: PromptTemplate[Any] = PromptTemplate(ns="tests", key="folder", sections=[section])
+
+    def run(number: int) -> None:
+        calls = [("write", {"a": a}) for a in range(number * 9, number * 9 + 9)]
+        ScriptedAdapter[Any]([call(*calls), say("done")]).evaluate(template.bind(), session=Session())
+
+    at_once(*[partial(run, number) for number in range(THREADS)])
+    assert {int(path.name) for path in tmp_path.iterdir()} == {a for a in range(THREADS * 9) if a % 3}
 
 
 def test_agents_that_share_a_session_lose_no_event_of_it() -> None:

@@ -476,6 +476,37 @@ def test_async_context_managers_are_entered_and_told_how_the_block_ended() -> No
     assert seen == ["entered", KeyError]
 
 
+class Closing:
+    """It has a `close`, as a plain resource has, and no `aclose`."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> object:
+        self.closed = True
+        return None
+
+
+class ClosingLater(Closing):
+    def close(self) -> object:
+        async def later() -> None:
+            await asyncio.sleep(0)
+            self.closed = True
+
+        return later()
+
+
+@pytest.mark.parametrize("kind", [Closing, ClosingLater])
+def test_what_an_async_provider_gave_is_closed_by_its_close_when_there_is_nothing_else(kind: type[Closing]) -> None:
+    given = kind()
+
+    async def provider(_: object) -> Closing:
+        return given
+
+    enter(of(Binding(Closing, provider)), asynchronous=True)
+    assert given.closed
+
+
 def test_a_plain_block_does_not_await_and_says_so() -> None:
     with lines([]) as resources, pytest.raises(ResourceError, match=r"async with prompt\.resources:"):
         resources.get(Line)

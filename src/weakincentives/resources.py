@@ -64,8 +64,9 @@ class Binding[T]:
 
     A provider may ask for further resources. What it makes is closed when its scope ends: by its `close()`, or, without
     one, as a context manager, which was entered when it was made. An `async def` provider makes a singleton when the
-    context is entered by `async with`; it is closed by `aclose()` or as an asynchronous context manager. `eager`
-    singletons are made on entry, the others when they are first asked for. What is not `owned` is never closed.
+    context is entered by `async with`; it is closed by `aclose()`, as an asynchronous context manager, or by `close()`,
+    which may be `async`. `eager` singletons are made on entry, the others when they are first asked for. What is not
+    `owned` is never closed.
     Raises `ValueError` for an eager or asynchronous binding of another scope, and for a provider that cannot be called
     with one argument.
     """
@@ -362,6 +363,8 @@ class ResourceContext:
             elif hasattr(value, "__aenter__") and hasattr(value, "__aexit__"):
                 leave = _logging_async(kind, value.__aexit__)
                 value = await value.__aenter__()
+            elif callable(plain := getattr(value, "close", None)):
+                leave = _logging_async(kind, lambda *_: plain())  # pyright: ignore[reportUnknownLambdaType] - unused
         self._living.add(_Made(kind, value, leave, asynchronous=True, undoable=isinstance(value, Snapshotable)))
 
 
@@ -560,7 +563,9 @@ def _logging(kind: _Kind, leave: _Leave) -> _Leave:
 def _logging_async(kind: _Kind, leave: _Leave) -> _Leave:
     async def leaving(*reason: Any) -> bool:
         try:
-            await leave(*reason)
+            left = leave(*reason)
+            if inspect.isawaitable(left):
+                await left
         except Exception:
             _report("Closing a resource failed", kind)
         return False

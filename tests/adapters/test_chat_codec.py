@@ -226,7 +226,7 @@ def test_an_empty_answer_has_content_all_the_same() -> None:
 )
 def test_what_is_no_reply_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
-        decoded(codec(), value, "openai")
+        decoded(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "malformed", "openai")
 
 

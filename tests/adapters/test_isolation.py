@@ -286,6 +286,7 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "a subscription": lambda context: context.event_bus.subscribe(Note, print) and "subscribed",
     "a reducer": lambda context: context.session[Note].register(int, lambda view, event: None),
     "installing": lambda context: context.session.parse_snapshot('{"version":1,"slices":{}}').slices,
+    "the content of a snapshot": lambda context: context.session.snapshot().to_json(),
     "a transaction over all": lambda context: len(list(context.prompt.resources)),
     "what has no fork": lambda context: context.resources.get(Cell).read(),
     "what the prompt holds": lambda context: context.prompt.resources.get(Cell).read(),
@@ -323,6 +324,21 @@ def test_a_predicate_that_looks_at_the_values_has_read_them() -> None:
 
     counting, ran = counted(handler)
     assert twice(counting, Session()) == ["0", "1"]
+    assert sorted(ran) == ["call_1", "call_2", "call_2"]
+
+
+def test_a_predicate_is_asked_no_more_when_the_call_is_over() -> None:
+    def handler(context: ToolContext) -> object:
+        unwanted = "a"
+        context.session[Note].clear(lambda note: note.text == unwanted)
+        unwanted = "b"
+        return None
+
+    at = Session()
+    at[Note].seed(Note("a"), Note("b"))
+    counting, ran = counted(handler)
+    twice(counting, at)
+    assert at[Note].all() == (Note("b"),)
     assert sorted(ran) == ["call_1", "call_2", "call_2"]
 
 

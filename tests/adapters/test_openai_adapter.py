@@ -277,6 +277,12 @@ def test_an_unknown_api_is_refused() -> None:
         OpenAIAdapter("m", api=wrong)
 
 
+def test_an_unknown_way_to_ask_for_typed_output_is_refused() -> None:
+    wrong: Any = "json"
+    with pytest.raises(ValueError, match="use 'native' or 'prompted'"):
+        OpenAIAdapter("m", structured_output=wrong)
+
+
 def test_a_given_client_is_used_as_it_is() -> None:
     with ScriptedServer(Say("sync"), Say("async")) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key="its-own", max_retries=0)

@@ -203,7 +203,7 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
 @pytest.mark.parametrize("value", [None, [], {}, "text", {"output": None}, {"output": {}}, {"choices": []}], ids=repr)
 def test_what_is_no_reply_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
-        decoded(codec(), value, "openai")
+        decoded(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "malformed", "openai")
 
 

@@ -81,6 +81,24 @@ def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
     assert "New first line.\nSecond line.\nThird line, changed.\n" in text
 
 
+def test_a_conflict_is_settled_by_an_edit(wink: Wink) -> None:
+    edit(wink, "body:refunds", "At once.")
+    change(wink.folder, "Within 30 days. ", "Within 14 days. ")
+    assert wink("overrides", "rebase", "shop:template").returncode == 1
+    arguments = ("overrides", "edit", "shop:template", "body:refunds")
+    assert wink(*arguments, EDITOR="grep -q 'At once.'", VISUAL="").returncode == 0
+    assert wink("overrides", "check", "shop:template").returncode == 1
+    assert edit(wink, "body:refunds", "Within 14 days. " * 20).returncode == 0
+    assert wink("overrides", "check", "shop:template").stdout == "1 texts apply, 0 do not.\n"
+
+
+def test_a_run_says_which_texts_did_not_apply(wink: Wink) -> None:
+    edit(wink, "body:refunds", "At once.")
+    change(wink.folder, "Within 30 days. ", "Within 14 days. ")
+    done = wink("run", "shop:template", "--set", "text=hi", "--tag", "latest", "--adapter", "shop:scripted")
+    assert "overrides that do not apply: body refunds" in done.stderr.splitlines()
+
+
 def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink) -> None:
     change(
         wink.folder,
@@ -112,6 +130,20 @@ def test_the_editor_is_the_users_own(wink: Wink) -> None:
     failed = wink(*arguments, EDITOR="false", VISUAL="")
     assert (failed.returncode, failed.stderr) == (2, "wink: 'false' exited with 1; nothing was changed\n")
     assert wink(*arguments, EDITOR="", VISUAL="").stderr.startswith("wink: no editor is known; set EDITOR")
+    assert wink(*arguments, EDITOR='vi "', VISUAL="").stderr == "wink: editor 'vi \"': No closing quotation\n"
+
+
+def test_a_text_that_the_editor_leaves_alone_is_not_stored(wink: Wink) -> None:
+    change(wink.folder, "Third line.", "Third line.\\n")
+    assert wink("overrides", "edit", "shop:template", "body:task", EDITOR="true", VISUAL="").returncode == 0
+    assert wink("overrides", "list").stdout == ""
+
+
+def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> None:
+    (wink.folder / "text").write_bytes(b"\xff")
+    done = wink("overrides", "edit", "shop:template", "body:task", "--file", "text")
+    assert (done.returncode, done.stderr[:32]) == (2, "wink: text is no text in UTF-8: ")
+    assert wink("overrides", "list").stdout == ""
 
 
 @pytest.mark.parametrize(

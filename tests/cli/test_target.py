@@ -30,6 +30,12 @@ class Filter:
     limit: int = 1
 
 
+class Other:
+    @dataclass(frozen=True)
+    class Question:
+        reason: str
+
+
 template = PromptTemplate(
     ns="n",
     key="k",
@@ -50,6 +56,10 @@ def factory() -> Prompt[None]:
 
 def failing() -> Prompt[None]:
     raise OSError("no file")
+
+
+def leaving() -> Prompt[None]:
+    raise SystemExit(3)
 
 
 def name(attribute: str) -> str:
@@ -77,6 +87,8 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
         (name("number"), "is int; name a PromptTemplate"),
         (name("failing"), "OSError: no file"),
         (name("params.nothing"), "there is no 'nothing'"),
+        (name("template.nothing"), "there is no 'nothing'"),
+        (name("leaving"), "SystemExit: 3"),
     ],
 )
 def test_a_target_that_is_none_is_a_mistake_with_a_remedy(target: str, says: str) -> None:
@@ -87,12 +99,15 @@ def test_a_target_that_is_none_is_a_mistake_with_a_remedy(target: str, says: str
 def test_a_module_that_fails_to_import_is_told_apart_from_one_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "wink_failing.py").write_text("import no_such_thing")
     (tmp_path / "wink_broken.py").write_text("1 / 0")
+    (tmp_path / "wink_leaving.py").write_text("raise SystemExit(3)")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         with pytest.raises(Mistake, match="importing 'wink_failing' failed: No module named 'no_such_thing'"):
             loaded("wink_failing:x", "prompt")
         with pytest.raises(Mistake, match="importing 'wink_broken' failed: ZeroDivisionError"):
             loaded("wink_broken:x", "prompt")
+        with pytest.raises(Mistake, match="importing 'wink_leaving' failed: SystemExit: 3"):
+            loaded("wink_leaving:x", "prompt")
 
 
 @pytest.mark.parametrize(
@@ -124,8 +139,8 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
     ("setting", "says"),
     [
         ("text", "write Type.field=value"),
-        ("limit=3", "2 params types have a field 'limit'"),
-        ("nothing=3", "0 params types have a field 'nothing'"),
+        ("limit=3", "Filter and Question have a field 'limit'; write Type.limit="),
+        ("nothing=3", "no params type has a field 'nothing'; there are limit, since, tags, text"),
         ("Nothing.x=3", "no params type 'Nothing'; it has Filter, Question"),
     ],
 )
@@ -175,6 +190,29 @@ def test_a_file_that_holds_no_params_is_named(tmp_path: Path, suffix: str, text:
     file = tmp_path / f"params{suffix}"
     file.write_text(text)
     with pytest.raises(Mistake, match=f"params{suffix}.*(?:{says})"):
+        params(file=file)
+
+
+def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
+    both = PromptTemplate(
+        ns="n",
+        key="two",
+        sections=[
+            MarkdownSection[Question](title="One", template="$text"),
+            MarkdownSection[Other.Question](title="Other", template="$reason"),
+        ],
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "both", both)
+        found = bound_prompt(name("both"), None, [f"{__name__}.Question.text=a", "reason=b"])
+        assert found.render().text == "## 1. One\n\na\n\n## 2. Other\n\nb"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"params{suffix}"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(Mistake, match=f"params{suffix} is no text in UTF-8"):
         params(file=file)
 
 

@@ -123,13 +123,22 @@ def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> No
     assert all(len(line[:15].strip()) == 12 for line in shown.stdout.splitlines())
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_log_that_the_disk_refuses_does_not_lose_the_answer(shop: Path) -> None:
+    done = process(shop, *RUN[:-1], "/dev/full")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["output"] == {"text": "Paid [bold]back[/]."}
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "wink: /dev/full is cut off: [Errno 28] No space left on device"
+
+
 def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wink) -> None:
     assert wink(*RUN).returncode == 0
     log = shop / "run.jsonl"
-    log.write_text(log.read_text().replace("Paid", "\u20ac \\ud800"))
+    log.write_text(log.read_text().replace("Paid", "\u20ac \\ud800 \\u001b[2J"))
     done = process(shop, "show", "run.jsonl", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
-    assert "ok: ? ? back." in done.stdout
+    assert "ok: ? ? ?[2J back." in done.stdout
 
 
 def test_advise_adds_up_logs(wink: Wink) -> None:
@@ -216,6 +225,7 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
         (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
         (["show", "other.jsonl"], "other.jsonl: an event lacks what wink writes"),
         (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
+        (["advise", "good.jsonl", "lacking.jsonl"], "lacking.jsonl: an event lacks what wink writes"),
         (["advise", "binary.jsonl"], "binary.jsonl: "),
     ],
 )
@@ -224,6 +234,8 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
 ) -> None:
     (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
     (shop / "other.jsonl").write_text('{"event": "ProviderCalled"}\n')
+    (shop / "good.jsonl").write_text('{"event": "Event"}\n')
+    (shop / "lacking.jsonl").write_text('{"event": "PromptRendered", "ns": "n", "key": "k", "sections": []}\n')
     (shop / "binary.jsonl").write_bytes(b"\xff\xfe")
     done = wink(*arguments)
     assert done.returncode == 2, done.stderr

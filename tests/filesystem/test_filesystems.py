@@ -137,7 +137,11 @@ def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
         (FileExistsError, "'README.md'", lambda: files.mkdir("README.md")),
         (FileExistsError, "'src'", lambda: files.rename("README.md", "src")),
         (FileExistsError, "'README.md'", lambda: files.rename("src", "README.md")),
-        (FileExistsError, "'src/a/x'", lambda: files.rename("src", "src/a/x")),
+        (
+            FileExistsError,
+            "'src/a/x' is in 'src', which cannot move into itself",
+            lambda: files.rename("src", "src/a/x"),
+        ),
         (PermissionError, "the root", lambda: files.delete(".", recursive=True)),
         (PermissionError, "the root", lambda: files.rename(".", "x")),
         (PermissionError, "the root", lambda: files.rename("src", ".")),

@@ -116,6 +116,12 @@ def test_an_example_that_calls_a_closed_tool_is_found() -> None:
     assert found(template(examples, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "examples")]
 
 
+def test_a_description_that_names_a_closed_tool_is_found() -> None:
+    look = Tool[Order, object](name="look", description="After `refund` only.", params_type=Order)
+    task = MarkdownSection(title="Task", template="Help.", tools=[look])
+    assert found(template(task, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "task")]
+
+
 @pytest.mark.parametrize("text", ["refund", "``refund``", "`Refund`", "`refund now`", "`other`"])
 def test_only_a_name_in_backticks_is_the_name_of_a_tool(text: str) -> None:
     assert found(template(MarkdownSection(title="Task", template=text), closed("R", tools=[tool("refund")]))) == []
@@ -225,8 +231,9 @@ def test_bound_params_decide_the_conditions() -> None:
 
 def test_a_condition_that_needs_real_params_is_said_to() -> None:
     gated = MarkdownSection[Count](title="Many", template="x", enabled=lambda params: params.value > 1)
-    (finding,) = analyze(template(gated)).findings
-    assert (finding.code, finding.severity) == ("params-missing", "note")
+    report = analyze(template(gated))
+    (finding,) = report.findings
+    assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
     assert finding.remedy == "analyze a prompt that has a Count bound"
 
 

@@ -364,6 +364,14 @@ def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path:
         assert caught.value.section_path == ("workspace",)
 
 
+def test_mounts_that_make_no_tree_are_told_to_the_author_too(tmp_path: Path) -> None:
+    folder(tmp_path, {"a": "12345"})
+    mounts = [HostMount(tmp_path), HostMount(tmp_path, mount_path="a")]
+    prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=mounts)])
+    with prompt.resources, pytest.raises(PromptValidationError, match=r"one tree: 'a/a' is or leads through a file"):
+        prompt.resources.get(Filesystem)
+
+
 def test_a_large_file_within_its_bound_can_be_read_again(tmp_path: Path) -> None:
     folder(tmp_path, {"large": b"x" * 10_000_001})
     with at_work(WorkspaceSection(mounts=[HostMount(tmp_path, max_bytes=10_000_001)])) as agent:

@@ -144,7 +144,7 @@ def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
     assert "sections" not in event_record(event)
 
 
-@pytest.mark.parametrize("line", ["", '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"])
+@pytest.mark.parametrize("line", ["", "[" * 100_000, '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"])
 def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
     with pytest.raises(ValueError, match="line 2 is no event"):

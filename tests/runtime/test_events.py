@@ -2,6 +2,8 @@
 
 import logging
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass, replace
@@ -183,6 +185,21 @@ def test_an_event_has_an_id_of_its_own_and_an_aware_time(event: Event) -> None:
 
 def test_no_two_events_share_an_id() -> None:
     assert len({VisibilityExpanded(section_keys=(), reason="").event_id for _ in range(100)}) == 100
+
+
+def test_a_forked_process_counts_anew() -> None:
+    source = """
+import os
+from weakincentives.runtime.events import Event
+first = Event().event_id
+inlet, outlet = os.pipe()
+if os.fork() == 0:
+    os.write(outlet, Event().event_id.encode())
+    os._exit(0)
+os.wait()
+print(len({first, Event().event_id, os.read(inlet, 100).decode()}))
+"""
+    assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "3\n"
 
 
 def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch_seconds() -> None:

@@ -136,6 +136,12 @@ def test_runs_add_up() -> None:
     assert (twice.requests, twice.sent, twice.opened) == (2 * once.requests, 2 * once.sent, 2 * once.opened)
 
 
+def test_runs_of_several_sessions_may_overlap() -> None:
+    one, other = run(shop(), READ, PAY, say("Done.")), run(shop(), PAY, READ, READ, PAY, PAY, say("Done."))
+    overlapping = [record for pair in zip(one, other, strict=False) for record in pair] + other[len(one) :]
+    assert ledger(overlapping) == ledger([*one, *other])
+
+
 def test_a_run_that_was_cut_off_counts_as_far_as_it_went() -> None:
     records = run(shop(), READ, PAY, say("Done."))
     assert costs(records[:2] + records)["task"].requests == 4

@@ -250,3 +250,18 @@ def test_what_was_appended_is_told_without_what_was_there() -> None:
 def test_changes_of_an_unknown_type_are_refused() -> None:
     with pytest.raises(SerdeError, match="no type of that name is known here; give it in types="):
         list(parse_changes({"added": {"os:system": ["x"]}}, [int]))
+
+
+def test_two_types_of_one_name_are_refused_before_one_is_lost() -> None:
+    def local() -> type[Any]:
+        @dataclass(frozen=True)
+        class Local:
+            n: int
+
+        return Local
+
+    session = Session()
+    for of in (local(), local()):
+        session.dispatch(of(1))
+    with pytest.raises(SerdeError, match="Local: two types have this name; rename one"):
+        session.snapshot().to_json()

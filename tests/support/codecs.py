@@ -40,7 +40,7 @@ class Talk:
 
     def hear(self, reply: object) -> AssistantMessage:
         """Takes a reply into the conversation; the wire's own objects are not touched."""
-        answer = decoded(self.codec, deepcopy(reply), "openai")
+        answer = decoded(self.codec, deepcopy(reply))
         self.transcript.append(answer)
         return answer
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory, mkdtemp
 from threading import get_ident
 from typing import Any
@@ -323,3 +324,4 @@ def postgres_server() -> Generator[Postgres]:
         yield server
     finally:
         server.stop()
+        rmtree(folder, ignore_errors=True)

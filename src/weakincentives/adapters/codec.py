@@ -1,15 +1,23 @@
-"""What codecs are and share: writing a transcript piece by piece, and reading a reply without trusting its shape."""
+"""What codecs are and share: writing a transcript piece by piece, reading a reply without trusting its shape.
 
+And the conversation that goes by way of one: what asking is like, whichever SDK sends the requests.
+"""
+
+import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, assert_never
 
-from ..limits import TokenUsage
+from ..limits import Deadline, TokenUsage
 from ..serde import Json
+from .core import Conversation, LoopAdapter
 from .errors import PromptEvaluationError
+from .faults import deadline_fault
 from .inner_loop import ProviderRequest
+from .streaming import TextDelta
 from .tool_spec import OutputSpec, ToolSpec
 from .transcript import (
     AssistantMessage,
@@ -24,6 +32,7 @@ from .transcript import (
 __all__ = [
     "Assembly",
     "Codec",
+    "CodecConversation",
     "CodecOptions",
     "call_of",
     "decoded",
@@ -54,6 +63,10 @@ class CodecOptions:
     structured_output: Literal["native", "prompted"] = "native"
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.structured_output not in ("native", "prompted"):
+            raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
 
 
 class Assembly(Protocol):
@@ -153,20 +166,114 @@ class Codec(ABC):
         return f"{content}\n\n{output_instructions(request.output)}"
 
 
+class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an adapter for prompts of every output
+    """One conversation by way of a codec; a subclass sends the requests and says what it means when that fails.
+
+    `left` are the seconds until the deadline, `None` without one.
+    """
+
+    def __init__(self, adapter: Adapter, codec: Codec) -> None:
+        self.adapter = adapter
+        self.codec = codec
+
+    @abstractmethod
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: JSON, or the SDK's own stream
+        """The reply to a request as plain JSON values, or its pieces for `assembly`, to iterate over."""
+
+    @abstractmethod
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: as above
+        """As `send`, without blocking the event loop."""
+
+    def end(self, events: Any) -> None:
+        """Ends a stream, read to its end or not."""
+        events.close()
+
+    async def end_async(self, events: Any) -> None:
+        """As `end`, without blocking the event loop."""
+        await events.close()
+
+    def assembly(self) -> Assembly:
+        """Where the pieces of the next reply are put together; by default the codec's."""
+        return self.codec.assembly()
+
+    @abstractmethod
+    def fault(self, error: Exception) -> PromptEvaluationError:
+        """What sending raised before the deadline, as one of our errors."""
+
+    @abstractmethod
+    def harmless(self, error: Exception) -> Exception | None:
+        """`error` as a cause to show, unless it could quote the key."""
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        body = self.codec.encode(request)
+        with self._faults(request.deadline):
+            reply = self.send(body, self.adapter.seconds_left(request.deadline), stream=False)
+        return decoded(self.codec, reply)
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        body = self.codec.encode(request)
+        left = self.adapter.seconds_left(request.deadline)
+        with self._faults(request.deadline):
+            # An SDK's retries start anew each time; the deadline bounds them all together.
+            async with asyncio.timeout(left):
+                reply = await self.send_async(body, left, stream=False)
+        return decoded(self.codec, reply)
+
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        body = self.codec.encode(request) | self.codec.streaming
+        assembly = self.assembly()
+        with self._faults(request.deadline):
+            events = self.send(body, self.adapter.seconds_left(request.deadline), stream=True)
+            try:
+                for event in events:
+                    self.adapter.check_deadline(request.deadline)
+                    if text := assembly.add(event):
+                        yield TextDelta(text)
+            finally:
+                self.end(events)
+            reply = assembly.reply
+        yield decoded(self.codec, reply)
+
+    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        body = self.codec.encode(request) | self.codec.streaming
+        assembly = self.assembly()
+        with self._faults(request.deadline):
+            events = await self.send_async(body, self.adapter.seconds_left(request.deadline), stream=True)
+            try:
+                async for event in events:
+                    self.adapter.check_deadline(request.deadline)
+                    if text := assembly.add(event):
+                        yield TextDelta(text)
+            finally:
+                await self.end_async(events)
+            reply = assembly.reply
+        yield decoded(self.codec, reply)
+
+    @contextmanager
+    def _faults(self, deadline: Deadline | None) -> Generator[None]:
+        try:
+            yield
+        except PromptEvaluationError:
+            raise
+        except Exception as error:
+            passed = deadline is not None and deadline.has_passed(self.adapter.clock())
+            raise deadline_fault(self.codec.provider) if passed else self.fault(error) from self.harmless(error)
+
+
 def output_instructions(output: OutputSpec) -> str:
     """Words that ask for the declared output where the API cannot."""
     schema = json.dumps(output.schema, ensure_ascii=False)
     return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
 
 
-def decoded(codec: Codec, reply: object, provider: str) -> AssistantMessage:
+def decoded(codec: Codec, reply: object) -> AssistantMessage:
     """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
     try:
         return codec.decode(_sendable_json(reply))
     except PromptEvaluationError:
         raise
     except Exception as error:
-        raise malformed(provider, f"reading it failed with {type(error).__name__}") from error
+        raise malformed(codec.provider, f"reading it failed with {type(error).__name__}") from error
 
 
 def _sendable_json(value: Any) -> Any:  # Any: JSON of every shape

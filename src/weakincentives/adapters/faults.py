@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 
-__all__ = ["deadline_fault", "request_fault", "status_fault"]
+__all__ = ["check_key", "deadline_fault", "request_fault", "status_fault"]
 
 _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
@@ -59,6 +59,14 @@ def status_fault(
 def request_fault(provider: str, code: str, message: str, remedy: str) -> PromptEvaluationError:
     """The error for a request that got no reply."""
     return PromptEvaluationError(message[:_MAX_MESSAGE], phase="request", code=code, provider=provider, remedy=remedy)
+
+
+def check_key(provider: str, key: str) -> None:
+    """Refuses a key that no header can hold: the HTTP library would quote it whole in its error."""
+    if not key.isascii() or not key.isprintable() or " " in key:
+        told = "the API key holds white space or characters that no HTTP header can hold"
+        remedy = "check where it comes from; a line break at its end is a usual cause"
+        raise request_fault(provider, "authentication", told, remedy)
 
 
 def deadline_fault(provider: str) -> DeadlineExceededError:

@@ -3,29 +3,26 @@
 The only module that imports LiteLLM, which takes seconds and 150 MB: that happens when an adapter is made.
 """
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from ..limits import Clock, Deadline, utc_now
+from ..limits import Clock, utc_now
 from ..prompt.renderer import RenderedPrompt
 from .chat import ChatCodec
-from .codec import Codec, CodecOptions, Wire, decoded, malformed
-from .core import Conversation, LoopAdapter, OutputT
+from .codec import CodecConversation, CodecOptions, Wire, malformed
+from .core import LoopAdapter, OutputT
 from .errors import PromptEvaluationError
-from .faults import deadline_fault, request_fault, status_fault
-from .inner_loop import InnerLoopConfig, ProviderRequest
-from .streaming import TextDelta
-from .transcript import AssistantMessage
+from .faults import check_key, request_fault, status_fault
+from .inner_loop import InnerLoopConfig
 
 __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
-_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class LiteLLMAdapter(LoopAdapter[OutputT]):
@@ -75,17 +72,42 @@ class LiteLLMAdapter(LoopAdapter[OutputT]):
         """A new conversation with this adapter's model."""
         return _LiteLLMConversation(self, ChatCodec(self._options, _PROVIDER))
 
-    def call(self, body: Wire, deadline: Deadline | None) -> Wire:
+    def call(self, body: Wire, left: float | None) -> Wire:
         """The arguments of one call, with what is left until the deadline as its time-out."""
-        return {**self._arguments, "timeout": min(self.timeout, self.seconds_left(deadline) or self.timeout), **body}
+        check_key(_PROVIDER, self.api_key or "")
+        return {**self._arguments, "timeout": min(self.timeout, left or self.timeout), **body}
 
-    def fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
-        """What LiteLLM raised, as one of our errors: by status, since its classes differ from route to route."""
-        if deadline is not None and deadline.has_passed(self.clock()):
-            return deadline_fault(_PROVIDER)
+
+class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prompts of every output
+    """One conversation through LiteLLM's sync or async call."""
+
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
+        reply = self.adapter.litellm.completion(**self.adapter.call(body, left))
+        return reply if stream else _plain(reply)
+
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
+        reply = await self.adapter.litellm.acompletion(**self.adapter.call(body, left))
+        return reply if stream else _plain(reply)
+
+    def end(self, events: Any) -> None:
+        if callable(close := getattr(_source(events), "close", None)):
+            close()
+
+    async def end_async(self, events: Any) -> None:
+        source = _source(events)
+        close: Any = getattr(source, "aclose", None) or getattr(source, "close", None)  # LiteLLM's own
+        if close is not None:
+            await close()
+
+    def assembly(self) -> "_Assembly":
+        return _Assembly(self.adapter.litellm)
+
+    def fault(self, error: Exception) -> PromptEvaluationError:
+        """By status, since LiteLLM's classes differ from route to route."""
+        litellm = self.adapter.litellm
         causes = list(_causes(error))
         status = getattr(error, "status_code", None)
-        if isinstance(error, TimeoutError | self.litellm.Timeout):
+        if isinstance(error, TimeoutError | litellm.Timeout):
             return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
         if lost := next((type(one).__name__ for one in causes if _is_transport_error(one)), None):
             return request_fault(_PROVIDER, "connection", f"no connection ({lost})", "check base_url and the network")
@@ -96,89 +118,41 @@ class LiteLLMAdapter(LoopAdapter[OutputT]):
             return request_fault(_PROVIDER, "client_error", told, "check the adapter's options")
         body = getattr(error, "body", None)
         said: Wire = body if isinstance(body, dict) else {}
-        too_long = isinstance(error, self.litellm.ContextWindowExceededError)
+        too_long = isinstance(error, litellm.ContextWindowExceededError)
         return status_fault(
             _PROVIDER,
             status,
             message=str(said.get("message") or getattr(error, "message", error)),
             code="context_length_exceeded" if too_long else said.get("code"),
             retry_after=(getattr(error, "litellm_response_headers", None) or {}).get("retry-after"),
-            secret=self.api_key,
+            secret=self.adapter.api_key,
         )
 
-
-class _LiteLLMConversation(Conversation):
-    """One conversation through LiteLLM's sync or async call."""
-
-    def __init__(self, adapter: LiteLLMAdapter[Any], codec: Codec) -> None:  # Any: prompts of every output
-        self._adapter = adapter
-        self._codec = codec
-
-    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        adapter = self._adapter
-        arguments = adapter.call(self._codec.encode(request), request.deadline)
-        try:
-            reply = _plain(adapter.litellm.completion(**arguments))
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from self._harmless(error)
-        return decoded(self._codec, reply, _PROVIDER)
-
-    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        adapter = self._adapter
-        arguments = adapter.call(self._codec.encode(request), request.deadline)
-        try:
-            async with asyncio.timeout(adapter.seconds_left(request.deadline)):  # bounds all retries together
-                reply = _plain(await adapter.litellm.acompletion(**arguments))
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from self._harmless(error)
-        return decoded(self._codec, reply, _PROVIDER)
-
-    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        adapter = self._adapter
-        arguments = adapter.call(self._codec.encode(request), request.deadline)
-        chunks: list[Any] = []  # Any: LiteLLM's own
-        try:
-            stream = adapter.litellm.completion(**arguments | _STREAM)
-            try:
-                for chunk in stream:
-                    adapter.check_deadline(request.deadline)
-                    chunks.append(chunk)
-                    yield from _piece(chunk)
-            finally:
-                if callable(close := getattr(_source(stream), "close", None)):
-                    close()
-            reply = _joined(chunks, adapter.litellm)
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from self._harmless(error)
-        yield decoded(self._codec, reply, _PROVIDER)
-
-    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        adapter = self._adapter
-        arguments = adapter.call(self._codec.encode(request), request.deadline)
-        chunks: list[Any] = []  # Any: LiteLLM's own
-        try:
-            stream = await adapter.litellm.acompletion(**arguments | _STREAM)
-            try:
-                async for chunk in stream:
-                    adapter.check_deadline(request.deadline)
-                    chunks.append(chunk)
-                    for piece in _piece(chunk):
-                        yield piece
-            finally:
-                source = _source(stream)
-                close: Any = getattr(source, "aclose", None) or getattr(source, "close", None)  # LiteLLM's own
-                if close is not None:
-                    await close()
-            reply = _joined(chunks, adapter.litellm)
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from self._harmless(error)
-        yield decoded(self._codec, reply, _PROVIDER)
-
-    def _harmless(self, error: Exception) -> Exception | None:
-        """`error` as a cause to show, unless it or what led to it quotes a key."""
-        key = (self._adapter.api_key or "").strip()
+    def harmless(self, error: Exception) -> Exception | None:
+        """`error`, unless it or what led to it quotes a key."""
+        key = (self.adapter.api_key or "").strip()
         refused = getattr(error, "status_code", None) in (401, 403)
         return None if refused or (key and any(key in str(one) for one in _causes(error))) else error
+
+
+@dataclass(frozen=True, slots=True)
+class _Assembly:
+    """The chunks of a stream, which LiteLLM itself puts together."""
+
+    litellm: Any  # Any: often not installed where types are checked
+    chunks: list[Any] = field(default_factory=list)
+
+    def add(self, event: Any) -> str:  # Any: LiteLLM's own
+        self.chunks.append(event)
+        return next((choice.delta.content for choice in event.choices[:1]), None) or ""
+
+    @property
+    def reply(self) -> object:
+        """Where nothing came, LiteLLM would make up an end of its own."""
+        for chunk in self.chunks:
+            if getattr(chunk, "usage", None) or any(one.delta.model_dump(exclude_none=True) for one in chunk.choices):
+                return _plain(self.litellm.stream_chunk_builder(self.chunks))
+        return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -197,20 +171,6 @@ def _source(stream: Any) -> Any:  # Any: LiteLLM's own
     """What LiteLLM reads a stream from and leaves open: closed by the garbage collector, it can deadlock httpcore."""
     inner = getattr(stream, "completion_stream", None)
     return getattr(inner, "streaming_response", inner)
-
-
-def _piece(chunk: Any) -> list[TextDelta]:  # Any: LiteLLM's own
-    """The text that a chunk of a stream brings, if any."""
-    texts = [choice.delta.content for choice in chunk.choices[:1]]
-    return [TextDelta(text) for text in texts if text]
-
-
-def _joined(chunks: list[Any], litellm: Any) -> Any:  # Any: LiteLLM and its own
-    """The reply that a stream's chunks make up; where nothing came, LiteLLM makes up an end of its own."""
-    for chunk in chunks:
-        if getattr(chunk, "usage", None) or any(one.delta.model_dump(exclude_none=True) for one in chunk.choices):
-            return _plain(litellm.stream_chunk_builder(chunks))
-    return None
 
 
 def _plain(reply: Any) -> Any:  # Any: LiteLLM's own reply, and JSON of every shape

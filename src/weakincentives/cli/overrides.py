@@ -22,7 +22,7 @@ from ..prompt.overrides import (
 )
 from ..prompt.overrides.model import Override, PromptDescriptor, TextKind
 from ..prompt.overrides.store import LocalPromptOverridesStore
-from .target import Mistake, Target, bound_prompt
+from .target import Mistake, Target, bound_prompt, text_in
 
 __all__ = ["app"]
 
@@ -54,19 +54,17 @@ def edit_(
     tag: Tag = "latest",
     file: Annotated[Path | None, Option(help="Take the text from this file, - for standard input.")] = None,
 ) -> None:
-    """Replace one text, in your editor or from a file."""
+    """Replace one text, in your editor or from a file; for a stale one the editor shows what is stored."""
     descriptor, store, one = bound_prompt(target).descriptor, LocalPromptOverridesStore(), _text_id(text)
     now = descriptor.texts.get(one)
     if now is None or not now.accepts_overrides:
         open_ = ", ".join(_name(known) for known, of in descriptor.texts.items() if of.accepts_overrides)
         raise Mistake(f"{text!r} is no text that can be replaced; there are {open_ or 'none'}")
-    before = store.resolve(descriptor, tag).texts.get(one, now.text)
-    if file is None:
-        written = _edited(before)
-    else:
-        written = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    if written.rstrip("\n") != before:
-        store.upsert(descriptor, _override(descriptor, one, written.rstrip("\n")), tag)
+    held = store.resolve(descriptor, tag)
+    before = {**{stale.id: stale.text for stale in held.stale}, **held.texts}.get(one, now.text).rstrip("\n")
+    written = (_edited(before) if file is None else text_in(file)).rstrip("\n")
+    if file is not None or written != before:
+        store.upsert(descriptor, _override(descriptor, one, written), tag)
 
 
 @app.command()
@@ -122,10 +120,14 @@ def _edited(text: str) -> str:
     with TemporaryDirectory() as folder:
         file = Path(folder, "text.md")
         file.write_text(f"{text}\n", encoding="utf-8")
-        done = subprocess.run([*shlex.split(editor), str(file)], check=False)  # noqa: S603 - the user's own choice
+        try:
+            command = shlex.split(editor)
+        except ValueError as error:
+            raise Mistake(f"editor {editor!r}: {error}") from error
+        done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own choice
         if done.returncode:
             raise Mistake(f"{editor!r} exited with {done.returncode}; nothing was changed")
-        return file.read_text(encoding="utf-8")
+        return text_in(file)
 
 
 def _print(lines: Iterable[str]) -> None:

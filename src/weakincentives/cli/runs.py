@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,8 @@ from typer import Argument, Option
 from .. import serde
 from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
-from ..runtime.event_log import Record, event_record, read_events, write_events
+from ..ports import EventBus
+from ..runtime.event_log import Record, event_record, read_events
 from ..runtime.events import Event
 from ..runtime.ledger import ledger
 from ..runtime.main_loop import MainLoop
@@ -29,6 +30,7 @@ __all__ = ["advise", "run", "show"]
 
 _LONGEST = 100
 _CHARACTERS_PER_TOKEN = 4
+_CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], "?")  # a model's text must not steer the terminal
 _PROVIDERS = {
     "openai": "weakincentives.adapters.openai:OpenAIAdapter",
     "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
@@ -54,10 +56,11 @@ def run(
     prompt = bound_prompt(target, params, set_, tag)
     overrides = opened(prompt, open_, summary)
     session = Session()
+    refused: list[OSError] = []
     with ExitStack() as stack:
         chosen = _adapter(adapter, stack, model=model, base_url=base_url, api=api)
         if log is not None:
-            write_events(session.bus, stack.enter_context(log.open("w", encoding="utf-8")))
+            stack.enter_context(_logged(session.bus, log, refused))
         session.bus.subscribe(Event, stack.enter_context(_display()))
         try:
             done = MainLoop(chosen).execute(prompt, session=session, visibility_overrides=overrides)
@@ -67,6 +70,8 @@ def run(
             raise Mistake(f"--adapter {adapter} failed: {type(error).__name__}: {error}") from error
     answer = {"output": done.output, "text": done.text, "restarts": done.restarts, "usage": done.usage}
     sys.stdout.write(json.dumps(serde.dump(answer), ensure_ascii=False) + "\n")
+    if refused:
+        raise Mistake(f"{log} is cut off: {refused[0]}") from refused[0]
 
 
 def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
@@ -87,9 +92,9 @@ def advise(
     events: list[Record] = []
     for log in logs:
         with _reading(log) as one:
+            ledger(one)  # here, so that a fault is told of its own file
             events += one
-    with _reading(logs[0]):
-        costs = ledger(events)
+    costs = ledger(events)
     if as_json:
         sys.stdout.write(json.dumps(serde.dump(costs), indent=2) + "\n")
         return
@@ -133,6 +138,27 @@ def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdap
     if not isinstance(made, ProviderAdapter):
         raise Mistake(f"--adapter {name} gives {type(made).__name__}; name an adapter or a function that gives one")
     return made
+
+
+@contextmanager
+def _logged(bus: EventBus, log: Path, refused: list[OSError]) -> Generator[None]:
+    """Writes events to `log` until the disk refuses one: the run goes on, since its answer is paid for."""
+    file = log.open("w", encoding="utf-8")
+
+    def write(event: object) -> None:
+        if not refused:
+            try:
+                file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+                file.flush()
+            except OSError as error:
+                refused.append(error)
+
+    bus.subscribe(Event, write)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # `write` has met it already
+            file.close()
 
 
 @contextmanager
@@ -196,9 +222,11 @@ def _line(record: Any) -> str:  # Any: JSON, read key by key
             text = f"  closed tools: {', '.join(record['tool_names'])}"
         case "VisibilityExpanded":
             text = f"starts again with {', '.join(record['section_keys'])} open: {record['reason']}"
+        case "OverridesDropped":
+            text = f"overrides that do not apply: {', '.join(record['texts'])}"
         case "PromptExecuted":
             text = f"answer after {record['turns']} turns: {record['text']}"
         case other:
             text = str(other)
-    text = text[:2] + " ".join(text[2:].split())
+    text = text[:2] + " ".join(text[2:].split()).translate(_CONTROLS)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,19 @@ from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..visibility import SectionPath, SectionVisibility
 
-__all__ = ["Mistake", "Open", "Params", "Set", "Summary", "Tag", "Target", "bound_prompt", "loaded", "opened"]
+__all__ = [
+    "Mistake",
+    "Open",
+    "Params",
+    "Set",
+    "Summary",
+    "Tag",
+    "Target",
+    "bound_prompt",
+    "loaded",
+    "opened",
+    "text_in",
+]
 
 Target = Annotated[str, Argument(help="A template, a prompt, or a function that gives one: package.module:name.")]
 Params = Annotated[Path | None, Option(help="A JSON or YAML file of params: {Type: {field: value}}.")]
@@ -47,11 +60,12 @@ def loaded(name: str, what: str) -> Any:  # Any: whatever a module holds
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise Mistake(f"importing {module_name!r} failed: {error}") from error
         raise Mistake(f"there is no module {error.name!r}; run wink where it can be imported") from error
-    except Exception as error:  # the module's own code
+    except (Exception, SystemExit) as error:  # the module's own code
         raise Mistake(f"importing {module_name!r} failed: {type(error).__name__}: {error}") from error
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
-            has = ", ".join(key for key, value in vars(found).items() if isinstance(value, PromptTemplate | Prompt))
+            kinds = PromptTemplate | Prompt
+            has = ", ".join(key for key, value in getattr(found, "__dict__", {}).items() if isinstance(value, kinds))
             raise Mistake(f"{name!r}: there is no {attribute!r}{f'; prompts there are {has}' if has else ''}")
         found = getattr(found, attribute)
     return found
@@ -68,7 +82,7 @@ def bound_prompt(
     if callable(found):
         try:
             found = found()
-        except Exception as error:  # the author's own code
+        except (Exception, SystemExit) as error:  # the author's own code
             raise Mistake(f"{target!r} cannot be called: {type(error).__name__}: {error}") from error
     if isinstance(found, PromptTemplate):
         found = found.bind()
@@ -80,8 +94,12 @@ def bound_prompt(
         plain, store = found, LocalPromptOverridesStore()
         found = Prompt(plain.template, overrides_store=store, overrides_tag=tag)
         found.bind(*plain.params.values(), resources=plain.resources.registry)
+    kinds = found.template.registry.params_types
+    named = Counter(kind.__name__ for kind in kinds)
     # Any: params of every type.
-    types: dict[str, type[Any]] = {kind.__name__: kind for kind in found.template.registry.params_types}
+    types: dict[str, type[Any]] = {
+        kind.__name__ if named[kind.__name__] == 1 else f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds
+    }
     given: dict[str, dict[str, object]] = {}
     for name, values in (_read(params) if params else {}).items():
         given[_known(name, types, str(params))] = dict(values)
@@ -127,8 +145,16 @@ def opened(
     return found
 
 
+def text_in(path: Path) -> str:
+    """The text of a file that the command line names; `-` is standard input."""
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{path} is no text in UTF-8: {error}") from error
+
+
 def _read(path: Path) -> Mapping[str, Mapping[str, object]]:
-    text = path.read_text(encoding="utf-8")
+    text = text_in(path)
     try:
         if path.suffix in {".yaml", ".yml"}:
             import yaml
@@ -157,8 +183,13 @@ def _setting(setting: str, types: Mapping[str, type[Any]]) -> tuple[str, str, ob
         raise Mistake(f"--set {setting!r}: write Type.field=value")
     if not dot:
         owners = [kind for kind, of in types.items() if field in get_type_hints(of)]
-        if len(owners) != 1:
-            raise Mistake(f"--set {setting!r}: {len(owners)} params types have a field {field!r}; write Type.{field}=…")
+        if not owners:
+            has = ", ".join(sorted({one for of in types.values() for one in get_type_hints(of)})) or "none"
+            raise Mistake(f"--set {setting!r}: no params type has a field {field!r}; there are {has}")
+        if len(owners) > 1:
+            raise Mistake(
+                f"--set {setting!r}: {' and '.join(sorted(owners))} have a field {field!r}; write Type.{field}=…"
+            )
         name = owners[0]
     hint = get_type_hints(types[_known(name, types, f"--set {setting!r}")], include_extras=True).get(field, str)
     try:

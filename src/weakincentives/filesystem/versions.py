@@ -122,7 +122,9 @@ class VersionedFilesystem[E](Filesystem):
             if name == new:
                 return
             there = self._checked(to, new, directory=FileExistsError)
-            if kind == "directory" and (there or new.startswith(name + "/")):
+            if new.startswith(name + "/"):
+                raise FileExistsError(f"{to!r} is in {path!r}, which cannot move into itself; give another path")
+            if kind == "directory" and there:
                 raise fault(FileExistsError, to)
             self._make_parents(new)
             self._record(new)

@@ -111,7 +111,8 @@ def _broken(scene: Scene, missing: Mapping[type[Any], object]) -> Iterator[Findi
         except PromptRenderError as error:
             place = scene.registry.get_section(error.section_path or ()) or node
             if place.params_type in missing and error.placeholder is None:
-                yield _params_missing(place, f"it cannot be checked: {error.message}")
+                message = f"it cannot be checked, and so the prompt is not: {error.message}"
+                yield Finding("cannot-check", place.path, "warning", message, _to_bind(place))
             else:
                 remedy = "mend the section, or bind params that it can take"
                 yield Finding("cannot-render", place.path, "error", str(error), remedy)
@@ -121,12 +122,12 @@ def _broken(scene: Scene, missing: Mapping[type[Any], object]) -> Iterator[Findi
 def _guessed(nodes: tuple[SectionNode, ...], missing: Mapping[type[Any], object]) -> Iterator[Finding]:
     for node in nodes:
         if node.params_type in missing and any(one.needs_params for one in _selectors(node)):
-            yield _params_missing(node, "its condition was asked without real params")
+            message = "its condition was asked without real params"
+            yield Finding("params-missing", node.path, "note", message, _to_bind(node))
 
 
-def _params_missing(node: SectionNode, message: str) -> Finding:
-    name = node.params_type.__name__ if node.params_type else ""
-    return Finding("params-missing", node.path, "note", message, f"analyze a prompt that has a {name} bound")
+def _to_bind(node: SectionNode) -> str:
+    return f"analyze a prompt that has a {node.params_type.__name__ if node.params_type else ''} bound"
 
 
 def _states(scene: Scene) -> Iterator[list[Visit]]:
@@ -150,7 +151,8 @@ def _tools_named(
             if (path, visibility) in seen:
                 continue
             seen.add((path, visibility))
-            text = texts[path].full if visibility is _FULL else texts[path].summary or ""
+            one = texts[path]
+            text = "\n".join([one.full, *one.tools.values()]) if visibility is _FULL else one.summary or ""
             for name in dict.fromkeys(_NAMED.findall(text)):
                 home = homes.get(name, path)
                 if name in tools or name not in homes or (visibility is _SUMMARY and home[: len(path)] == path):

@@ -167,7 +167,10 @@ class WorkspaceSection(MarkdownSection[WorkspaceText]):
                 raise self._refusal(f"mount {str(mount.host_path)!r} cannot be copied: {error}") from error
         largest = max(map(len, files.values()), default=0)
         limits = FilesystemLimits(file_bytes=max(largest, FilesystemLimits().file_bytes))
-        return InMemoryFilesystem(files, read_only=self.read_only, limits=limits)
+        try:
+            return InMemoryFilesystem(files, read_only=self.read_only, limits=limits)
+        except OSError as error:
+            raise self._refusal(f"the mounts do not fit into one tree: {error}") from error
 
     def _compile(self) -> None:
         self.mounts, given = tuple(self.mounts), self.filesystem

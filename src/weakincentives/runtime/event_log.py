@@ -56,7 +56,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
             raise ValueError(f"line {number} is no event; it may have been cut off")  # noqa: TRY004 - not a matter of types

@@ -4,11 +4,12 @@ Events are frozen values. Publishing is synchronous and in order; a handler that
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from os import urandom
+from itertools import count
 from threading import RLock
 from time import time
 from typing import Literal
@@ -36,8 +37,23 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 
-def _new_id() -> str:
-    return urandom(16).hex()  # as unique as a UUID and five times as fast
+class _Ids:
+    """A random beginning for the process and a count: as unique as a UUID, without a system call for each."""
+
+    def __init__(self) -> None:
+        self.renew()
+        if hasattr(os, "register_at_fork"):  # where there is none, nothing forks
+            os.register_at_fork(after_in_child=self.renew)
+
+    def renew(self) -> None:
+        self._start = os.urandom(10).hex()
+        self._count = count()
+
+    def __call__(self) -> str:
+        return f"{self._start}{next(self._count):012x}"
+
+
+_new_id = _Ids()
 
 
 def _now() -> datetime:

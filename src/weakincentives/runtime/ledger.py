@@ -4,11 +4,12 @@ Read from the records of `event_log` alone; all sizes are characters. A section 
 read of it stays in the conversation, so every later request carries that too.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..serde import Json
 from .event_log import Record
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "ledger"]
@@ -51,10 +52,14 @@ class SectionCost:
 
 
 def ledger(events: Iterable[Record]) -> tuple[SectionCost, ...]:
-    """The cost of every section, in order of appearance, from the records of any number of runs."""
+    """The cost of every section, in order of appearance, from the records of any number of runs.
+
+    Runs of different sessions may overlap.
+    """
     tallies: dict[tuple[str, str], _Tally] = {}
-    running: list[_Evaluation] = []
+    by_session: defaultdict[Json, list[_Evaluation]] = defaultdict(list)
     for record in events:
+        running = by_session[record.get("session_id")]
         match record:
             case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
                 before = running.pop() if running and running[-1].restarting else None

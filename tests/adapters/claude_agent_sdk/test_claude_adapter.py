@@ -463,6 +463,16 @@ def test_nothing_of_this_process_s_settings_reaches_the_wire(monkeypatch: pytest
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_nor_does_what_would_change_how_the_cli_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_THINKING_TOKENS", "4321")
+    monkeypatch.setenv("DISABLE_PROMPT_CACHING", "1")
+    with ScriptedServer(Say("done")) as server:
+        evaluate(adapter(server, options={"thinking": None}), prompt(), Session())
+        [request] = server.requests
+    assert b"4321" not in request.body
+    assert b"cache_control" in request.body
+
+
 def test_without_isolation_the_cli_sees_what_this_process_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-mine: header")

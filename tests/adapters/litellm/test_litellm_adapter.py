@@ -258,6 +258,16 @@ def test_a_spent_quota_is_told_from_throttling(run: Run) -> None:
 
 @routes
 @drivers
+@pytest.mark.parametrize("key", [f"{KEY}\n", "sk-münchen", "sk-\x00-marked"])
+def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(model: str, run: Run, key: str) -> None:
+    with ScriptedServer() as server, pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
+        run(adapter(server, model, api_key=key), prompt(), Session())
+    assert caught.value.code == "authentication"
+    assert caught.value.__cause__ is None
+
+
+@routes
+@drivers
 def test_slow_and_absent_providers_are_told_apart(model: str, run: Run) -> None:
     with (
         ScriptedServer(Raw(b"{}", delay=60)) as server,

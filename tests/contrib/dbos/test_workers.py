@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.durable_lives import AT_MOST_ONCE, Lineage, Postgres, begin, check, dbos, end
+from support.durable_lives import AT_MOST_ONCE, Lineage, Postgres, begin, check, dbos, end, postgres_server
 from support.durable_runs import Facts, Job
 from weakincentives.contrib.durable.takeover import Takeover
 
@@ -23,6 +23,13 @@ SILENT = 2.0  # seconds after which a worker counts as frozen
 def slow(place: str) -> None:
     if place == "in tool":
         time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """A server with few databases: after a crash it looks through them all."""
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -89,8 +96,7 @@ def gather(lineage: Lineage, *workers: str) -> None:
 def test_a_hundred_runs_survive_a_frozen_worker_and_a_killed_one(lineage: Lineage) -> None:
     run_ids = [f"run-{number}" for number in range(100)]
     with processes(lineage, run_ids, ["a", "b"]) as (asking, pids):
-        wait_until(lambda: done_by(lineage, "a", "b").total() > 300)
-        assert min(done_by(lineage, "a", "b").values()) > 50, "they do not share the work"
+        wait_until(lambda: min(done_by(lineage, "a", "b").values()) > 100)  # they share the work
         os.kill(pids["b"], signal.SIGSTOP)
         frozen = done_by(lineage, "b")
         wait_until(lambda: "Taking over" in (lineage.folder / "a.log").read_text())

@@ -15,12 +15,13 @@ from support.agents import Note
 from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.adapters.errors import PromptEvaluationError, ThrottleError
+from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.transcript import AssistantMessage
 from weakincentives.contrib.durable import DurableAgent, RecordedSteps, ReplayError, durable, perform
 from weakincentives.contrib.durable.journal import StepFailedError, to_execution, to_input
 from weakincentives.errors import SerdeError
 from weakincentives.limits import Budget, Deadline, utc_now
-from weakincentives.prompt import PromptTemplate, Tool, ToolResult
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
@@ -97,6 +98,30 @@ def test_a_tool_step_holds_the_answer_and_what_became_of_the_session(facts: Fact
     assert steps["tool:late"]["state"]["added"] == {"support.durable_runs:Amount": [{"a": 5}]}
     assert steps["tool:send"]["state"]["added"] == {"support.agents:Note": [{"text": "sent 3"}]}
     assert set(steps["provider"]["state"]) == set()
+
+
+def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
+    inner = PromptTemplate(ns="tests", key="inner", sections=[])
+
+    def nest(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult(context.adapter.evaluate(inner.bind(), session=context.session).text)
+
+    own = Tool[Any, Any](name="nest", description="x", handler=nest, params_type=Job, result_type=object)
+    outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[own])
+    template = PromptTemplate(ns="tests", key="outer", sections=[outer])
+    script = [calls(("nest", '{"name": "x"}')), say("from within"), say("done")]
+    one = durable(MainLoop(ScriptedAdapter[Any](script)), template.bind)
+    result, records = life(one, given=to_input())
+    assert [name for name, _ in records] == ["start", "provider", "tool:nest", "provider"]
+    assert records[2][1]["came"]["outcome"]["message"]["content"] == "from within"
+    assert life(one, records, to_input())[0] == result
+
+
+def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
+    one = agent(facts, story=[calls(("note", "{}"), ("look", "{}")), STORY[-1]])
+    one.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
+    _, records = life(one)
+    assert [name for name, _ in records] == ["start", "provider", "tool:note", "tool:look", "provider"]
 
 
 # --- Replay
@@ -258,6 +283,12 @@ def test_a_failure_of_the_provider_is_recorded_and_final(error: PromptEvaluation
     assert str(caught.value) == str(error)
     assert getattr(caught.value, "retry_after", None) == getattr(error, "retry_after", None)
     assert caught.value.turns == 1
+
+
+def test_a_text_that_no_file_could_hold_is_recorded_without_what_is_broken_in_it(facts: Facts) -> None:
+    story = [calls(("n\udc00te", '{"a": "\udc00"}')), replace(STORY[-1], text=' {"total": 12}\udc00')]
+    with pytest.raises(PromptEvaluationError, match="not the declared output"):
+        to_execution(agent(facts), life(agent(facts, story=[*story, *story[1:] * 3]))[0])
 
 
 def test_what_is_no_failure_of_an_evaluation_ends_every_life_the_same() -> None:

@@ -23,8 +23,9 @@ from weakincentives.prompt import (
     Tool,
     ToolExample,
 )
-from weakincentives.prompt.overrides import PromptDescriptor, TextId
+from weakincentives.prompt.overrides import PromptDescriptor, SectionOverride, TaskExampleOverride, TextId
 from weakincentives.prompt.overrides.descriptors import check_text, param_texts
+from weakincentives.prompt.overrides.model import texts_of
 
 
 @dataclass(frozen=True)
@@ -215,3 +216,10 @@ def test_a_descriptor_lists_every_text_of_a_section_and_a_tool() -> None:
         *(TextId("tool", "search"), TextId("tool-example", "search#0"), TextId("task-example", "examples#0")),
     }
     assert describe().texts.keys() == expected
+
+
+def test_a_path_that_is_a_text_is_refused() -> None:
+    path: Any = "deep"  # what a caller without a type checker passes
+    for override in (SectionOverride(path=path, body="B."), TaskExampleOverride(path=path, index=0, text="T.")):
+        with pytest.raises(PromptValidationError, match="write it as a tuple of keys"):
+            texts_of(override)

@@ -46,6 +46,8 @@ _QUIET = {
     "DISABLE_AUTOUPDATER": "1",
     "ENABLE_TOOL_SEARCH": "false",  # else the CLI keeps tools back until the model looks for them
 }
+# Variables that could change what the CLI sends or how it treats our tools, by how their names begin.
+_INHERITED = ("ANTHROPIC_", "CLAUDE", "API_TIMEOUT_MS", "DISABLE_", "ENABLE_", "MAX_MCP_", "MAX_THINKING_", "MCP_")
 _SECONDS_TO_STOP = 2.0
 _SENT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _TOTAL = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
@@ -62,7 +64,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
     """Evaluates prompts on a Claude model through the Claude Agent SDK and its bundled CLI, one process an evaluation.
 
     `api_key` is by default `ANTHROPIC_API_KEY`. `isolated` gives the CLI an empty home and configuration, no settings
-    files and none of this process's `ANTHROPIC_*` and `CLAUDE*` variables; `env` is for what it needs of them.
+    files and none of this process's variables that are meant for it; `env` is for what it needs of them.
     `builtin_tools` are the CLI's own tools to offer, such as `("Read", "Bash")`; they run in `cwd`, by default the root
     of the prompt's `HostFilesystem`, else the empty home. `dynamic_tools` adds the tools of an opened section to the
     running conversation instead of starting it again. `options` are further `ClaudeAgentOptions`; `transport` replaces
@@ -147,7 +149,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
         """The CLI inherits this process's variables, and the SDK can only overwrite them: with nothing, here."""
         env: dict[str, str] = {}
         if self._isolated:
-            env = {name: "" for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE"))}
+            env = {name: "" for name in os.environ if name.startswith(_INHERITED)}
             env |= {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/.claude", "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
         given = {**self._given, "ANTHROPIC_API_KEY": self.api_key}
         return env | {name: value for name, value in given.items() if value} | self._env

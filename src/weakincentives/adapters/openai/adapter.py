@@ -6,21 +6,19 @@ history against dozens of shapes at every request, which the codecs have no use 
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...limits import Clock, Deadline, utc_now
+from ...limits import Clock, utc_now
 from ...prompt.renderer import RenderedPrompt
 from ..chat import ChatCodec
-from ..codec import Codec, CodecOptions, Wire, decoded, malformed
-from ..core import Conversation, LoopAdapter, OutputT
+from ..codec import CodecConversation, CodecOptions, Wire, malformed
+from ..core import LoopAdapter, OutputT
 from ..errors import PromptEvaluationError
-from ..faults import deadline_fault, request_fault, status_fault
-from ..inner_loop import InnerLoopConfig, ProviderRequest
-from ..streaming import TextDelta
-from ..transcript import AssistantMessage
+from ..faults import check_key, request_fault, status_fault
+from ..inner_loop import InnerLoopConfig
 from .responses import ResponsesCodec
 
 if TYPE_CHECKING:
@@ -132,12 +130,27 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         """The API's path under the client's base URL."""
         return "/chat/completions" if self._api == "chat" else "/responses"
 
-    def fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
-        """What the SDK raised, as one of our errors."""
+
+class _OpenAIConversation(CodecConversation[OpenAIAdapter[Any]]):  # Any: prompts of every output
+    """One conversation over the SDK's sync or async client."""
+
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
-        if deadline is not None and deadline.has_passed(self.clock()):
-            return deadline_fault(_PROVIDER)
+        client = self.adapter.client()
+        arguments = _arguments(client, body, left, openai.Stream[Any] if stream else None)
+        return client.post(self.adapter.path, **arguments)
+
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
+        import openai
+
+        client = await self.adapter.async_client()
+        arguments = _arguments(client, body, left, openai.AsyncStream[Any] if stream else None)
+        return await client.post(self.adapter.path, **arguments)
+
+    def fault(self, error: Exception) -> PromptEvaluationError:
+        import openai
+
         match error:
             case openai.APITimeoutError() | TimeoutError():
                 return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
@@ -165,123 +178,24 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
                     _PROVIDER, "client_error", f"{type(error).__name__}: {error}", "check the adapter's options"
                 )
 
+    def harmless(self, error: Exception) -> Exception | None:
+        """`error`, unless it or its causes could quote the request's headers and with them the key."""
+        import openai
 
-class _OpenAIConversation(Conversation):
-    """One conversation over the SDK's sync or async client."""
-
-    def __init__(self, adapter: OpenAIAdapter[Any], codec: Codec) -> None:  # Any: prompts of every output
-        self._adapter = adapter
-        self._codec = codec
-
-    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        payload = self._codec.encode(request)
-        adapter = self._adapter
-        try:
-            client = adapter.client()
-            _check_key(client.api_key)
-            seconds = _time_out(client, adapter.seconds_left(request.deadline))
-            reply = client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
-        except PromptEvaluationError:
-            raise
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from _harmless(error)
-        return decoded(self._codec, reply, _PROVIDER)
-
-    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        payload = self._codec.encode(request)
-        adapter = self._adapter
-        left = adapter.seconds_left(request.deadline)
-        try:
-            # The SDK's retries start anew each time; the deadline bounds them all together.
-            async with asyncio.timeout(left):
-                client = await adapter.async_client()
-                _check_key(client.api_key)
-                seconds = _time_out(client, left)
-                reply = await client.post(adapter.path, body=payload, cast_to=object, options={"timeout": seconds})
-        except PromptEvaluationError:
-            raise
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from _harmless(error)
-        return decoded(self._codec, reply, _PROVIDER)
-
-    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        payload = {**self._codec.encode(request), **self._codec.streaming}
-        adapter, assembly = self._adapter, self._codec.assembly()
-        try:
-            import openai
-
-            client = adapter.client()
-            _check_key(client.api_key)
-            options: Any = {"timeout": _time_out(client, adapter.seconds_left(request.deadline))}
-            with client.post(
-                adapter.path, body=payload, cast_to=object, options=options, stream=True, stream_cls=openai.Stream[Any]
-            ) as events:
-                for event in events:
-                    adapter.check_deadline(request.deadline)
-                    if text := assembly.add(event):
-                        yield TextDelta(text)
-        except PromptEvaluationError:
-            raise
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from _harmless(error)
-        yield decoded(self._codec, assembly.reply, _PROVIDER)
-
-    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        payload = {**self._codec.encode(request), **self._codec.streaming}
-        adapter, assembly = self._adapter, self._codec.assembly()
-        try:
-            import openai
-
-            client = await adapter.async_client()
-            _check_key(client.api_key)
-            options: Any = {"timeout": _time_out(client, adapter.seconds_left(request.deadline))}
-            async with await client.post(
-                adapter.path,
-                body=payload,
-                cast_to=object,
-                options=options,
-                stream=True,
-                stream_cls=openai.AsyncStream[Any],
-            ) as events:
-                async for event in events:
-                    adapter.check_deadline(request.deadline)
-                    if text := assembly.add(event):
-                        yield TextDelta(text)
-        except PromptEvaluationError:
-            raise
-        except Exception as error:
-            raise adapter.fault(error, request.deadline) from _harmless(error)
-        yield decoded(self._codec, assembly.reply, _PROVIDER)
+        key = _sent_key(error) if isinstance(error, openai.APIStatusError) else ""
+        return None if isinstance(error.__cause__, Exception) or (key and key in str(error)) else error
 
 
-def _time_out(client: "openai.OpenAI | openai.AsyncOpenAI", left: float | None) -> Any:  # Any: the SDK's own forms
-    """The client's own time-out, but no more than the seconds `left`."""
+def _arguments(client: "openai.OpenAI | openai.AsyncOpenAI", body: Wire, left: float | None, stream: object) -> Wire:
+    """What `post` takes: the client's own time-out, but no more than the seconds `left`, and the class of a stream."""
+    check_key(_PROVIDER, client.api_key)
     own = client.timeout
-    if left is None:
-        return own
-    return min(own, left) if isinstance(own, int | float) else left
-
-
-def _harmless(error: Exception) -> Exception | None:
-    """`error` as a cause to show, unless it or its causes could quote the request's headers and with them the key."""
-    import openai
-
-    key = _sent_key(error) if isinstance(error, openai.APIStatusError) else ""
-    return None if isinstance(error.__cause__, Exception) or (key and key in str(error)) else error
+    seconds = own if left is None else min(own, left) if isinstance(own, int | float) else left
+    streamed = {} if stream is None else {"stream": True, "stream_cls": stream}
+    return {"body": body, "cast_to": object, "options": {"timeout": seconds}, **streamed}
 
 
 def _sent_key(error: "openai.APIStatusError") -> str:
     """The key in the headers of the request that failed."""
     headers = error.request.headers
     return headers.get("authorization", "").removeprefix("Bearer ") or headers.get("api-key", "")
-
-
-def _check_key(key: str) -> None:
-    """Refuses a key that no header can hold: the HTTP library would quote it whole in its error."""
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise request_fault(
-            _PROVIDER,
-            "authentication",
-            "the API key holds white space or characters that no HTTP header can hold",
-            "check where it comes from; a line break at its end is a usual cause",
-        )

@@ -363,9 +363,12 @@ class _Outcome:
 def _answer(ask: Callable[[], AssistantMessage]) -> Record:
     try:
         answer = ask()
+        calls = [
+            replace(call, name=sendable(call.name), arguments=sendable(call.arguments)) for call in answer.tool_calls
+        ]
+        return {"answer": serde.dump(replace(answer, text=sendable(answer.text), tool_calls=tuple(calls)))}
     except Exception as error:
         return {"error": _error_to_json(error)}
-    return {"answer": serde.dump(replace(answer, text=sendable(answer.text)))}
 
 
 def _outcome(run: Callable[[], Sequence[ToolExecutionOutcome]]) -> Record:
@@ -373,7 +376,11 @@ def _outcome(run: Callable[[], Sequence[ToolExecutionOutcome]]) -> Record:
         [one] = run()
     except VisibilityExpansionRequired as asked:
         opened = [SetVisibilityOverride(path=path, visibility=to) for path, to in asked.requested_overrides.items()]
-        return {"signal": serde.dump(opened), "reason": asked.reason, "section_keys": list(asked.section_keys)}
+        return {
+            "signal": serde.dump(opened),
+            "reason": sendable(asked.reason),
+            "section_keys": list(asked.section_keys),
+        }
     names = tuple([tool.name for tool in one.expanded_tools])
     return {
         "outcome": serde.dump(

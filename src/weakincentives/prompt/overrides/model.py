@@ -67,8 +67,10 @@ type Override = SectionOverride | ToolOverride | ToolExampleOverride | TaskExamp
 
 
 def texts_of(override: Override) -> dict[TextId, str]:
-    """The texts that `override` brings. Raises `PromptValidationError` when there are none, or no tool is named."""
+    """The texts that `override` brings. Raises `PromptValidationError` when it is made wrongly."""
     texts: dict[TextId, str | None] = {}
+    if isinstance(getattr(override, "path", ()), str):  # its letters would pass for keys
+        raise PromptValidationError(f"{override!r}: path is a text; write it as a tuple of keys")
     match override:
         case SectionOverride(path=path, body=body, summary=summary):
             texts = {TextId("body", ".".join(path)): body, TextId("summary", ".".join(path)): summary}

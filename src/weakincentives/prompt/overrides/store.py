@@ -102,7 +102,10 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         parts = (*stored.ns.split("/"), stored.key, stored.tag)
         for part in parts:
             if KEY.fullmatch(part) is None:
-                raise _error(stored, f"{part!r} cannot be part of its path; use 1 to 64 of a-z, 0-9, '.', '_' and '-'")
+                raise _error(
+                    stored,
+                    f"{part!r} cannot be part of its path; use 1 to 64 of a-z, 0-9, '.', '_' and '-', no mark first",
+                )
         return self._inside(stored, self.folder.joinpath(*parts[:-1], parts[-1] + suffix))
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:

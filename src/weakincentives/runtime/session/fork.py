@@ -5,7 +5,8 @@ done the same after all others, and then do the same itself. Events wait until t
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...ports import EventBus, SessionProtocol
 from ...resources import NotIsolatedError
@@ -21,12 +22,6 @@ type _Change = Callable[[SessionProtocol], None]
 type _Changes = tuple[_Change, _Changes] | None  # the newest and those before it, so that a snapshot costs nothing
 
 
-class _ForkSnapshot(NamedTuple):
-    fork: "SessionFork"
-    state: SessionSnapshot
-    changes: _Changes
-
-
 class _Refusing:
     """Has the call run by itself when it asks for what no fork has."""
 
@@ -36,6 +31,15 @@ class _Refusing:
         if name.startswith("_"):
             raise AttributeError(name)
         self._fork.refuse(f"{type(self).__name__} has no {name!r}")
+
+
+class _ForkSnapshot(_Refusing):
+    """The state of a fork, which the fork alone can read: what other calls change is in no fork."""
+
+    def __init__(self, fork: "SessionFork", state: SessionSnapshot, changes: _Changes) -> None:
+        self._fork = self.origin = fork
+        self.state = state
+        self.changes = changes
 
 
 class _HeldBus(_Refusing):
@@ -69,6 +73,7 @@ class SessionFork(_Refusing):
         self._copy = copy
         self._origin = bus
         self._changes: _Changes = None
+        self.lock = RLock()
         self.session_id = copy.session_id
         self.bus = _HeldBus(self, bus)
         self.base = base
@@ -103,14 +108,16 @@ class SessionFork(_Refusing):
 
     def snapshot(self) -> _ForkSnapshot:
         """The state of the fork as a value."""
-        return _ForkSnapshot(self, self._copy.snapshot(), self._changes)
+        with self.lock:
+            return _ForkSnapshot(self, self._copy.snapshot(), self._changes)
 
     def restore(self, snapshot: _ForkSnapshot, /) -> None:
         """Puts back what `snapshot` captured; events stay published."""
-        if not isinstance(snapshot, _ForkSnapshot) or snapshot.fork is not self:
+        if not isinstance(snapshot, _ForkSnapshot) or snapshot.origin is not self:
             self.refuse("a snapshot from elsewhere can be restored only there")
-        self._copy.restore(snapshot.state)
-        self._changes = snapshot.changes
+        with self.lock:
+            self._copy.restore(snapshot.state)
+            self._changes = snapshot.changes
 
     def bus_for(self, bus: EventBus) -> EventBus:
         """The bus by which the call reaches `bus`."""
@@ -118,12 +125,13 @@ class SessionFork(_Refusing):
 
     def change(self, change: _Change) -> None:
         """Makes a change here and keeps it; one that fails might not have failed after the calls before."""
-        try:
-            change(self._copy)
-        except BaseException:
-            self.refused = True
-            raise
-        self._changes = change, self._changes
+        with self.lock:
+            try:
+                change(self._copy)
+            except BaseException:
+                self.refused = True
+                raise
+            self._changes = change, self._changes
 
     def check_not_folded(self, event: object) -> None:
         """Refuses an event by which a reducer would change state as soon as it is published."""
@@ -162,9 +170,11 @@ class _ForkedSlice[T](_Refusing):
 
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
         of = self._slice.slice_type
-        if predicate is not None:  # it sees the values, and may tell
-            self._read()
-        self._fork.change(lambda session: session[of].clear(predicate))
+        if predicate is None:
+            self._fork.change(lambda session: session[of].clear())
+            return
+        with self._fork.lock:  # the predicate sees the values, may tell, and is asked no more when the call is over
+            self.seed(*self.where(lambda value: not predicate(value)))
 
     def __len__(self) -> int:
         return len(self._read())

@@ -32,13 +32,20 @@ class SessionSnapshot(NamedTuple):
     """Stands for the session that goes on appending to these logs; any other one may only build on top of them."""
 
     def to_json(self) -> str:
-        """The snapshot as JSON text. Raises `SerdeError` for a value that JSON cannot hold."""
-        rows = [
-            f"{serde.dump_json(type_name(of))}:{serde.dump_json(_rows(of, log.read(length)))}"
-            for of, (log, length) in self.slices.items()
-            if length
-        ]
-        return f'{{"version":{_VERSION},"slices":{{{",".join(rows)}}}}}'
+        """The snapshot as JSON text.
+
+        Raises `SerdeError` for a value that JSON cannot hold, and for two types of one name, such as local classes.
+        """
+        rows: dict[str, str] = {}
+        for of, (log, length) in self.slices.items():
+            if not length:
+                continue
+            name = type_name(of)
+            if name in rows:
+                raise SerdeError("snapshot", (Fault((name,), "two types have this name; rename one"),))
+            rows[name] = serde.dump_json(_rows(of, log.read(length)))
+        slices = ",".join([f"{serde.dump_json(name)}:{row}" for name, row in rows.items()])
+        return f'{{"version":{_VERSION},"slices":{{{slices}}}}}'
 
     def since(self, before: "SessionSnapshot") -> Changes:
         """What became of each slice since `before`, a snapshot of the same session, as JSON; costs what changed.
