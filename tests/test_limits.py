@@ -122,6 +122,11 @@ def test_what_is_left_is_reached_exactly_when_the_whole_is(
     assert left.max_seconds is None
 
 
+def test_the_tool_calls_left_are_those_of_the_whole_budget() -> None:
+    assert Budget(max_tool_calls=5).less(Spent(tool_calls=2)).tool_calls_left(Spent(tool_calls=1)) == 2
+    assert Budget(max_calls=1).tool_calls_left(Spent(tool_calls=9)) is None
+
+
 def test_seconds_become_a_deadline_from_the_start() -> None:
     assert Budget(max_seconds=90).deadline(NOON) == Deadline(NOON + timedelta(seconds=90))
     assert Budget(max_tokens=1).deadline(NOON) is None

@@ -10,7 +10,7 @@ import pytest
 
 from support.agents import Args, Note, ok, recorded, tool
 from weakincentives.adapters.errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError
-from weakincentives.adapters.inner_loop import ProviderRequest
+from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
@@ -325,6 +325,19 @@ def test_one_budget_holds_for_all_evaluations_together(run: Run, budget: Budget,
         run(adapter, manual(), Session(), budget=budget)
     assert len(adapter.requests) == 2
     assert (caught.value.usage, caught.value.turns) == (EACH + EACH, 2)
+
+
+@drivers
+def test_so_does_the_budget_of_the_adapter(run: Run) -> None:
+    replies = [read("more"), say("Done.")]
+    for calls, fits in ((2, True), (1, False)):
+        config = InnerLoopConfig(budget=Budget(max_calls=calls))
+        adapter: ScriptedAdapter[Any] = ScriptedAdapter(replies, dynamic_tools=False, config=config)
+        if fits:
+            assert run(adapter, manual(), Session()).text == "Done."
+        else:
+            with pytest.raises(BudgetExceededError, match="max_calls=1 reached with 1"):
+                run(adapter, manual(), Session())
 
 
 def test_tool_calls_count_over_restarts() -> None:
