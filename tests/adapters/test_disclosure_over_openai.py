@@ -133,7 +133,6 @@ type Run = Callable[..., PromptResponse[Any]]
 @apis
 @drivers
 def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversation(api: Any, run: Run) -> None:
-    # DT-17, DT-18, DT-19
     session = Session()
     with ScriptedServer(Say(calls=(read("more"),)), Say(calls=(Call("late"), Call("deep"))), Say("done")) as server:
         assert run(adapter(server, api=api), manual(), session).text == "done"
@@ -153,7 +152,6 @@ def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversa
 
 @apis
 def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
-    # DT-16
     session = Session()
     with ScriptedServer(Say(calls=(read("prose"),)), Say("done")) as server:
         adapter(server, api=api).evaluate(manual(), session=session)
@@ -164,7 +162,6 @@ def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
 
 @apis
 def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
-    # DT-20
     session = Session()
     injected = recorded(session.bus, ToolsInjected)
     with ScriptedServer(Say(calls=(read("more"), read("more"))), Say(calls=(read("more"),)), Say("done")) as server:
@@ -172,13 +169,12 @@ def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
         _, second, third = server.requests
     assert tool_names(second) == ["probe", "read_section", "late", "deep"]
     assert tool_names(third) == tool_names(second)
-    assert outputs(third)[2].startswith("Section is already expanded.")  # DT-30
+    assert outputs(third)[2].startswith("Section is already expanded.")
     assert [event.tool_names for event in injected] == [("late", "deep")]
 
 
 @apis
 def test_a_tool_revealed_in_a_turn_exists_from_the_next_request_on(api: Any) -> None:
-    # U-17
     with ScriptedServer(Say(calls=(read("more"), Call("late"))), Say(calls=(Call("late"),)), Say("done")) as server:
         adapter(server, api=api).evaluate(manual(), session=Session())
         last = outputs(server.requests[-1])
@@ -269,7 +265,6 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
 
 @apis
 def test_the_main_loop_opens_a_new_conversation_with_the_section_in_it(api: Any) -> None:
-    # DT-29
     session = Session()
     with ScriptedServer(Say(calls=(read("more"),)), Say(calls=(Call("late"),)), Say("done")) as server:
         execution = MainLoop(adapter(server, Static, api=api)).execute(manual(), session=session)

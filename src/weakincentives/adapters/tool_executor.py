@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from os import urandom
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.tool import ONCE, AnyTool, Effect, Evaluator, ToolContext, ToolHandler, ToolResult
 from ..prompt.tool_journal import JournalEntry
 from ..resources import NotIsolatedError
-from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work
+from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
 from .isolation import Isolated, call_in_thread, run_all, run_all_async, run_to_end
@@ -127,7 +126,7 @@ class ToolExecutor:
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._closed: dict[str, str] = {}  # by tool name, how to get it back
         self._held: ControlFlow | None = None
-        self._id = urandom(16).hex()
+        self._id = new_id()
         self._answered = 0
         self.key = ""
         self.begun = False

@@ -53,7 +53,7 @@ class _Ids:
         return f"{self._start}{next(self._count):012x}"
 
 
-_new_id = _Ids()
+new_id = _Ids()
 
 
 def _now() -> datetime:
@@ -68,7 +68,7 @@ def _epoch_seconds() -> float:
 class Event:
     """Base of the telemetry events. A session keeps them in LOG slices, which survive a rollback."""
 
-    event_id: str = field(default_factory=_new_id)
+    event_id: str = field(default_factory=new_id)
     created_at: datetime = field(default_factory=_now)
     session_id: str | None = None
 
