@@ -47,6 +47,16 @@ demo-local: $(VENV)/.local-stamp ## the same with a small model run in the proce
 bench: $(VENV)/.check-stamp ## measure against the floors and write benchmarks/RESULTS.md
 	$(PY) -m benchmarks $(ARGS)
 
+.PHONY: bench-peers
+bench-peers: ## measure other libraries beside ours, each in an environment of its own; writes benchmarks/PEERS.md
+	@sed '/^## /,$$d' benchmarks/PEERS.md > .peers.md
+	@for peers in "pydantic-ai-slim" "openai-agents" "langchain" "jinja2 msgspec"; do \
+		venv=.venv-peer-$${peers%% *} && \
+		$(MAKE) --no-print-directory $$venv/.peer-stamp VENV=$$venv PEERS="$$peers" && \
+		echo "$$peers …" && $$venv/bin/python -m benchmarks.peers $$peers >> .peers.md || exit; \
+	done
+	@mv .peers.md benchmarks/PEERS.md
+
 # ------------------------------------------------------------------------------------------------------- to judge
 
 .PHONY: test
@@ -133,6 +143,10 @@ $(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stam
 	@echo "Installing what '$(GROUP)' needs into $(VENV) (once, and when pyproject.toml changes)"
 	@$(PIP) install --editable '.[$(EXTRAS)]' --group $(GROUP) $(PIN) || { \
 		echo "Could not install into $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.peer-stamp: | $(VENV)/.made-stamp
+	@$(PIP) install --editable . $(PEERS)
 	@touch $@
 
 # The lower ends of the ranges in pyproject.toml, over what the tests need anyway.

@@ -1,0 +1,217 @@
+"""Other libraries beside ours: `python -m benchmarks.peers LIBRARY…` prints their part of PEERS.md.
+
+`make bench-peers` gives each an environment of its own. Of agent libraries it is W1, W3 and W8: all call the same
+function with the same arguments, one call a turn, by a model in the process that takes no time; each runs as its
+documents say, telemetry off, in one event loop that lives as long as the benchmark. Of jinja2 and msgspec it is W2 and
+W7.
+"""
+
+# None of them is where the type checkers run, so their classes are unknown there.
+# mypy: disable-error-code="misc, no-any-return, unused-ignore"
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportUnknownLambdaType=false
+
+import asyncio
+import json
+import platform
+import sys
+import tracemalloc
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+from benchmarks import w2_render, w7_serde
+from benchmarks.measure import Row, interleaved
+from benchmarks.tools import Instant, evaluate, template
+from benchmarks.w1_import import DOORS, FLOOR, measured
+from benchmarks.w3_tool_calls import ARGUMENTS, Hits, Search, floor, search
+
+LENGTHS = (1, 10, 100, 1000)
+IMPORT_ROUNDS = 7
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+# Runs as many calls as there are arguments and returns how many were made. Any: the other libraries' types.
+type Run = Callable[[Sequence[str]], Any]
+
+calls = 0
+
+
+def find(query: str, limit: int = 3, tags: tuple[str, ...] = ()) -> Hits:
+    """Search the documents."""
+    global calls  # noqa: PLW0603 - the proof that the tool ran, the cheapest one there is
+    calls += 1
+    hits = search(Search(query, limit, tags), context=None).value
+    assert hits is not None
+    return hits
+
+
+def in_loop(run: Callable[[Sequence[str]], Coroutine[Any, Any, Any]]) -> Run:
+    runner = asyncio.Runner()
+    return lambda arguments: runner.run(run(arguments))
+
+
+def pydantic_ai() -> Run:
+    from pydantic_ai import Agent, UsageLimits
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+    async def run(arguments: Sequence[str]) -> Any:
+        def reply(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:  # noqa: ARG001 - a model's function takes it
+            turn = len(messages) // 2
+            if turn == len(arguments):
+                return ModelResponse(parts=[TextPart("done")])
+            return ModelResponse(parts=[ToolCallPart("find", arguments[turn], f"call_{turn}")])
+
+        with agent.override(model=FunctionModel(reply)):
+            return await agent.run("Search until you know.", usage_limits=UsageLimits(request_limit=None))
+
+    agent = Agent(tools=[find])
+    return in_loop(run)
+
+
+def openai_agents() -> Run:
+    from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+    set_tracing_disabled(disabled=True)
+
+    class Replies(Model):
+        def __init__(self, arguments: Sequence[str]) -> None:
+            self.arguments = arguments
+            self.turn = 0
+
+        async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+            turn, self.turn = self.turn, self.turn + 1
+            if turn == len(self.arguments):
+                text = ResponseOutputText(type="output_text", text="done", annotations=[])
+                item: Any = ResponseOutputMessage(
+                    id="m", type="message", role="assistant", status="completed", content=[text]
+                )
+            else:
+                item = ResponseFunctionToolCall(
+                    type="function_call", name="find", call_id=f"call_{turn}", arguments=self.arguments[turn]
+                )
+            return ModelResponse(output=[item], usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+            raise AssertionError("not streamed")
+
+    tool = function_tool(find)
+
+    async def run(arguments: Sequence[str]) -> Any:
+        agent = Agent(name="bench", model=Replies(arguments), tools=[tool])
+        return await Runner.run(agent, "Search until you know.", max_turns=len(arguments) + 1)
+
+    return in_loop(run)
+
+
+def langchain() -> Run:
+    from langchain.agents import create_agent
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+
+    class Replies(BaseChatModel):
+        arguments: Sequence[str] = ()
+
+        @property
+        def _llm_type(self) -> str:
+            return "instant"
+
+        def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
+            turn = (len(messages) - 1) // 2
+            if turn == len(self.arguments):
+                message = AIMessage("done")
+            else:
+                call = {"name": "find", "args": json.loads(self.arguments[turn]), "id": f"call_{turn}"}
+                message = AIMessage("", tool_calls=[call])
+            return ChatResult(generations=[ChatGeneration(message=message)])
+
+    model = Replies()
+    agent = create_agent(model, [find])
+
+    def run(arguments: Sequence[str]) -> Any:
+        model.arguments = arguments
+        limit = {"recursion_limit": 10 * len(arguments) + 10}
+        return agent.invoke({"messages": [{"role": "user", "content": "Search until you know."}]}, limit)
+
+    return run
+
+
+AGENTS: dict[str, tuple[str, Callable[[], Run]]] = {
+    "pydantic-ai-slim": ("from pydantic_ai import Agent", pydantic_ai),
+    "openai-agents": ("from agents import Agent", openai_agents),
+    "langchain": ("from langchain.agents import create_agent", langchain),  # on langgraph
+}
+
+
+def imports(code: str) -> Iterator[Row]:
+    samples: dict[str, list[tuple[float, int, float]]] = {one: [] for one in (FLOOR, DOORS[1], code)}
+    for one in samples:
+        measured(one)  # the first one writes bytecode
+    for _ in range(IMPORT_ROUNDS):
+        for one, taken in samples.items():
+            taken.append(measured(one))
+    least, ours, theirs = ([median(column) for column in zip(*taken, strict=True)] for taken in samples.values())
+    for unit, index in (("ms", 0), ("modules", 1), ("MB", 2)):
+        took = {"floor": least[index], "ours": ours[index], "theirs": theirs[index]}
+        yield Row(workload="W1", case=code, unit=unit, took=took, target=0)
+
+
+def peak(run: Callable[[], object]) -> float:
+    """Megabytes by which memory grows at most while `run` runs."""
+    tracemalloc.start()
+    run()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most / 1e6
+
+
+def rows(name: str) -> Iterator[Row]:
+    global calls  # noqa: PLW0603 - as above
+    code, build = AGENTS[name]
+    yield from imports(code)
+    run, prompt = build(), template("search", search)
+    for length in LENGTHS:
+        arguments = ARGUMENTS[:length]
+        calls = 0
+        run(arguments)
+        assert calls == length, (name, calls)
+        candidates: dict[str, Callable[[], object]] = {
+            "floor": partial(floor, arguments),
+            "ours": partial(evaluate, Instant("search", arguments), prompt),
+            name: partial(run, arguments),
+        }
+        took = interleaved(candidates, per=length, rounds=5 if length < LENGTHS[-1] else 1)
+        yield Row(workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=0)
+    arguments = ARGUMENTS[:100]
+    took = {
+        "floor": peak(partial(floor, arguments)),
+        "ours": peak(partial(evaluate, Instant("search", arguments), prompt)),
+        name: peak(partial(run, arguments)),
+    }
+    yield Row(workload="W8", case="peak growth in a run of K = 100", unit="MB", took=took, target=0)
+
+
+def main(names: Sequence[str]) -> None:
+    agents = [name for name in names if name in AGENTS]
+    measured_rows = [row for name in agents for row in rows(name)] if agents else [*w2_render.rows(), *w7_serde.rows()]
+    print(f"## {', '.join(f'{name} {version(name)}' for name in names)}\n")
+    print(f"CPython {platform.python_version()}, {platform.system()} {platform.machine()}.\n")
+    print("|     | case | floor | ours | theirs | theirs / ours |\n| --- | --- | --- | --- | --- | --- |")
+    for row in measured_rows:
+        least, ours = row.took["floor"], row.took["ours"]
+        for name, took in row.took.items():
+            if name not in {"floor", "ours"}:
+                case = f"{row.case} ({row.unit})" if name in {"theirs", *agents} else f"{row.case} ({name}, {row.unit})"
+                print(f"| {row.workload} | {case} | {least:.2f} | {ours:.2f} | {took:.2f} | {TIMES}{took / ours:.2f} |")
+    print()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
