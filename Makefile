@@ -68,7 +68,7 @@ test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environ
 .PHONY: test-durable
 test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
-	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/durable-runs.md docs/many-workers.md $(PYTEST_ARGS)
+	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
 .PHONY: static
 static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers
