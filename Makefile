@@ -78,7 +78,7 @@ test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environ
 .PHONY: test-durable
 test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
-	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/durable-runs.md docs/many-workers.md $(PYTEST_ARGS)
+	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
 .PHONY: static
 static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers
@@ -99,6 +99,12 @@ check-all: check ## the gate on each supported Python: .venv, and .venv-3.12 or 
 		$(MAKE) --no-print-directory check VENV=.venv-$$version WANT=$$version || exit; \
 	done
 
+.PHONY: docs
+docs: $(VENV)/.docs-stamp ## build the documentation into site/; a broken link or anchor fails
+	@rm -rf build/pages && mkdir -p build/pages/benchmarks
+	@cp -R docs specs README.md llms.md CHANGELOG.md LICENSE build/pages && cp benchmarks/RESULTS.md build/pages/benchmarks
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict && echo "Built site/index.html"
+
 # -------------------------------------------------------------------------------------------------------- to tidy
 
 .PHONY: format
@@ -108,7 +114,7 @@ format: $(VENV)/.check-stamp ## put the code in order
 
 .PHONY: clean
 clean: ## remove environments and caches
-	rm -rf $(wildcard .venv*) .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(wildcard .venv*) .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --------------------------------------------------------------------------------------------------- environments
@@ -129,6 +135,7 @@ $(VENV)/.test-stamp: EXTRAS = openai,cli
 $(VENV)/.test-stamp: GROUP = test
 $(VENV)/.check-stamp: EXTRAS = openai,cli
 $(VENV)/.check-stamp: GROUP = check
+$(VENV)/.docs-stamp: GROUP = docs
 # With the SDK's version pinned: pip tries many minutes to find the newest one that fits all the rest.
 $(VENV)/.litellm-stamp: EXTRAS = litellm
 $(VENV)/.litellm-stamp: GROUP = run
@@ -139,9 +146,9 @@ $(VENV)/.claude-stamp: EXTRAS = claude-agent-sdk
 $(VENV)/.claude-stamp: GROUP = run
 $(VENV)/.claude-stamp: PIN = claude-agent-sdk==0.2.187
 
-$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp: pyproject.toml | $(VENV)/.made-stamp
+$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.docs-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp: pyproject.toml | $(VENV)/.made-stamp
 	@echo "Installing what '$(GROUP)' needs into $(VENV) (once, and when pyproject.toml changes)"
-	@$(PIP) install --editable '.[$(EXTRAS)]' --group $(GROUP) $(PIN) || { \
+	@$(PIP) install --editable '.$(EXTRAS:%=[%])' --group $(GROUP) $(PIN) || { \
 		echo "Could not install into $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }
 	@touch $@
 

@@ -108,7 +108,7 @@ def _run_commands(example: Example) -> str | None:
 
 
 # Pages whose commands need DBOS, which `make test-durable` has.
-collect_ignore = [] if find_spec("dbos") else ["docs/durable-runs.md", "docs/many-workers.md"]
+collect_ignore = [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
 
 pytest_collect_file = (
     Sybil(

@@ -87,7 +87,7 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
     pages = [path for path in PAGES if CODE.search(path.read_text())]
     wanted = {where(path) for path in (*pages, *modules)}
     if find_spec("dbos") is None:  # then conftest.py leaves these to `make test-durable`
-        wanted -= {"docs/durable-runs.md", "docs/many-workers.md"}
+        wanted -= {"docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"}
     listing = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *sorted(wanted)],
         cwd=ROOT,
@@ -114,12 +114,12 @@ def test_the_table_of_faults_lists_every_code() -> None:
                     )
                 case _:
                     pass
-    assert sorted(first_cells(ROOT / "docs/adapters.md", "Faults")) == sorted(codes)
+    assert sorted(first_cells(ROOT / "docs/how-to/adapters.md", "Faults")) == sorted(codes)
 
 
 def test_the_table_of_options_lists_every_argument() -> None:
     arguments = list(inspect.signature(OpenAIAdapter).parameters)
-    assert first_cells(ROOT / "docs/adapters.md", "Options of OpenAIAdapter") == arguments
+    assert first_cells(ROOT / "docs/how-to/adapters.md", "Options of OpenAIAdapter") == arguments
 
 
 @pytest.mark.parametrize("page", SPECS, ids=where)

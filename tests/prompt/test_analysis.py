@@ -258,7 +258,7 @@ def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked
 
 
 def test_the_documented_codes_are_those_that_there_are() -> None:
-    page = (ROOT / "docs/check-prompts-in-ci.md").read_text()
+    page = (ROOT / "docs/how-to/check-prompts-in-ci.md").read_text()
     source = (ROOT / "src/weakincentives/prompt/analysis.py").read_text()
     documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", page, re.MULTILINE))
     written = dict(re.findall(r'Finding\("([a-z-]+)", [^"]+, "(\w+)"', source))
