@@ -13,6 +13,8 @@ PYTEST_ARGS ?=
 COVERAGE ?=
 # More for the demo or the benchmarks: make demo ARGS="--model gpt-5.2"
 ARGS ?=
+# How long the soak lasts.
+MINUTES ?= 60
 # The question for the demo.
 Q ?=
 
@@ -79,6 +81,18 @@ test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environ
 test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL of our own
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
 	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make soak MINUTES=60
+	@for sdk in litellm claude; do \
+		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk || exit; \
+	done
+	@export PYTHONPATH=tests; failed=; \
+	$(PY) tests/soak.py --minutes $(MINUTES) scripted restarts chat responses > .soak-ours.log & ours=$$!; \
+	.venv-litellm/bin/python tests/soak.py --minutes $(MINUTES) litellm litellm-anthropic > .soak-litellm.log 2>&1 & litellm=$$!; \
+	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) claude claude-injects > .soak-claude.log & claude=$$!; \
+	for job in $$ours $$litellm $$claude; do wait $$job || failed=yes; done; \
+	tail -n 8 .soak-ours.log .soak-litellm.log .soak-claude.log; test -z "$$failed"
 
 .PHONY: static
 static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers

@@ -18,7 +18,7 @@ import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Self, override
+from typing import Any, ClassVar, Self, override
 
 from .script import Call, Drop, Fail, Raw, Request, Say, Scripted, ScriptError, Step, Usage
 from .wire_formats import Ids, render, wire_format
@@ -141,7 +141,7 @@ class _Listener(ThreadingHTTPServer):
     def __init__(self, play: _Play) -> None:
         self._play = play
         self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), partial(_Handler, play))
+        super().__init__(("127.0.0.1", ScriptedServer.port), partial(_Handler, play))
 
     # `request` is Any in typeshed: for a TCP server it is the accepted socket.
     @override
@@ -179,6 +179,9 @@ class ScriptedServer:
     itself raised. A callable step that raises gives status 400 with code `script_fault`, and its
     exception is raised on leaving in any case: it is the cause of whatever else went wrong.
     """
+
+    port: ClassVar[int] = 0
+    """Any free one; another number is for runs that last, of one server after the other at one address."""
 
     def __init__(self, *steps: Scripted, strict: bool = True) -> None:
         self._play = _Play(steps)

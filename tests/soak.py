@@ -1,0 +1,212 @@
+"""Random scripts through real adapters for as long as you say: `python tests/soak.py --minutes 60 chat litellm …`.
+
+Half of the runs are scenarios of the conformance suite, played in a random way and judged as it judges them. The others
+are scripts put together from turns of these scenarios, which must come to what the scripted adapter comes to. Once a
+minute a line says what the process holds. It fails if memory, threads, open files, sockets, children or temporary files
+have grown at the end, or if a run came to something else than it must. Linux only: it reads /proc.
+"""
+
+import gc
+import logging
+import os
+import random
+import socket
+import sys
+import tempfile
+import threading
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from time import monotonic
+
+from support.scripted_server import ScriptedServer
+from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.testing import say
+from weakincentives.testing.conformance import ConformanceError, Harness, ScriptedHarness, Way, check, run, scenarios
+from weakincentives.testing.scenarios import Can, Scenario
+
+type Ways = tuple[Way, ...]
+
+ALL_WAYS: Ways = ("execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async")
+ENDS = ("text", "error", "usage", "notes", "kept", "opened", "visible", "tools", "answers")
+GROWTH, NOISE = 1.05, 2  # that the median of the last quarter may have over the second one's
+MOST_TURNS = 12
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A harness, the scenarios it can play, and the ways in which it is asked."""
+
+    name: str
+    harness: Harness
+    pool: tuple[Scenario, ...]
+    ways: Ways
+
+
+def subjects(wanted: list[str]) -> list[Subject]:
+    """By name; each reads the tests of its adapter, whose SDK need not be installed for the others."""
+    made: dict[str, Callable[[], Subject]] = {
+        "scripted": lambda: _of("testing.test_conformance", "scripted"),
+        "restarts": lambda: _of("testing.test_conformance", "scripted, starting again"),
+        "chat": lambda: _of("testing.test_conformance", "chat"),
+        "responses": lambda: _of("testing.test_conformance", "responses"),
+        "litellm": lambda: _of("adapters.litellm.test_litellm_conformance", "openai"),
+        "litellm-anthropic": lambda: _of("adapters.litellm.test_litellm_conformance", "anthropic"),
+        "claude": lambda: _claude("RESTARTS"),
+        "claude-injects": lambda: _claude("INJECTS"),
+    }
+    return [made[name]() for name in wanted]
+
+
+def _of(module: str, name: str) -> Subject:
+    tests = import_module(module)
+    harness: Harness = tests.HARNESSES[name]
+    lost: set[str] = getattr(tests, "LOST_IN_STREAMS", set())
+    pool = tuple(one for one in scenarios(harness) if one.name not in lost)
+    return Subject(f"{module.split('.')[-2]} {name}", harness, pool, ALL_WAYS)
+
+
+def _claude(name: str) -> Subject:
+    tests = import_module("adapters.claude_agent_sdk.test_claude_conformance")
+    harness: Harness = getattr(tests, name)
+    pool = tuple(one for one in scenarios(harness) if one.name not in tests.OURS)
+    return Subject(f"claude {name.lower()}", harness, pool, ("execute", "execute_async"))
+
+
+def composed(subject: Subject, chance: random.Random) -> Scenario:
+    """Turns of scenarios that end well and stand on one prompt, in any order, then a last word."""
+    first = chance.choice([one for one in subject.pool if _plain(one)])
+    turns = [
+        step
+        for one in subject.pool
+        if _plain(one) and one.prompt == first.prompt
+        for step in one.steps
+        if isinstance(step, AssistantMessage) and step.tool_calls
+    ]
+    script: list[AssistantMessage] = []
+    for turn, step in enumerate(chance.choices(turns, k=chance.randint(1, MOST_TURNS)), 1):
+        calls = [replace(call, call_id=f"call_{turn}_{place}") for place, call in enumerate(step.tool_calls, 1)]
+        script.append(replace(step, tool_calls=tuple(calls)))
+    return replace(first, name="composed", steps=(*script, say("done")), expect={})
+
+
+def _plain(scenario: Scenario) -> bool:
+    fresh = {one.name: one.default for one in fields(Scenario)}
+    kept = all(getattr(scenario, name) == fresh[name] for name in ("config", "seconds", "budget", "alike"))
+    said = [step for step in scenario.steps if isinstance(step, AssistantMessage)]
+    asks = any("ask" in call.arguments for step in said for call in step.tool_calls)
+    return kept and not scenario.expect.get("error") and "output" not in scenario.expect and not asks
+
+
+def played(subject: Subject, chance: random.Random) -> str:
+    """One run; says what it was. Raises `ConformanceError` if it went wrong."""
+    if chance.random() < 0.5:
+        scenario = chance.choice(subject.pool)
+        goes_on = subject.ways[:2]  # without MainLoop a new start ends the evaluation
+        check(scenario, subject.harness, chance.choice(goes_on if "V" in _events(scenario, subject) else subject.ways))
+        return "scenario"
+    scenario = composed(subject, chance)
+    way = chance.choice(subject.ways[:2])
+    got = run(scenario, subject.harness, way)
+    wanted = run(scenario, ScriptedHarness(inject=Can.INJECT in subject.harness.can))
+    for name in ENDS:
+        if name == "usage" and Can.USAGE not in subject.harness.can:
+            continue
+        if getattr(got, name) != getattr(wanted, name):
+            raise ConformanceError(
+                f"{name}: {getattr(got, name)!r}, not {getattr(wanted, name)!r}, {way}: {scenario.steps}"
+            )
+    return "composed"
+
+
+def _events(scenario: Scenario, subject: Subject) -> str:
+    inject = Can.INJECT in subject.harness.can
+    if scenario not in _KNOWN.setdefault(inject, {}):
+        _KNOWN[inject][scenario] = run(scenario, ScriptedHarness(inject=inject)).events
+    return _KNOWN[inject][scenario]
+
+
+_KNOWN: dict[bool, dict[Scenario, str]] = {}
+
+
+def held(temporary: Path) -> dict[str, float]:
+    """What the process holds now, memory in megabytes."""
+    gc.collect()
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    opened = list(_links())
+    return {
+        "memory": next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024,
+        "threads": threading.active_count(),
+        "files": sum(not one.startswith("socket:") for one in opened),
+        "sockets": sum(one.startswith("socket:") for one in opened),
+        "children": sum(len(one.read_text().split()) for one in Path("/proc/self/task").glob("*/children")),
+        "temporary files": len(list(temporary.rglob("*"))),
+    }
+
+
+def _links() -> Iterator[str]:
+    for one in Path("/proc/self/fd").iterdir():
+        try:
+            yield str(one.readlink())
+        except FileNotFoundError:  # the folder itself, while it was listed
+            continue
+
+
+def verdict(seen: list[Mapping[str, float]]) -> list[str]:
+    """What grew between the second quarter and the last one."""
+    quarter = max(1, len(seen) // 4)
+    wrong: list[str] = []
+    for name in seen[0]:
+        before = median([one[name] for one in seen[quarter : 2 * quarter] or seen])
+        after = median([one[name] for one in seen[-quarter:]])
+        if after > before * GROWTH + (0 if name == "memory" else NOISE):
+            wrong.append(f"{name} grew from {before:g} to {after:g}")
+    return wrong
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("subjects", nargs="+")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--every", type=float, default=60, help="seconds between two looks")
+    parser.add_argument("--seed", type=int, default=random.getrandbits(32))
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    logging.disable(logging.CRITICAL)  # failures are part of the scripts
+    with socket.create_server(("127.0.0.1", 0)) as probe:  # SDKs keep clients by address, so all servers have one
+        ScriptedServer.port = probe.getsockname()[1]
+    chance = random.Random(given.seed)
+    for name in list(os.environ):
+        if name.startswith(("ANTHROPIC_", "CLAUDE_", "OPENAI_")):
+            del os.environ[name]
+    with tempfile.TemporaryDirectory() as folder:
+        tempfile.tempdir = os.environ["TMPDIR"] = folder
+        os.environ["HOME"] = tempfile.mkdtemp()
+        all_subjects, begun, looks = subjects(given.subjects), monotonic(), 0
+        seen: list[Mapping[str, float]] = []
+        runs: Counter[str] = Counter()
+        failures: list[str] = []
+        while (now := monotonic() - begun) < given.minutes * 60:
+            subject = chance.choice(all_subjects)
+            try:
+                runs[f"{subject.name} {played(subject, chance)}"] += 1
+            except ConformanceError as error:
+                failures.append(f"{subject.name}: {error}")
+                print(failures[-1], flush=True)
+            if now >= (looks + 1) * given.every:
+                looks += 1
+                seen.append(held(Path(folder)))
+                told = ", ".join(f"{name} {value:.0f}" for name, value in seen[-1].items())
+                print(f"{now / 60:5.1f} min, {runs.total()} runs: {told}", flush=True)
+        left = sorted(str(one.relative_to(folder)) for one in Path(folder).rglob("*"))
+        grown = verdict(seen) if seen else ["nothing was looked at: --minutes is less than --every"]
+    print(dict(runs), f"{len(failures)} failed", f"left behind: {left[-20:]}", *grown, sep="\n")
+    return 1 if failures or grown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
