@@ -21,7 +21,7 @@ Q ?=
 PY = $(VENV)/bin/python
 # Ask for little on standard output; errors still show.
 PIP = $(PY) -m pip --disable-pip-version-check -qq
-CODE = $(wildcard src tests examples benchmarks conftest.py)
+CODE = $(wildcard src tests examples benchmarks tools conftest.py)
 # By file, since the code blocks of a page share a namespace.
 TESTS = $(PY) -m pytest -n auto --dist loadfile $(if $(COVERAGE),--cov --cov-report term) $(PYTEST_ARGS)
 # One argument whatever it holds, quotes and dollars included.
@@ -101,6 +101,16 @@ static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lin
 	$(PY) -m mypy $(CODE)
 	$(PY) -m pyright --pythonpath $(PY)
 	$(VENV)/bin/lint-imports --no-logo
+	$(PY) -m bandit -qc pyproject.toml -r src
+
+.PHONY: audit
+audit: .venv-audit/.audit-stamp ## known weaknesses of all that a user of every extra installs; asks PyPI
+	.venv-audit/bin/python -m pip_audit --skip-editable
+
+.venv-audit/.audit-stamp: pyproject.toml
+	@$(MAKE) --no-print-directory .venv-audit/.made-stamp VENV=.venv-audit
+	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,cli,otel,overrides,testing]' --group audit
+	@touch $@
 
 .PHONY: check
 check: static ## the gate: static, then the tests with branch coverage
@@ -118,6 +128,16 @@ docs: $(VENV)/.docs-stamp ## build the documentation into site/; a broken link o
 	@rm -rf build/pages && mkdir -p build/pages/benchmarks
 	@cp -R docs specs README.md llms.md CHANGELOG.md LICENSE build/pages && cp benchmarks/RESULTS.md build/pages/benchmarks
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict && echo "Built site/index.html"
+
+.PHONY: release-check
+release-check: ## build wheel and sdist into dist/, check them, and use the wheel in an environment of its own
+	@rm -rf dist .venv-release && $(MAKE) --no-print-directory .venv-release/.made-stamp VENV=.venv-release
+	@.venv-release/bin/python -m pip install -qq --group release
+	.venv-release/bin/python -m build -q
+	.venv-release/bin/python -m twine check --strict dist/*
+	@rm -rf .venv-release && $(MAKE) --no-print-directory .venv-release/.made-stamp VENV=.venv-release
+	.venv-release/bin/python -m pip install -q dist/*.whl
+	cd dist && ../.venv-release/bin/python ../tools/use_wheel.py
 
 # -------------------------------------------------------------------------------------------------------- to tidy
 

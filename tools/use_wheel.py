@@ -1,0 +1,37 @@
+"""Run by `make release-check` where nothing but the wheel is installed: it imports lightly and works without extras."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import distribution, version
+from pathlib import Path
+
+import weakincentives
+from weakincentives import MarkdownSection, PromptTemplate
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+template = PromptTemplate[Answer](ns="wheel", key="hello", sections=[MarkdownSection(title="Task", template="Greet.")])
+response = ScriptedAdapter([say(Answer("hello"))]).evaluate(template.bind(), session=Session())
+if response.output != Answer("hello"):
+    sys.exit(f"the wheel answered {response.output!r}")
+
+files = {str(file) for file in distribution("weakincentives").files or ()}
+if "weakincentives/py.typed" not in files:
+    sys.exit("the wheel has no py.typed")
+if "site-packages" not in Path(weakincentives.__file__).parts:
+    sys.exit(f"this is not the wheel: {weakincentives.__file__}")
+
+loaded = (
+    "import sys; import weakincentives.prompt; print(*sorted({'pydantic', 'asyncio', 'openai'} & set(sys.modules)))"
+)
+heavy = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+if heavy:
+    sys.exit(f"importing the wheel loads {heavy}")
+print(f"weakincentives {version('weakincentives')}: {len(files)} files, evaluated without an extra")
