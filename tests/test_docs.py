@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src/weakincentives"
 PAGES = sorted(page for pattern in ("*.md", "docs/**/*.md", "specs/**/*.md") for page in ROOT.glob(pattern))
 SPECS = sorted((ROOT / "specs").glob("*.md"))
+CONCEPTS = sorted((ROOT / "docs/concepts").glob("*.md"))
 CODE = re.compile(r"^\s*(>>>|```python)", re.MULTILINE)
 
 
@@ -114,7 +115,7 @@ def test_the_table_of_faults_lists_every_code() -> None:
                     )
                 case _:
                     pass
-    assert sorted(first_cells(ROOT / "docs/how-to/adapters.md", "Faults")) == sorted(codes)
+    assert sorted(first_cells(ROOT / "docs/how-to/running.md", "Faults")) == sorted(codes)
 
 
 def test_the_table_of_options_lists_every_argument() -> None:
@@ -134,3 +135,33 @@ def test_the_demo_is_asked_about_pages_that_exist() -> None:
     assert len({entry["question"] for entry in asked}) == len(asked) >= 20
     sources = {source for entry in asked for source in entry["sources"]}
     assert sources <= {where(page) for page in PAGES}
+
+
+def test_the_site_has_every_page_once() -> None:
+    named = re.findall(r"^ *- (?:[^#:\n]+: )?([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted([*map(where, PAGES), "benchmarks/RESULTS.md"])
+
+
+@pytest.mark.parametrize(
+    ("page", "most"), [("README.md", 150), ("llms.md", 300), *((where(it), 150) for it in CONCEPTS)]
+)
+def test_what_is_read_first_is_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) < most
+
+
+@pytest.mark.parametrize("page", [*CONCEPTS, ROOT / "docs/architecture.md"], ids=where)
+def test_each_diagram_stands_between_its_marks(page: Path) -> None:
+    diagram = r"^<!-- diagram: [a-z-]+ -->\n\n```(?:text|mermaid)\n(?:(?!```).*\n)+```\n\n<!-- /diagram -->$"
+    marks = page.read_text().count("<!-- diagram:"), page.read_text().count("<!-- /diagram -->")
+    assert marks == (len(re.findall(diagram, page.read_text(), re.MULTILINE)),) * 2 != (0, 0)
+
+
+def test_the_reference_has_every_module_that_a_page_imports_from() -> None:
+    entries = (page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
+    listed = {module for text in entries for module in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)}
+    blocks = (token.content for page in PAGES for token in tokens(page) if token.info == "python")
+    imported = {
+        module for text in blocks for module in re.findall(r"^ *from (weakincentives[\w.]*) import", text, re.MULTILINE)
+    }
+    assert imported
+    assert imported - listed == set()
