@@ -127,7 +127,7 @@ check-all: check ## the gate on each supported Python: .venv, and .venv-3.12 or 
 docs: $(VENV)/.docs-stamp ## build the documentation into site/; a broken link or anchor fails
 	@rm -rf build/pages && mkdir -p build/pages/benchmarks
 	@cp -R docs specs README.md llms.md CHANGELOG.md LICENSE build/pages && cp benchmarks/RESULTS.md build/pages/benchmarks
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict && echo "Built site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 .PHONY: release-check
 release-check: ## build wheel and sdist into dist/, check them, and use the wheel in an environment of its own
