@@ -128,6 +128,7 @@ docs: $(VENV)/.docs-stamp ## build the documentation into site/; a broken link o
 	@rm -rf build/pages && mkdir -p build/pages/benchmarks
 	@cp -R docs specs README.md llms.md CHANGELOG.md LICENSE build/pages && cp benchmarks/RESULTS.md build/pages/benchmarks
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@! grep -rE '<(script|link|img)[^>]+(src|href)="https?:' site --include='*.html' || { echo "site/ fetches from elsewhere" >&2; exit 1; }
 
 .PHONY: release-check
 release-check: ## build wheel and sdist into dist/, check them, and use the wheel in an environment of its own
