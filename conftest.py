@@ -23,6 +23,10 @@ from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
+from weakincentives.testing.network import tried
+
+pytest_plugins = ["pytester"]  # runs pytest within a test, for those of our own plugin
+
 # --- This machine: no proxies, no keys and no addresses of the person who runs the tests.
 for _name in list(os.environ):
     if _name.upper().startswith(("ANTHROPIC_", "OPENAI_")) or _name.upper().endswith("_PROXY"):
@@ -31,22 +35,9 @@ for _name in list(os.environ):
 # Nor certificates: no test goes where they are asked for, and reading the system's takes each client 50 ms.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
-
-def _stay_here(event: str, args: tuple[object, ...]) -> None:
-    """Refuse connections and look-ups that would leave the loopback interface."""
-    match event, args:
-        case "socket.connect", (_, (host, *_)):
-            pass
-        case "socket.getaddrinfo", (host, *_):
-            pass
-        case _:
-            return
-    name = host.decode() if isinstance(host, bytes) else host
-    if name not in {None, "", "localhost", "127.0.0.1", "::1"}:
-        raise RuntimeError(f"a test tried to reach {name!r}; tests talk to 127.0.0.1 alone")
-
-
-sys.addaudithook(_stay_here)
+# No connection and no look-up of a name leaves it, from here on: while modules are imported, too.
+_refusal = tried(refused=True)
+_refusal.__enter__()
 
 # --- Hypothesis: time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)

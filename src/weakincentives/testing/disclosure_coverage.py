@@ -15,7 +15,7 @@ from ..visibility import SectionPath, SectionVisibility
 __all__ = ["Counts", "add", "count", "report"]
 
 type Counts = dict[str, dict[str, list[int]]]
-"""By prompt and dotted path: characters in full, tests with these, tests with a summary only; "" is the whole."""
+"""By prompt and dotted path: characters in full, tests with these, tests with a summary only; "" counts all tests."""
 
 _FULL = SectionVisibility.FULL
 
@@ -46,7 +46,7 @@ class _Seen:
         with suppress(Exception):  # what no test showed may lack its params
             visits = whole.visits()
             sizes = {node.path: len(part) for (node, _, _), part in zip(visits, whole.write(visits).parts, strict=True)}
-        rows = {"": [sum(sizes.values()), 1, 0]}
+        rows = {"": [0, 1, 0]}
         for node in self.rendered.registry.sections:
             full = node.path in self.full
             rows[".".join(node.path)] = [sizes.get(node.path, 0), full, not full and node.path in self.summary]
@@ -82,20 +82,16 @@ def add(total: Counts, more: Counts) -> None:
 def report(total: Counts, *, details: bool) -> Iterator[str]:
     """A line for each prompt, with `details` one for each section as well."""
     for prompt, rows in sorted(total.items()):
-        size, tests, _ = rows.pop("")
-        shown = [one for one, full, _ in rows.values() if full]
+        _, tests, _ = rows.pop("")
+        sizes = [-(-size // 4) for size, _, _ in rows.values()]
+        shown = [size for size, (_, full, _) in zip(sizes, rows.values(), strict=True) if full]
         yield (
             f"{prompt}: {len(shown)} of {len(rows)} sections opened in {tests} tests, "
-            f"{_tokens(sum(shown)):,} of {_tokens(size):,} tokens"
+            f"{sum(shown):,} of {sum(sizes):,} tokens"
         )
         width = max(map(len, rows), default=0)
         if details:
             yield f"  {'':{width}} tokens  full  summary"
-            for path, (size, full, summary) in rows.items():
-                mark = "" if full else "  never opened"
-                yield f"  {path:{width}} {_tokens(size):>6,} {full:>5} {summary:>8}{mark}"
+            for size, (path, (_, full, summary)) in zip(sizes, rows.items(), strict=True):
+                yield f"  {path:{width}} {size:>6,} {full:>5} {summary:>8}{'' if full else '  never opened'}"
     yield "full, summary: in how many tests the model could read that; a token is taken for four characters"
-
-
-def _tokens(characters: int) -> int:
-    return -(-characters // 4)

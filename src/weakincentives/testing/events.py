@@ -8,13 +8,13 @@ from reprlib import Repr
 from typing import SupportsIndex, overload
 
 from ..ports import EventBus
-from ..runtime.events import Work
+from ..runtime.events import Event, Work
 
 __all__ = ["EventNames", "Events", "RecordedEvents", "line"]
 
 _WIDTH = 118
-_NOISE = {"adapter", "call_id", "created_at", "event_id", "prompt_name", "result", "seconds", "session_id", "usage"}
-_short = Repr(maxlevel=3, maxstring=40, maxother=60)
+_NOISE = {one.name for one in fields(Event)} | {"adapter", "call_id", "result", "seconds", "timestamp", "usage"}
+_short = Repr(maxlevel=3, maxstring=40, maxother=90)
 
 
 def line(event: object) -> str:
@@ -38,12 +38,11 @@ class EventNames(list[str]):
 
     def against(self, expected: Sequence[str]) -> list[str]:
         """What happened without being expected, or the other way; short, as pytest shows a few hundred characters."""
-        told = ["events differ (+ happened, - expected):"]
+        told = ["events differ, by place (+ happened, - expected):"]
         for kind, i, j, k, m in SequenceMatcher(None, self, expected, autojunk=False).get_opcodes():
-            if kind == "equal":
-                told.append(f"  ... {j - i} as expected")
-            else:
-                told += [f"+ {one[:70]}" for one in self.lines[i:j]] + [f"- {one}" for one in expected[k:m]]
+            if kind != "equal":
+                told += [f"+ {at} {self.lines[at][:70]}" for at in range(i, j)]
+                told += [f"- {at} {expected[at]}" for at in range(k, m)]
         return told
 
 
