@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -73,6 +74,14 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
     return (region for region in _blocks(document) if isinstance(region.parsed, str))
 
 
+def _blocks_but_tests(document: Document) -> Iterable[Region]:
+    """Python blocks of a page, without the files of tests that its commands give to pytest."""
+    for region in _blocks(document):
+        name = re.match(r"# (test_\w+\.py)\n", str(region.parsed))
+        if name is None or not re.search(rf"^\$ python -m pytest .*{name[1]}", document.text, re.MULTILINE):
+            yield region
+
+
 def _run_commands(example: Example) -> str | None:
     """Runs each `$ wink …` or `$ python …` of a console block as a process and compares what it prints.
 
@@ -86,7 +95,7 @@ def _run_commands(example: Example) -> str | None:
         done = subprocess.run(  # noqa: S603 - commands of our own pages
             ["/bin/sh", "-c", wink + command],
             cwd=example.document.folder,
-            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160"},
+            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": _ADDOPTS},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -98,12 +107,17 @@ def _run_commands(example: Example) -> str | None:
     return None
 
 
+# Installed, our plugin is found by its entry point; in a bare checkout it must be named.
+_ADDOPTS = "-p no:cacheprovider"
+if not entry_points(group="pytest11", name="weakincentives"):
+    _ADDOPTS += " -p weakincentives.testing.plugin"
+
 # Pages whose commands need DBOS, which `make test-durable` has.
 collect_ignore = [] if find_spec("dbos") else ["docs/durable-runs.md", "docs/many-workers.md"]
 
 pytest_collect_file = (
     Sybil(
-        parsers=[_blocks, CodeBlockParser("console", _run_commands)],
+        parsers=[_blocks_but_tests, CodeBlockParser("console", _run_commands)],
         patterns=["*.md"],
         document_types={".md": _Page},
     )

@@ -78,8 +78,7 @@ for _name in (
     import_module(_name)
 
 # Installed, the plugin is found by its entry point; in a bare checkout it must be named.
-_found = any(one.value == "weakincentives.testing.plugin" for one in entry_points(group="pytest11"))
-PLUGIN = () if _found else ("-p", "weakincentives.testing.plugin")
+PLUGIN = () if entry_points(group="pytest11", name="weakincentives") else ("-p", "weakincentives.testing.plugin")
 
 
 class Author:

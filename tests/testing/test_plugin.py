@@ -115,7 +115,7 @@ def test_order(scripted_adapter, wink_session, wink_events):
             "E*- 3 Refused",
             "*Captured events call*",
             "PromptRendered ns='shop' key='support'*",
-            "PromptExecuted text='Done.'*turns=2*",
+            "PromptExecuted*text='Done.' turns=2",
         ]
     )
     told = text(ran).partition("Captured events call")[2].partition("disclosure coverage")[0].splitlines()[1:-1]

@@ -13,7 +13,8 @@ from ..runtime.events import Event, Work
 __all__ = ["EventNames", "Events", "RecordedEvents", "line"]
 
 _WIDTH = 118
-_NOISE = {one.name for one in fields(Event)} | {"adapter", "call_id", "result", "seconds", "timestamp", "usage"}
+_NOISE = {"adapter", "call_id", "prompt_name", "result", "seconds", "timestamp", "usage"}
+_NOISE.update(one.name for one in fields(Event))
 _short = Repr(maxlevel=3, maxstring=40, maxother=90)
 
 
