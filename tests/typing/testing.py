@@ -61,5 +61,5 @@ def test_overrides(wink_overrides: PromptsWithOverrides) -> None:
 # What the types rule out, wrong names at lazy doors included.
 def test_wrong(scripted_adapter: ScriptedAdapters) -> None:
     scripted_adapter(["done"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-    print(weakincentives.Promt)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-    print(weakincentives.testing.scrip)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    assert weakincentives.Promt  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    assert weakincentives.testing.say_it  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
