@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -23,6 +24,10 @@ from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
+from weakincentives.testing.network import tried
+
+pytest_plugins = ["pytester"]  # runs pytest within a test, for those of our own plugin
+
 # --- This machine: no proxies, no keys and no addresses of the person who runs the tests.
 for _name in list(os.environ):
     if _name.upper().startswith(("ANTHROPIC_", "OPENAI_")) or _name.upper().endswith("_PROXY"):
@@ -31,22 +36,9 @@ for _name in list(os.environ):
 # Nor certificates: no test goes where they are asked for, and reading the system's takes each client 50 ms.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
-
-def _stay_here(event: str, args: tuple[object, ...]) -> None:
-    """Refuse connections and look-ups that would leave the loopback interface."""
-    match event, args:
-        case "socket.connect", (_, (host, *_)):
-            pass
-        case "socket.getaddrinfo", (host, *_):
-            pass
-        case _:
-            return
-    name = host.decode() if isinstance(host, bytes) else host
-    if name not in {None, "", "localhost", "127.0.0.1", "::1"}:
-        raise RuntimeError(f"a test tried to reach {name!r}; tests talk to 127.0.0.1 alone")
-
-
-sys.addaudithook(_stay_here)
+# No connection and no look-up of a name leaves it, from here on: while modules are imported, too.
+_refusal = tried(refused=True)
+_refusal.__enter__()
 
 # --- Hypothesis: time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)
@@ -82,6 +74,14 @@ def _blocks_without_prompts(document: Document) -> Iterable[Region]:
     return (region for region in _blocks(document) if isinstance(region.parsed, str))
 
 
+def _blocks_but_tests(document: Document) -> Iterable[Region]:
+    """Python blocks of a page, without the files of tests that its commands give to pytest."""
+    for region in _blocks(document):
+        name = re.match(r"# (test_\w+\.py)\n", str(region.parsed))
+        if name is None or not re.search(rf"^\$ python -m pytest .*{name[1]}", document.text, re.MULTILINE):
+            yield region
+
+
 def _run_commands(example: Example) -> str | None:
     """Runs each `$ wink …` or `$ python …` of a console block as a process and compares what it prints.
 
@@ -95,7 +95,7 @@ def _run_commands(example: Example) -> str | None:
         done = subprocess.run(  # noqa: S603 - commands of our own pages
             ["/bin/sh", "-c", wink + command],
             cwd=example.document.folder,
-            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160"},
+            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": _ADDOPTS},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -107,12 +107,17 @@ def _run_commands(example: Example) -> str | None:
     return None
 
 
+# Installed, our plugin is found by its entry point; in a bare checkout it must be named.
+_ADDOPTS = "-p no:cacheprovider"
+if not entry_points(group="pytest11", name="weakincentives"):
+    _ADDOPTS += " -p weakincentives.testing.plugin"
+
 # Pages whose commands need DBOS, which `make test-durable` has.
 collect_ignore = [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
 
 pytest_collect_file = (
     Sybil(
-        parsers=[_blocks, CodeBlockParser("console", _run_commands)],
+        parsers=[_blocks_but_tests, CodeBlockParser("console", _run_commands)],
         patterns=["*.md"],
         document_types={".md": _Page},
     )

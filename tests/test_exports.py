@@ -1,8 +1,16 @@
-"""One door: what each package exports is written down here, and a door defines nothing."""
+"""One door: what each package exports is written down here, and a door defines nothing.
+
+Two doors are lazy (decision 011): type checkers read their imports, Python a list of names.
+"""
 
 import ast
 import importlib
+import pickle
+import pydoc
+import subprocess
+import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -146,8 +154,21 @@ EXPORTS = {
         "PathError",
         "glob_matches",
     ],
-    "weakincentives.testing": ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "call", "say"],
+    "weakincentives.testing": [
+        "Events",
+        "NetworkRefusedError",
+        "PromptsWithOverrides",
+        "RecordedEvents",
+        "Reply",
+        "ScriptExhaustedError",
+        "ScriptedAdapter",
+        "ScriptedAdapters",
+        "SeenRequest",
+        "call",
+        "say",
+    ],
 }
+LAZY = ["weakincentives", "weakincentives.testing"]
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -157,23 +178,65 @@ def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
 
+def names_of(module: str, statements: list[ast.stmt]) -> list[str]:
+    """The names that relative imports of a door bring in; anything else there fails the test."""
+    found: list[str] = []
+    for statement in statements:
+        match statement:
+            case ast.ImportFrom(module="lazy") | ast.Assign(targets=[ast.Name(id="__all__")]):
+                pass
+            case ast.ImportFrom(module="typing", names=[ast.alias(name="TYPE_CHECKING")]):
+                pass
+            case ast.ImportFrom(level=level, names=names) if level:
+                found += [alias.asname or alias.name for alias in names]
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=[ast.Assign(value=ast.Call() as call)]):
+                found += names_of(module, body)
+                homes: dict[str, str] = ast.literal_eval(call.args[1])
+                imported = {
+                    f".{one.module}": {alias.name for alias in one.names}
+                    for one in body
+                    if isinstance(one, ast.ImportFrom)
+                }
+                assert {home: set(names.split()) for home, names in homes.items()} == imported
+            case _:
+                pytest.fail(f"{module}:{statement.lineno} is neither a relative import nor __all__")
+    return found
+
+
 @pytest.mark.parametrize("path", DOORS)
-def test_a_door_defines_nothing(path: str) -> None:
+def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
     body = ast.parse((PACKAGE / path).read_text()).body
     assert ast.get_docstring(ast.Module(body, []))
-    for statement in body[1:]:
-        match statement:
-            case ast.ImportFrom(level=level) if level:
-                pass
-            case ast.Assign(targets=[ast.Name(id="__all__")]):
-                pass
-            case _:
-                pytest.fail(f"{path}:{statement.lineno} is neither a relative import nor __all__")
-
-
-@pytest.mark.parametrize("path", DOORS)
-def test_a_door_exports_all_that_it_imports(path: str) -> None:
-    body = ast.parse((PACKAGE / path).read_text()).body
-    imported = [alias.asname or alias.name for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
     exported = [name for one in body if isinstance(one, ast.Assign) for name in ast.literal_eval(one.value)]
-    assert sorted(imported) == sorted(exported)
+    assert sorted(names_of(path, body[1:])) == sorted(exported)
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_lazy_door_opens_nothing_by_itself(name: str) -> None:
+    code = f"import {name}, sys; print(*(one for one in sys.modules if one.startswith('weakincentives')))"
+    opened = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(opened) == sorted({"weakincentives", "weakincentives.lazy", name})
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_lazy_door_looks_like_any_other(name: str) -> None:
+    door = importlib.import_module(name)
+    assert set(EXPORTS[name]) <= set(dir(door))
+    everything: dict[str, object] = {}
+    exec(f"from {name} import *", everything)  # noqa: S102 - what a user may write
+    assert {one: everything[one] for one in EXPORTS[name]} == {one: getattr(door, one) for one in EXPORTS[name]}
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'Nothing'"):
+        door.Nothing  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        exec(f"from {name} import Nothing")  # noqa: S102 - as above
+    assert EXPORTS[name][0] in pydoc.plain(pydoc.render_doc(door))
+
+
+def test_what_a_lazy_door_gives_is_pickled_and_annotated_by_its_own_module() -> None:
+    def annotated(budget: weakincentives.Budget, /) -> "weakincentives.Prompt[None]":
+        raise NotImplementedError
+
+    assert get_type_hints(annotated)["budget"] is weakincentives.Budget
+    budget = weakincentives.Budget(max_calls=3)
+    assert pickle.loads(pickle.dumps(budget)) == budget
+    assert weakincentives.Budget.__module__ == "weakincentives.limits"

@@ -1,15 +1,31 @@
-"""weakincentives: typed, composable prompts for agents. The names that a user meets first; nothing is defined here."""
+"""weakincentives: typed, composable prompts for agents. The names that a user meets first; nothing is defined here.
 
-from .limits import Budget, Deadline, TokenUsage
-from .prompt import (
-    MarkdownSection,
-    Prompt,
-    PromptTemplate,
-    SectionVisibility,
-    Tool,
-    ToolContext,
-    ToolResult,
-)
+Each is imported when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from .lazy import door
+
+if TYPE_CHECKING:
+    from .limits import Budget, Deadline, TokenUsage
+    from .prompt import (
+        MarkdownSection,
+        Prompt,
+        PromptTemplate,
+        SectionVisibility,
+        Tool,
+        ToolContext,
+        ToolResult,
+    )
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            ".limits": "Budget Deadline TokenUsage",
+            ".prompt": "MarkdownSection Prompt PromptTemplate SectionVisibility Tool ToolContext ToolResult",
+        },
+    )
 
 __all__ = [
     "Budget",

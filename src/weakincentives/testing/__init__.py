@@ -1,5 +1,38 @@
-"""Doubles for tests of prompts and agents: adapters that need no provider."""
+"""Doubles for tests of prompts and agents: adapters that need no provider, and what the pytest plugin's fixtures give.
 
-from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, call, say
+Each name is imported when it is first asked for: pytest opens this door in every run.
+"""
 
-__all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "call", "say"]
+from typing import TYPE_CHECKING
+
+from ..lazy import door
+
+if TYPE_CHECKING:
+    from .events import Events, RecordedEvents
+    from .fixtures import PromptsWithOverrides, ScriptedAdapters
+    from .network import NetworkRefusedError
+    from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            ".events": "Events RecordedEvents",
+            ".fixtures": "PromptsWithOverrides ScriptedAdapters",
+            ".network": "NetworkRefusedError",
+            ".scripted": "Reply ScriptExhaustedError ScriptedAdapter SeenRequest call say",
+        },
+    )
+
+__all__ = [
+    "Events",
+    "NetworkRefusedError",
+    "PromptsWithOverrides",
+    "RecordedEvents",
+    "Reply",
+    "ScriptExhaustedError",
+    "ScriptedAdapter",
+    "ScriptedAdapters",
+    "SeenRequest",
+    "call",
+    "say",
+]

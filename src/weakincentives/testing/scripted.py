@@ -83,8 +83,8 @@ class SeenRequest:
 class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
     """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
 
-    With `dynamic_tools=False` opening a section with tools starts evaluation again. Raises `ScriptExhaustedError` when
-    the script is over.
+    `replies` holds what is left of the script. With `dynamic_tools=False` opening a section with tools starts
+    evaluation again. Raises `ScriptExhaustedError` when the script is over.
     """
 
     name = "scripted"
@@ -98,7 +98,7 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
         clock: Clock = utc_now,
     ) -> None:
         super().__init__(config=config, clock=clock)
-        self._replies = iter(replies)
+        self.replies = iter(replies)
         self._dynamic_tools = dynamic_tools
         self._calls = 0
         self.requests: list[SeenRequest] = []
@@ -114,7 +114,7 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         """The next reply of the script."""
         self.requests.append(SeenRequest(request, len(request.transcript)))
-        reply = next(self._replies, None)
+        reply = next(self.replies, None)
         if reply is None:
             raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}")
         if callable(reply):

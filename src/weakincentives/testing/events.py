@@ -1,0 +1,104 @@
+"""What was published during a test, in order: filtered with types, and told in one short line an event."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import MISSING, fields, is_dataclass
+from difflib import SequenceMatcher
+from reprlib import Repr
+from typing import SupportsIndex, overload
+
+from ..ports import EventBus
+from ..runtime.events import Event, Work
+
+__all__ = ["EventNames", "Events", "RecordedEvents", "line"]
+
+_WIDTH = 118
+_NOISE = {"adapter", "call_id", "prompt_name", "result", "seconds", "timestamp", "usage"}
+_NOISE.update(one.name for one in fields(Event))
+_short = Repr(maxlevel=3, maxstring=40, maxother=90)
+
+
+def line(event: object) -> str:
+    """The event's type and those of its fields that tell something, cut to one line."""
+    told = [type(event).__name__, *(["failed"] if getattr(event, "success", True) is False else [])]
+    for one in fields(event) if is_dataclass(event) else ():
+        value = getattr(event, one.name)
+        default = one.default if one.default_factory is MISSING else one.default_factory()
+        if one.repr and one.name not in _NOISE and value is not None and value != default:
+            told.append(f"{one.name}={_short.repr(value)}")
+    text = " ".join(told if is_dataclass(event) else [*told, _short.repr(event)])
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
+
+
+class EventNames(list[str]):
+    """The names of events' types; a test that compares them with others shows where they differ."""
+
+    def __init__(self, events: Iterable[object]) -> None:
+        self.lines = [line(event) for event in events]
+        super().__init__(told.partition(" ")[0] for told in self.lines)
+
+    def against(self, expected: Sequence[str]) -> list[str]:
+        """What happened without being expected, or the other way; short, as pytest shows a few hundred characters."""
+        told = ["events differ, by place (+ happened, - expected):"]
+        for kind, i, j, k, m in SequenceMatcher(None, self, expected, autojunk=False).get_opcodes():
+            if kind != "equal":
+                told += [f"+ {at} {self.lines[at][:70]}" for at in range(i, j)]
+                told += [f"- {at} {expected[at]}" for at in range(k, m)]
+        return told
+
+
+class Events[E](Sequence[E]):
+    """Events in the order in which they were published: `events[0]`, `events[ToolInvoked]`, `len(events)`."""
+
+    def __init__(self, events: Iterable[E] = ()) -> None:
+        self._events = list(events)
+
+    @overload
+    def __getitem__(self, at: SupportsIndex, /) -> E: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> "Events[E]": ...
+    @overload
+    def __getitem__[T](self, at: type[T], /) -> "Events[T]": ...
+    def __getitem__[T](self, at: SupportsIndex | slice | type[T], /) -> "E | Events[E] | Events[T]":
+        if isinstance(at, type):
+            return Events([event for event in self._events if isinstance(event, at)])
+        return Events(self._events[at]) if isinstance(at, slice) else self._events[at]
+
+    def where(self, predicate: Callable[[E], bool] | None = None, /, **values: object) -> "Events[E]":
+        """Those that `predicate` accepts and whose fields have these `values`."""
+        found = [event for event in self._events if predicate is None or predicate(event)]
+        return Events([one for one in found if all(getattr(one, name) == value for name, value in values.items())])
+
+    def names(self) -> EventNames:
+        """The name of each one's type, to compare with a list; a difference is shown event by event."""
+        return EventNames(self._events)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} events: {'; '.join(map(line, self._events))}>"
+
+
+class RecordedEvents(Events[object]):
+    """Everything published on the buses that it watches, but for `Work`, which is no record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buses: list[EventBus] = []
+        self._subscriptions = ExitStack()
+
+    def watch[B: EventBus](self, bus: B, /) -> B:
+        """Records what is published on `bus` from now on, and gives the bus back."""
+        if not any(known is bus for known in self._buses):
+            self._buses.append(bus)
+            self._subscriptions.callback(bus.subscribe(object, self._hear))
+        return bus
+
+    def stop(self) -> None:
+        """Ends all watching."""
+        self._subscriptions.close()
+
+    def _hear(self, event: object) -> None:
+        if not isinstance(event, Work):
+            self._events.append(event)

@@ -1,0 +1,102 @@
+"""What the pytest plugin's fixtures give beside doubles and events: a maker of adapters, and prompts with overrides."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from typing import Any
+
+from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from ..adapters.transcript import AssistantMessage
+from ..limits import Clock, utc_now
+from ..prompt.overrides.store import LocalPromptOverridesStore
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.template import PromptTemplate
+from ..runtime.session.session import Session
+from .events import RecordedEvents, line
+from .scripted import Reply, ScriptedAdapter, SeenRequest
+
+__all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
+
+_MANY = 20
+_WHY = {"changed": "the code's text has changed", "gone": "the code has no such text", "fixed": "it is not overridable"}
+
+
+class _Heard(ScriptedAdapter[Any]):  # Any: prompts of every output
+    """Has the events of every session that it evaluates with recorded."""
+
+    events: RecordedEvents
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter[Any]:
+        session = rendered.scene.session
+        if isinstance(session, Session):
+            self.events.watch(session.bus)
+        return super().converse(rendered)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedAdapters:
+    """Makes adapters whose replies a script lists or a function decides; see the fixtures of these names."""
+
+    events: RecordedEvents = field(repr=False)
+    dynamic_tools: bool = True
+    _strict: list[_Heard] = field(default_factory=list[_Heard], repr=False)
+
+    def __call__(
+        self,
+        replies: Iterable[Reply] | Callable[[SeenRequest], AssistantMessage | Exception],
+        /,
+        *,
+        strict: bool = True,
+        dynamic_tools: bool | None = None,
+        config: InnerLoopConfig | None = None,
+        clock: Clock = utc_now,
+    ) -> ScriptedAdapter[Any]:
+        def decide(request: ProviderRequest) -> AssistantMessage | Exception:
+            assert callable(replies)  # noqa: S101 - tells the type checkers, which do not follow the variable
+            return replies(SeenRequest(request, len(request.transcript)))
+
+        adapter = _Heard(
+            repeat(decide) if callable(replies) else replies,
+            dynamic_tools=self.dynamic_tools if dynamic_tools is None else dynamic_tools,
+            config=config,
+            clock=clock,
+        )
+        adapter.events = self.events
+        if strict and not callable(replies):
+            self._strict.append(adapter)
+        return adapter
+
+    def leftovers(self) -> str | None:
+        """What strict scripts still hold, in words; they are empty then."""
+        for adapter in self._strict:
+            if left := [line(reply) for reply in islice(adapter.replies, _MANY)]:
+                return (
+                    f"the script goes on after request {len(adapter.requests)}, the last that the model was asked; "
+                    f"shorten it, or make the adapter with strict=False. Left over:\n  " + "\n  ".join(left)
+                )
+        return None
+
+
+@dataclass(slots=True)
+class PromptsWithOverrides:
+    """Makes prompts whose texts `store` replaces by what it holds under `tag`."""
+
+    store: LocalPromptOverridesStore
+    tag: str = "latest"
+    used: bool = False
+
+    def __call__[Out](self, of: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
+        """A new prompt with the params and resources of `of`. Raises `AssertionError` for stale overrides."""
+        self.used = True
+        template = of.template if isinstance(of, Prompt) else of
+        prompt = Prompt(template, overrides_store=self.store, overrides_tag=self.tag)
+        if isinstance(of, Prompt):
+            prompt.bind(*of.params.values(), resources=of.resources.registry)
+        if stale := self.store.resolve(prompt.descriptor, self.tag).stale:
+            told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in stale)
+            raise AssertionError(
+                f"stale overrides of {prompt.ns}/{prompt.key}, tag {self.tag!r}, in '{self.store.folder}'; "
+                f"run `wink overrides rebase TARGET --tag {self.tag}`, or delete them:\n  {told}"
+            )
+        return prompt

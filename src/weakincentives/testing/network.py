@@ -1,0 +1,68 @@
+"""Refuses what a test sends beyond this machine: one audit hook a process, which holds while a test runs.
+
+It sees whatever goes through Python's sockets: connections, datagrams and look-ups of names.
+"""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+
+__all__ = ["NetworkRefusedError", "tried"]
+
+_running: list[list[str] | None] = []  # what each run's test has tried, a run within a test last; None if it may
+
+
+class NetworkRefusedError(RuntimeError):
+    """A test tried to reach another machine."""
+
+
+@contextmanager
+def tried(*, refused: bool) -> Generator[list[str]]:
+    """The hosts that are tried meanwhile and refused."""
+    if refused:
+        _listen()
+    hosts: list[str] = []
+    _running.append(hosts if refused else None)
+    try:
+        yield hosts
+    finally:
+        _running.pop()
+
+
+@cache
+def _listen() -> None:
+    sys.addaudithook(_judge)
+
+
+def _judge(event: str, args: tuple[object, ...]) -> None:
+    __tracebackhide__ = True  # pytest shows the line of the client
+    if not event.startswith("socket.") or not _running or (hosts := _running[-1]) is None:
+        return
+    host: object = None
+    match event, args:
+        case (("socket.connect" | "socket.sendto" | "socket.sendmsg"), (socket, (to, *_))):
+            host = to if getattr(getattr(socket, "family", 0), "name", "") in {"AF_INET", "AF_INET6"} else None
+        case (("socket.getaddrinfo" | "socket.gethostbyname"), (to, *_)):
+            host = to.decode(errors="replace") if isinstance(to, bytes) else to
+        case _:
+            pass
+    if isinstance(host, str) and not _is_here(host):
+        hosts.append(host)
+        raise NetworkRefusedError(
+            f"a test tried to reach {host!r}, and tests reach this machine only; mark it @pytest.mark.wink_live and "
+            f'run pytest with --wink-live, or set wink_network = "any"'
+        )
+
+
+def _is_here(host: str) -> bool:
+    from ipaddress import ip_address
+
+    if not host or host.lower().rstrip(".").rpartition(".")[2] == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_loopback or address.is_unspecified

@@ -1,0 +1,199 @@
+"""The pytest plugin: fixtures, markers, the network's refusal, and a summary of the sections that tests have opened.
+
+pytest loads this module in every run, so it imports pytest alone; what a fixture needs is imported when it is used.
+"""
+
+import sys
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..runtime.session import Session
+    from .events import RecordedEvents
+    from .fixtures import PromptsWithOverrides, ScriptedAdapters
+
+_MARKERS = """\
+wink_live: talks to a real provider: skipped without --wink-live, free to use the network with it
+wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides makes have the overrides stored under \
+this tag, in the repository at root, by default pytest's rootdir; fails when one of them is stale"""
+_UNUSED = "marked wink_overrides, but no prompt was made by the fixture wink_overrides; call it with the template"
+
+_EVENTS = pytest.StashKey["RecordedEvents"]()
+_REFUSED = pytest.StashKey[list[str]]()
+_COUNTS = pytest.StashKey[dict[str, dict[str, list[int]]]]()
+_FAULTS = pytest.StashKey[list[Callable[[], str | None]]]()  # asked once a test has passed: what is wrong all the same
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("weakincentives")
+    group.addoption("--wink-live", action="store_true", help="run tests marked wink_live, which reach real providers")
+    parser.addini("wink_network", 'what tests may reach: "loopback", the default, or "any"', default="loopback")
+    parser.addini("wink_coverage", "tell which sections tests have opened", type="bool", default=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in _MARKERS.splitlines():
+        config.addinivalue_line("markers", marker)
+    if (network := config.getini("wink_network")) not in {"loopback", "any"}:
+        raise pytest.UsageError(f'wink_network is {network!r}; write "loopback" or "any"')
+    config.stash[_COUNTS] = {}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("wink_live") and not config.getoption("--wink-live"):
+            item.add_marker(pytest.mark.skip(reason="reaches a real provider; run it with --wink-live"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    from .network import tried
+
+    with tried(refused=not _may_leave(item)) as hosts:
+        item.stash[_REFUSED] = hosts
+        return (yield)
+
+
+def _may_leave(item: pytest.Item) -> bool:
+    """Whether the test may use the network. What it says to pytest-socket, if that is installed, is left to that."""
+    marker, option = item.get_closest_marker, item.config.getoption
+    return bool(
+        item.config.getini("wink_network") == "any"
+        or (marker("wink_live") and option("--wink-live"))
+        or (marker("enable_socket") or marker("allow_hosts") or "socket_enabled" in getattr(item, "fixturenames", ()))
+        or (option("force_enable_socket", default=False) or option("allow_hosts", default=None))
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    faults = [look() for look in item.stash.get(_FAULTS, ())]
+    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
+        faults.append(_UNUSED)
+    if told := [fault for fault in faults if fault]:
+        pytest.fail("\n".join(told), pytrace=False)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Shows with a failure what was published, and which hosts were refused, since clients may hide that."""
+    if call.when == "call" and call.excinfo is not None:
+        if events := item.stash.get(_EVENTS, None):
+            item.add_report_section("call", "events", "\n".join(events.names().lines[-50:]))
+        if hosts := item.stash.get(_REFUSED, None):
+            item.add_report_section("call", "refused hosts", "\n".join(dict.fromkeys(hosts)))
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    if op == "==" and "weakincentives.testing.events" in sys.modules:
+        from .events import EventNames
+
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, EventNames) and isinstance(other, list):
+                return one.against(other)
+    return None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # Any: pytest-xdist, whose worker this is, may not be there
+    """Adds what a worker has counted."""
+    if counted := getattr(node, "workeroutput", {}).get("wink_coverage"):
+        _count(node.config, counted)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    getattr(session.config, "workeroutput", {})["wink_coverage"] = session.config.stash[_COUNTS]
+
+
+def _count(config: pytest.Config, counted: dict[str, dict[str, list[int]]]) -> None:
+    from .disclosure_coverage import add
+
+    add(config.stash[_COUNTS], counted)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if counts := config.stash[_COUNTS]:
+        from .disclosure_coverage import report
+
+        terminalreporter.write_sep("=", "disclosure coverage")
+        for one in report(counts, details=config.get_verbosity() >= 0):
+            terminalreporter.write_line(one)
+
+
+@pytest.fixture
+def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
+    """All events of the test, in order: `wink_events[ToolInvoked]`, `.where(success=False)`, `.names()`.
+
+    They come from `wink_session`, from every session that adapters of `scripted_adapter` and `function_adapter`
+    evaluate with, and from every bus that `watch` is given.
+    """
+    from .events import RecordedEvents
+
+    request.node.stash[_EVENTS] = events = RecordedEvents()
+    yield events
+    events.stop()
+    if request.config.getini("wink_coverage") and events:
+        from .disclosure_coverage import count
+
+        _count(request.config, count(events))
+
+
+@pytest.fixture
+def wink_session(wink_events: "RecordedEvents") -> "Session":
+    """A fresh session, whose events `wink_events` records."""
+    from ..runtime.session import Session
+
+    session = Session()
+    wink_events.watch(session.bus)
+    return session
+
+
+@pytest.fixture
+def wink_dynamic_tools() -> bool:
+    """Whether adapters give opened tools in the same conversation or by a restart; parametrize it to test both."""
+    return True
+
+
+@pytest.fixture
+def scripted_adapter(
+    request: pytest.FixtureRequest, wink_events: "RecordedEvents", *, wink_dynamic_tools: bool
+) -> "ScriptedAdapters":
+    """Makes adapters whose model follows a script: `scripted_adapter([call(("find", {})), say("Found.")])`.
+
+    The test fails when the model is asked more often than the script says or, but for `strict=False`, less often.
+    `requests` of the adapter holds what it was sent.
+    """
+    from .fixtures import ScriptedAdapters
+
+    made = ScriptedAdapters(wink_events, dynamic_tools=wink_dynamic_tools)
+    request.node.stash.setdefault(_FAULTS, []).append(made.leftovers)
+    return made
+
+
+@pytest.fixture
+def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters":
+    """Makes adapters whose every reply a function decides: `function_adapter(lambda request: say("Hello."))`."""
+    return scripted_adapter
+
+
+@pytest.fixture
+def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
+    """Makes prompts with stored overrides: `wink_overrides(template).bind(...)`; the marker of this name says which.
+
+    Fails for a stale override. `store` and `tag` are at hand for prompts that are made elsewhere.
+    """
+    from ..prompt.overrides.store import LocalPromptOverridesStore
+    from .fixtures import PromptsWithOverrides
+
+    def make(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
+        return PromptsWithOverrides(LocalPromptOverridesStore(request.config.rootpath / (root or "")), tag)
+
+    if (marker := request.node.get_closest_marker("wink_overrides")) is None:
+        return make()
+    made = make(*marker.args, **marker.kwargs)
+    request.node.stash.setdefault(_FAULTS, []).append(lambda: None if made.used else _UNUSED)
+    return made

@@ -1,0 +1,94 @@
+"""What a prompt author has: a module with a template, tests of it, and the plugin, run as they would run them.
+
+pytester forgets the modules that a run within this process loads. Those whose classes meet those of others must not be
+loaded twice, so they are loaded here.
+"""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+
+import pytest
+
+__all__ = ["SHOP", "Author"]
+
+SHOP = '''
+from dataclasses import dataclass
+
+from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+
+
+@dataclass(frozen=True)
+class Refund:
+    order_id: str
+
+
+def refund(params: Refund, *, context: ToolContext) -> ToolResult[Refund]:
+    """Pay an order back."""
+    return ToolResult(message="Paid back.", value=params)
+
+
+template = PromptTemplate(
+    ns="shop",
+    key="support",
+    sections=[
+        MarkdownSection(title="Task", template="Help the customer."),
+        MarkdownSection(
+            title="Refunds",
+            summary="When and how to pay back.",
+            template="Refund within 30 days.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool(name="refund", handler=refund)],
+            children=[MarkdownSection(title="Food", template="Food: never.")],
+        ),
+        MarkdownSection(
+            title="Complaints",
+            summary="When they are angry.",
+            template="Stay calm.",
+            visibility=SectionVisibility.SUMMARY,
+        ),
+    ],
+)
+'''
+HEAD = """
+import asyncio
+import socket
+
+import pytest
+
+from shop import template
+from weakincentives.prompt.overrides import SectionOverride
+from weakincentives.runtime.events import *
+from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.testing import call, say
+
+open_refunds = call(("read_section", {"section_key": "refunds"}))
+pay = call(("refund", {"order_id": "7"}))
+"""
+
+for _name in (
+    "pydantic.json_schema",
+    "weakincentives.prompt.overrides.overlay",
+    "weakincentives.prompt.overrides.store",
+    "weakincentives.runtime.main_loop",
+    "weakincentives.testing.disclosure_coverage",
+    "weakincentives.testing.fixtures",
+    "weakincentives.testing.network",
+):
+    import_module(_name)
+
+# Installed, the plugin is found by its entry point; in a bare checkout it must be named.
+PLUGIN = () if entry_points(group="pytest11", name="weakincentives") else ("-p", "weakincentives.testing.plugin")
+
+
+class Author:
+    """Runs pytest over a file of tests beside `shop.py`, in this process."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        pytester.makepyfile(shop=SHOP)
+
+    def runs(self, tests: str, *options: str) -> pytest.RunResult:
+        """`tests` need no imports."""
+        self.pytester.makepyfile(test_shop=HEAD + tests)
+        return self.pytester.runpytest_inprocess(*PLUGIN, "-p", "no:cacheprovider", *options)

@@ -1,0 +1,87 @@
+"""Recorded events keep their order and their types, and each is told in one line."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import ToolResult
+from weakincentives.runtime.events import (
+    Event,
+    InProcessEventBus,
+    PromptExecuted,
+    ProviderCalled,
+    ToolInvoked,
+    ToolsInjected,
+    Work,
+)
+from weakincentives.testing import Events, RecordedEvents
+from weakincentives.testing.events import line
+
+
+def called(turn: int, error: str | None = None) -> ProviderCalled:
+    return ProviderCalled(adapter="a", turn=turn, seconds=0.5, usage=TokenUsage(1, 2), error=error)
+
+
+def test_events_are_a_sequence_filtered_by_type_and_by_field() -> None:
+    one, two, injected = called(1), called(2, "down"), ToolsInjected(("refund",), "refunds")
+    events = Events([one, injected, two])
+    assert list(events) == [one, injected, two]
+    assert (events[0], events[-1], len(events)) == (one, two, 3)
+    assert list(events[1:]) == [injected, two]
+    assert list(events[ProviderCalled]) == [one, two]
+    assert list(events[Event]) == [one, injected, two]
+    assert list(events[ProviderCalled].where(turn=2, error="down")) == [two]
+    assert list(events[ProviderCalled].where(lambda event: event.turn < 2)) == [one]
+    assert not events[PromptExecuted]
+    with pytest.raises(AttributeError, match="trun"):
+        events[ProviderCalled].where(trun=1)
+
+
+def test_a_recording_keeps_what_is_published_until_it_stops_and_each_event_once() -> None:
+    events, bus, other = RecordedEvents(), InProcessEventBus(), InProcessEventBus()
+    assert events.watch(bus) is bus
+    events.watch(bus)
+    events.watch(other)
+    bus.publish("mine")
+    other.publish(called(1))
+    bus.publish(Work(bus=bus, kind="tool", name="t"))
+    assert events.names() == ["str", "ProviderCalled"]
+    events.stop()
+    bus.publish("late")
+    assert len(events) == 2
+
+
+@dataclass(frozen=True)
+class Mine:
+    name: str
+    secret: str = field(default="x", repr=False)
+    items: tuple[int, ...] = ()
+
+
+def test_a_line_has_what_tells_the_event_from_others() -> None:
+    assert line(Mine("a")) == "Mine name='a'"
+    assert line(Mine("a", "hidden", (1, 2))) == "Mine name='a' items=(1, 2)"
+    assert line(called(2, "down")) == "ProviderCalled turn=2 error='down'"
+    assert line("text") == "str 'text'"
+    long = line(Mine("\n".join("abc" * 100), items=tuple(range(1000))))
+    assert long.startswith("Mine name='a\\nb")
+    assert "\n" not in long
+    assert len(long) < 120
+    result = ToolResult[object](message="No.", value=None, success=False)
+    failed = ToolInvoked(name="t", call_id="c", params=None, result=result, content="No.")
+    assert line(failed) == "ToolInvoked failed name='t' content='No.'"
+
+
+def test_the_representation_of_events_is_their_lines() -> None:
+    assert repr(Events([Mine("a"), Mine("b")])) == "<2 events: Mine name='a'; Mine name='b'>"
+
+
+def test_names_tell_where_they_differ() -> None:
+    names = Events([Mine("a"), Mine("b"), called(1)]).names()
+    assert names == ["Mine", "Mine", "ProviderCalled"]
+    assert names.against(["Mine", "PromptExecuted", "ProviderCalled"]) == [
+        "events differ, by place (+ happened, - expected):",
+        "+ 1 Mine name='b'",
+        "- 1 PromptExecuted",
+    ]

@@ -1,0 +1,137 @@
+"""Tests reach this machine only, by whatever client, unless they are marked as live and live tests are asked for."""
+
+import socket
+
+import pytest
+
+from support.authors import Author
+from weakincentives.testing import NetworkRefusedError
+from weakincentives.testing.network import tried
+
+# The address is one that nobody has (RFC 5737); to connect a datagram socket sends nothing.
+REACH = """
+def reach(host="192.0.2.1"):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((host, 9))
+        except OSError:
+            pass  # this machine may have no network at all
+"""
+
+
+@pytest.mark.parametrize(
+    "host", ["example.com", b"example.org", "192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "localhost.example.com"]
+)
+def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None:
+    with tried(refused=True) as hosts, pytest.raises(NetworkRefusedError) as caught:
+        socket.getaddrinfo(host, 443)
+    name = host.decode() if isinstance(host, bytes) else host
+    assert f"tried to reach {name!r}" in str(caught.value)
+    assert "wink_live" in str(caught.value)
+    assert hosts == [name]
+
+
+def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
+    with tried(refused=True) as hosts, socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        for send in (
+            lambda: stream.connect(("192.0.2.1", 80)),
+            lambda: stream.connect_ex(("192.0.2.2", 80)),
+            lambda: datagrams.sendto(b"?", ("192.0.2.3", 53)),
+            lambda: datagrams.sendmsg([b"?"], [], 0, ("192.0.2.4", 53)),
+            lambda: socket.gethostbyname("example.com"),
+        ):
+            with pytest.raises(NetworkRefusedError):
+                send()
+    assert hosts == ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "example.com"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "0.0.0.0", None])  # noqa: S104
+def test_this_machine_is_reached(host: str | None) -> None:
+    with tried(refused=True) as hosts:
+        assert socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)
+    assert hosts == []
+
+
+def test_sockets_of_this_machine_connect() -> None:
+    with tried(refused=True) as hosts, socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()
+        one, other = socket.socketpair()  # of the family AF_UNIX where there is one
+        one.close()
+        other.close()
+    assert hosts == []
+
+
+def test_a_unix_socket_connects(author: Author) -> None:
+    """In a folder with a short name: such a path holds a hundred characters."""
+    ran = author.runs("""
+def test_unix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("here")
+        server.listen()
+        client.connect("here")
+""")
+    ran.assert_outcomes(passed=1)
+
+
+def test_a_test_is_told_whom_it_tried_to_reach_and_what_to_do_even_where_a_client_hides_it(author: Author) -> None:
+    ran = author.runs("""
+def test_plain():
+    socket.create_connection(("api.example.com", 443))
+
+def test_async():
+    asyncio.run(asyncio.open_connection("api.example.com", 443))
+
+def test_hidden():
+    try:
+        socket.create_connection(("hidden.example.com", 443))
+    except Exception:
+        raise ValueError("Connection error.") from None
+""")
+    ran.assert_outcomes(failed=3)
+    told = "\n".join(ran.outlines)
+    assert told.count("NetworkRefusedError: a test tried to reach 'api.example.com'") >= 2
+    assert "mark it @pytest.mark.wink_live and run pytest with --wink-live" in told
+    assert "Captured refused hosts call" in told.partition("Connection error.")[2]
+    assert "\nhidden.example.com\n" in told.partition("Connection error.")[2]
+
+
+LIVE = f"""{REACH}
+@pytest.mark.wink_live
+def test_live():
+    reach()
+
+def test_other():
+    reach()
+"""
+
+
+def test_a_live_test_is_skipped_unless_asked_for_and_alone_may_use_the_network(author: Author) -> None:
+    ran = author.runs(LIVE, "-rs")
+    ran.assert_outcomes(skipped=1, failed=1)
+    ran.stdout.fnmatch_lines(["*reaches a real provider; run it with --wink-live*"])
+    author.runs(LIVE, "--wink-live").assert_outcomes(passed=1, failed=1)
+
+
+def test_the_ini_option_opens_the_network_for_all(author: Author) -> None:
+    author.runs(LIVE, "-o", "wink_network=any").assert_outcomes(skipped=1, passed=1)
+    ran = author.runs(LIVE, "-o", "wink_network=none")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines(['*wink_network is \'none\'; write "loopback" or "any"'])
+
+
+def test_what_a_test_says_to_pytest_socket_holds(author: Author) -> None:
+    ran = author.runs(
+        f"""{REACH}
+@pytest.mark.enable_socket
+def test_enabled():
+    reach()
+
+@pytest.mark.allow_hosts(["192.0.2.1"])
+def test_allowed():
+    reach()
+""",
+        "-o",
+        "markers=enable_socket\nallow_hosts",
+    )
+    ran.assert_outcomes(passed=2)

@@ -1,0 +1,290 @@
+"""What the plugin promises to authors, seen as they see it: pytest's own outcomes and words."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.authors import PLUGIN, Author
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def text(ran: pytest.RunResult) -> str:
+    return "\n".join(ran.outlines)
+
+
+# --------------------------------------------------------------------------------------------------------- fixtures
+
+
+def test_an_agent_is_tested_without_a_provider_both_ways_to_open_a_section(author: Author) -> None:
+    ran = author.runs("""
+@pytest.mark.parametrize("wink_dynamic_tools", [True, False])
+def test_refund(scripted_adapter, wink_session, wink_events, wink_dynamic_tools):
+    adapter = scripted_adapter([open_refunds, pay, say("Done.")])
+    done = MainLoop(adapter).execute(template.bind(), session=wink_session)
+    assert (done.text, done.restarts) == ("Done.", 0 if wink_dynamic_tools else 1)
+    assert [one.name for one in wink_events[ToolInvoked]] == ["read_section", "refund"]
+    assert len(wink_events[ToolInvoked].where(name="refund", success=True)) == 1
+    assert bool(wink_events[VisibilityExpanded]) is not wink_dynamic_tools
+    assert len(adapter.requests) == 3 and "refund" in adapter.requests[1].tool_names
+
+def test_each_test_has_its_own(wink_session, wink_events):
+    assert len(wink_events) == 0 and not wink_session[ToolInvoked]
+""")
+    ran.assert_outcomes(passed=3)
+
+
+def test_a_script_that_is_not_played_to_its_end_fails_the_test_and_shows_the_rest(author: Author) -> None:
+    ran = author.runs("""
+def test_left(scripted_adapter, wink_session):
+    scripted_adapter([say("one"), say("two"), pay]).evaluate(template.bind(), session=wink_session)
+
+def test_not_strict(scripted_adapter, wink_session):
+    scripted_adapter([say("one"), say("two")], strict=False).evaluate(template.bind(), session=wink_session)
+
+def test_other_failure(scripted_adapter):
+    scripted_adapter([say("three")])
+    assert 1 == 2
+""")
+    ran.assert_outcomes(passed=1, failed=2)
+    ran.stdout.fnmatch_lines(
+        [
+            "*the script goes on after request 1*",
+            "  AssistantMessage text='two'",
+            "  AssistantMessage tool_calls=*refund*",
+        ]
+    )
+    assert "three" not in text(ran).partition("1 == 2")[2], "what failed first is the matter"
+
+
+def test_a_script_that_is_too_short_fails_the_test(author: Author) -> None:
+    ran = author.runs("""
+def test_short(scripted_adapter, wink_session):
+    scripted_adapter([pay]).evaluate(template.bind(), session=wink_session)
+""")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["*ScriptExhaustedError: the script has no reply for request 2"])
+
+
+def test_a_function_decides_any_number_of_replies_from_what_the_model_sees(author: Author) -> None:
+    ran = author.runs("""
+def test_function(function_adapter, wink_session):
+    def decide(request):
+        if "refund" not in request.tool_names:
+            return open_refunds
+        return pay if len(request.messages) < 6 else say("Done.")
+
+    adapter = function_adapter(decide)
+    assert adapter.evaluate(template.bind(), session=wink_session).text == "Done."
+    assert adapter.evaluate(template.bind(), session=Session()).turns == 3
+
+def test_unused(function_adapter):
+    function_adapter(lambda request: say())
+""")
+    ran.assert_outcomes(passed=2)
+
+
+def test_events_come_from_every_session_of_the_adapters_and_from_watched_buses(author: Author) -> None:
+    ran = author.runs("""
+def test_events(scripted_adapter, wink_events):
+    adapter = scripted_adapter([say("one"), say("two")])
+    session = Session()
+    assert adapter.evaluate(template.bind(), session=session).text == "one"
+    bus = wink_events.watch(wink_events.watch(InProcessEventBus()))
+    adapter.evaluate(template.bind().render(), session=Session(bus=bus))
+    assert [one.text for one in wink_events[PromptExecuted]] == ["one", "two"]
+""")
+    ran.assert_outcomes(passed=1)
+
+
+def test_a_failing_test_shows_the_events_one_a_line_and_a_comparison_shows_where_they_differ(author: Author) -> None:
+    ran = author.runs("""
+def test_order(scripted_adapter, wink_session, wink_events):
+    scripted_adapter([open_refunds, say("Done.")]).evaluate(template.bind(), session=wink_session)
+    assert ["PromptRendered", "ProviderCalled", "ProviderCalled", "Refused", "PromptExecuted"] == wink_events.names()
+""")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "E*events differ, by place (+ happened, - expected):",
+            "E*+ 2 ToolInvoked name='read_section' params=*",
+            "E*+ 3 ToolsInjected tool_names=('refund',) section_key='refunds'",
+            "E*- 3 Refused",
+            "*Captured events call*",
+            "PromptRendered ns='shop' key='support'*",
+            "PromptExecuted*text='Done.' turns=2",
+        ]
+    )
+    told = text(ran).partition("Captured events call")[2].partition("disclosure coverage")[0].splitlines()[1:-1]
+    assert len(told) == 6
+    assert all(len(line) < 120 for line in told)
+
+
+def test_a_passing_test_tells_no_events(author: Author) -> None:
+    ran = author.runs("def test_session(wink_session): pass")
+    ran.assert_outcomes(passed=1)
+    assert "Captured" not in text(ran)
+
+
+def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
+    told = text(author.runs("", "--fixtures"))
+    for name in (
+        "wink_session",
+        "wink_events",
+        "wink_dynamic_tools",
+        "scripted_adapter",
+        "function_adapter",
+        "wink_overrides",
+    ):
+        assert f"\n{name} -- " in told
+        assert f"{name}: no docstring" not in told.replace("\n    ", ": ")
+    marked = text(author.runs("", "--markers"))
+    assert "@pytest.mark.wink_live: talks" in marked
+    assert '@pytest.mark.wink_overrides(tag="latest", root=None): prompts' in marked
+    helped = text(author.runs("", "--help"))
+    for name in ("--wink-live", "wink_network (string)", "wink_coverage (bool)"):
+        assert name in helped
+
+
+# -------------------------------------------------------------------------------------------------------- overrides
+
+OVERRIDES = """
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+
+LocalPromptOverridesStore("stored").upsert(
+    template.descriptor, SectionOverride(path=("task",), body="Be brief."), tag="brief"
+)
+"""
+
+
+def test_a_marked_test_has_the_overrides_under_its_tag(author: Author) -> None:
+    ran = author.runs(f"""{OVERRIDES}
+@pytest.mark.wink_overrides(tag="brief", root="stored")
+def test_brief(wink_overrides):
+    assert "Be brief." in wink_overrides(template).render().text
+    assert "Be brief." in wink_overrides(template.bind()).render().text
+    assert (wink_overrides.tag, wink_overrides.store.list()[0].tag) == ("brief", "brief")
+
+@pytest.mark.wink_overrides(root="stored")
+def test_latest(wink_overrides):
+    assert "Be brief." not in wink_overrides(template).render().text
+
+def test_without(wink_overrides):
+    assert "Be brief." not in wink_overrides(template).render().text
+""")
+    ran.assert_outcomes(passed=3)
+
+
+def test_a_stale_override_fails_the_test_with_its_place_and_the_remedy(author: Author) -> None:
+    ran = author.runs(f"""{OVERRIDES}
+from weakincentives import MarkdownSection, PromptTemplate
+
+@pytest.mark.wink_overrides(tag="brief", root="stored")
+def test_stale(wink_overrides):
+    wink_overrides(PromptTemplate(ns="shop", key="support", sections=[MarkdownSection(title="Task", template="New.")]))
+""")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "E*stale overrides of shop/support, tag 'brief', in '*'; run `wink overrides rebase TARGET --tag brief`*",
+            "E*body task: the code's text has changed",
+        ]
+    )
+
+
+def test_a_marked_test_that_makes_no_prompt_with_overrides_fails(author: Author) -> None:
+    ran = author.runs("""
+@pytest.mark.wink_overrides
+def test_forgotten():
+    template.bind()
+
+@pytest.mark.wink_overrides(tag="brief")
+def test_unused(wink_overrides):
+    template.bind()
+""")
+    ran.assert_outcomes(failed=2)
+    assert text(ran).count("no prompt was made by the fixture wink_overrides; call it with the template") >= 2
+
+
+# --------------------------------------------------------------------------------------------------------- coverage
+
+COVERED = """
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_open(scripted_adapter, run):
+    scripted_adapter([open_refunds, say("Done.")]).evaluate(template.bind(), session=Session())
+
+def test_closed(scripted_adapter):
+    scripted_adapter([say("Done.")]).evaluate(template.bind(), session=Session())
+"""
+TABLE = """\
+shop/support: 3 of 4 sections opened in 4 tests, 25 of 32 tokens
+               tokens  full  summary
+  task              8     4        0
+  refunds          10     3        1
+  refunds.food      7     3        0
+  complaints        7     0        4  never opened
+full, summary: in how many tests the model could read that; a token is taken for four characters"""
+
+
+def summary(ran: pytest.RunResult) -> str:
+    below = text(ran).partition("disclosure coverage")[2].partition("\n")[2]
+    return below.partition("\n=")[0]
+
+
+@pytest.mark.parametrize("options", [(), ("-n2",)], ids=["one process", "workers"])
+def test_the_summary_says_which_sections_were_opened_in_how_many_tests(
+    author: Author, options: tuple[str, ...]
+) -> None:
+    ran = author.runs(COVERED, *options)
+    ran.assert_outcomes(passed=4)
+    assert summary(ran) == TABLE
+
+
+def test_the_summary_is_short_with_q_and_can_be_turned_off(author: Author) -> None:
+    short = text(author.runs(COVERED, "-q"))
+    assert TABLE.partition("\n")[0] in short
+    assert "never opened" not in short
+    assert "disclosure coverage" not in text(author.runs(COVERED, "-o", "wink_coverage=false"))
+
+
+def test_there_is_no_summary_where_no_test_saw_a_prompt(author: Author) -> None:
+    ran = author.runs("def test_session(wink_session): template.bind().render()")
+    ran.assert_outcomes(passed=1)
+    assert "disclosure coverage" not in text(ran)
+
+
+# ------------------------------------------------------------------------------------------------------------- cost
+
+
+def test_a_plugin_that_is_not_used_loads_five_modules_of_ours_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "test_empty.py").write_text("def test_nothing(): pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "import sys\ndef pytest_unconfigure(): open('modules', 'w').write(' '.join(sys.modules))\n"
+    )
+    loaded: list[set[str]] = []
+    for plugin in (("-p", "weakincentives.testing.plugin"), ()):
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        loaded.append(set((tmp_path / "modules").read_text().split()))
+    assert loaded[0] - loaded[1] == {
+        "weakincentives",
+        "weakincentives.lazy",
+        "weakincentives.testing",
+        "weakincentives.testing.network",
+        "weakincentives.testing.plugin",
+    }
+
+
+def test_the_plugin_can_be_left_out(author: Author) -> None:
+    name = PLUGIN[1] if PLUGIN else "weakincentives"
+    author.pytester.makepyfile(test_shop="def test_session(wink_session): pass")
+    ran = author.pytester.runpytest_inprocess("-p", f"no:{name}", "-p", "no:cacheprovider")
+    ran.assert_outcomes(errors=1)
