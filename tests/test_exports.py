@@ -146,7 +146,15 @@ EXPORTS = {
         "PathError",
         "glob_matches",
     ],
-    "weakincentives.testing": ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "call", "say"],
+    "weakincentives.testing": [
+        "PromptState",
+        "Reply",
+        "ScriptExhaustedError",
+        "ScriptedAdapter",
+        "call",
+        "render_states",
+        "say",
+    ],
 }
 
 
