@@ -65,9 +65,9 @@ def render_states(
 
     Each section that can be opened by itself doubles their number. Where there are more than `limit`, only the smallest
     ones are given, one for each summarized section with those around it, and the one where all is open: they hold every
-    text and every tool of the others. `limit=0` gives just these, however few there are. `session`, by default a fresh
-    one, feeds the selectors; what it has open is open from the start. Raises `PromptRenderError` with the path of a
-    section that cannot be rendered, be it hidden at first or not.
+    text and every tool of the others, unless a selector reads what is open. `limit=0` gives just these, however few
+    there are. `session`, by default a fresh one, feeds the selectors; what it has open is open from the start. Raises
+    `PromptRenderError` with the path of a section that cannot be rendered, be it hidden at first or not.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     before = Session() if session is None else session
