@@ -91,11 +91,12 @@ def _run_commands(example: Example) -> str | None:
     python = f'python() {{ "{sys.executable}" "$@"; }}; '
     wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
     path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # nor this run's
     for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", f"{example.parsed}\n", re.MULTILINE):
         done = subprocess.run(  # noqa: S603 - commands of our own pages
             ["/bin/sh", "-c", wink + command],
             cwd=example.document.folder,
-            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": _ADDOPTS},
+            env={**outside, "PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": _ADDOPTS},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -157,6 +157,7 @@ EXPORTS = {
     "weakincentives.testing": [
         "Events",
         "NetworkRefusedError",
+        "PromptState",
         "PromptsWithOverrides",
         "RecordedEvents",
         "Reply",
@@ -165,6 +166,7 @@ EXPORTS = {
         "ScriptedAdapters",
         "SeenRequest",
         "call",
+        "render_states",
         "say",
     ],
 }

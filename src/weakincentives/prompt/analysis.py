@@ -12,7 +12,7 @@ from typing import Any, Literal
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError
-from .measure import SectionTexts, everything, measure
+from .measure import SectionTexts, measure
 from .overrides.overlay import Overlay
 from .prompt import Prompt
 from .registry import SectionNode
@@ -79,7 +79,7 @@ def analyze(target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | N
     broken = list(_broken(scene, missing))
     if not broken:
         texts = {one.path: one for one in measure(scene)}
-        states = list(_states(scene))
+        states = [scene.opening(dict.fromkeys(one, _FULL)).visits() for one in scene.smallest()]
         findings += _guessed(nodes, missing)
         findings += (*_tools_named(scene, states, texts), *_summaries(scene, texts), *_prefix(scene, texts))
     return Report(f"{template.ns}/{template.key}", len(states), (*findings, *dict.fromkeys(broken)))
@@ -128,15 +128,6 @@ def _guessed(nodes: tuple[SectionNode, ...], missing: Mapping[type[Any], object]
 
 def _to_bind(node: SectionNode) -> str:
     return f"analyze a prompt that has a {node.params_type.__name__ if node.params_type else ''} bound"
-
-
-def _states(scene: Scene) -> Iterator[list[Visit]]:
-    """What is shown at first, and for each summarized section when it and all around it are open."""
-    yield scene.visits()
-    nodes = [node for node, _, _ in everything(scene).visits()]
-    paths = [node.path for node in nodes if scene.visibility_of(node) is _SUMMARY]
-    for path in paths:
-        yield scene.opening({one: _FULL for one in paths if path[: len(one)] == one}).visits()
 
 
 def _tools_named(

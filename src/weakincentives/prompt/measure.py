@@ -14,7 +14,7 @@ from .errors import PromptRenderError
 from .tool import AnyTool
 from .walk import Scene, Visit
 
-__all__ = ["SectionTexts", "everything", "measure", "tool_text"]
+__all__ = ["SectionTexts", "measure", "tool_text"]
 
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
@@ -45,7 +45,7 @@ def measure(scene: Scene) -> tuple[SectionTexts, ...]:
     """The texts of every enabled section of a rendered prompt's `scene`; hidden ones only if they can be rendered."""
     shown = {node.path: visibility for node, _, visibility in scene.visits()}
     try:
-        return tuple(_texts(scene, visit, shown) for visit in everything(scene).visits())
+        return tuple(_texts(scene, visit, shown) for visit in scene.everything().visits())
     except PromptRenderError:  # what is hidden may lack its params
         return tuple(_texts(scene, visit, shown) for visit in scene.visits())
 
@@ -55,11 +55,6 @@ def tool_text(tool: AnyTool) -> str:
     params_type: Any = tool.params_type  # Any: a schema can be asked for of any type
     schema = serde.json_schema(params_type)
     return json.dumps({"name": tool.name, "description": tool.description, "parameters": schema}, ensure_ascii=False)
-
-
-def everything(scene: Scene) -> Scene:
-    """The scene in which the model has opened all there is."""
-    return scene.opening({node.path: _FULL for node in scene.registry.sections})
 
 
 def _texts(scene: Scene, visit: Visit, shown: Mapping[SectionPath, SectionVisibility]) -> SectionTexts:

@@ -79,6 +79,19 @@ class Scene:
             disclosure=self.disclosure,
         )
 
+    def everything(self) -> "Scene":
+        """This scene once the model has opened all there is."""
+        return self.opening({node.path: SectionVisibility.FULL for node in self.registry.sections})
+
+    def smallest(self) -> list[tuple[SectionPath, ...]]:
+        """What to open so that each text is shown once: nothing, then each summarized section and those around it.
+
+        Opening more shows the same texts and tools side by side.
+        """
+        nodes = [node for node, _, _ in self.everything().visits()]
+        closed = [node.path for node in nodes if self.visibility_of(node) is SectionVisibility.SUMMARY]
+        return [(), *(tuple(one for one in closed if path[: len(one)] == one) for path in closed)]
+
     def now(self) -> "Scene":
         """This scene with what has been opened and closed since the prompt was rendered; the newer request wins."""
         live = session_overrides(self.session)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .fixtures import PromptsWithOverrides, ScriptedAdapters
     from .network import NetworkRefusedError
     from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
+    from .states import PromptState, render_states
 else:
     __getattr__, __dir__ = door(
         __name__,
@@ -20,12 +21,14 @@ else:
             ".fixtures": "PromptsWithOverrides ScriptedAdapters",
             ".network": "NetworkRefusedError",
             ".scripted": "Reply ScriptExhaustedError ScriptedAdapter SeenRequest call say",
+            ".states": "PromptState render_states",
         },
     )
 
 __all__ = [
     "Events",
     "NetworkRefusedError",
+    "PromptState",
     "PromptsWithOverrides",
     "RecordedEvents",
     "Reply",
@@ -34,5 +37,6 @@ __all__ = [
     "ScriptedAdapters",
     "SeenRequest",
     "call",
+    "render_states",
     "say",
 ]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from syrupy.assertion import SnapshotAssertion
+
     from ..runtime.session import Session
     from .events import RecordedEvents
     from .fixtures import PromptsWithOverrides, ScriptedAdapters
@@ -197,3 +199,15 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     made = make(*marker.args, **marker.kwargs)
     request.node.stash.setdefault(_FAULTS, []).append(lambda: None if made.used else _UNUSED)
     return made
+
+
+@pytest.fixture
+def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
+    """Compares a prompt in all its states with a golden file: `assert prompt == prompt_snapshot`.
+
+    `--snapshot-update` writes the file; a failing test names the section, tool or state that changed.
+    """
+    from .snapshots import PromptExtension
+
+    snapshot: SnapshotAssertion = request.getfixturevalue("snapshot")
+    return snapshot.use_extension(PromptExtension)
