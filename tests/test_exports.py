@@ -146,7 +146,15 @@ EXPORTS = {
         "PathError",
         "glob_matches",
     ],
-    "weakincentives.testing": ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "call", "say"],
+    "weakincentives.testing": [
+        "Reply",
+        "ScriptExhaustedError",
+        "ScriptedAdapter",
+        "ToolContractError",
+        "assert_tool_contract",
+        "call",
+        "say",
+    ],
 }
 
 
