@@ -22,7 +22,7 @@ from ..prompt.errors import ToolValidationError
 from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
-from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext
+from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext, ToolResult
 from ..resources import Bindable, Scope
 from ..runtime.events import ToolInvoked
 from ..runtime.session import Session
@@ -238,7 +238,7 @@ class _Contract:
                 raise self.breach(f"what its handler returned cannot count: {answer}", remedy, text)
             if outcome.success:
                 self.check_value(told.result.value, "its result", text)
-                if sendable(told.result.content()) != answer:
+                if isinstance(told.result, ToolResult) and sendable(told.result.content()) != answer:
                     raise self.breach("its result is shown in two ways", "let equal values give equal text", text)
                 self.check_effect(stage, told, before, start, text)
             elif changed := _changes(before, stage.seen()):
