@@ -170,7 +170,7 @@ def test_a_tool_finds_its_prompt_with_sections_resources_and_state() -> None:
 
     def session() -> Session:
         made = Session()
-        made[ToolInvoked].register(ToolInvoked, lambda _, event: Append(event))
+        made[Note].register(ToolInvoked, lambda _, event: Append(Note(event.name)))  # nothing that the tool does
         made.dispatch(Note("first"))
         return made
 
@@ -448,6 +448,16 @@ def test_a_repeatable_tool_that_does_more_when_it_is_run_again_is_found() -> Non
     assert 'arguments: {"text": "0"}' in said
 
 
+def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
+    def note_and_sell(params: Text, *, context: ToolContext) -> ToolResult[None]:
+        if Note(params.text) not in context.session[Note].all():  # which a crash takes back
+            context.session.dispatch(Note(params.text))
+            context.resources.get(Till).sold.append(params.text)
+        return ToolResult("Sold.")
+
+    assert "the same call run again changed resource Till" in breach(note_and_sell, resources=tills)
+
+
 @dataclass(frozen=True)
 class Opened:
     path: str
@@ -551,6 +561,7 @@ def test_seed_and_database_of_hypothesis_do_as_its_users_expect(tmp_path: Path) 
     first = run()
     assert "ToolContractError: tool 'small': its handler raised ValueError('too large'); " in first
     assert 'arguments: {"number": 1001}' in first
+    assert "small_fits(" in first  # under this name the database keeps it, so that no other tool is given it
     assert "Tool handler failed" not in first
     assert numbers(run())[0] == "number 1001"  # what failed before comes first
     assert numbers(run("--hypothesis-seed=1")) == numbers(run("--hypothesis-seed=1"))
