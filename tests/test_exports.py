@@ -165,6 +165,8 @@ EXPORTS = {
         "ScriptedAdapter",
         "ScriptedAdapters",
         "SeenRequest",
+        "ToolContractError",
+        "assert_tool_contract",
         "call",
         "render_states",
         "say",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .network import NetworkRefusedError
     from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
     from .states import PromptState, render_states
+    from .tool_contract import ToolContractError, assert_tool_contract
 else:
     __getattr__, __dir__ = door(
         __name__,
@@ -22,6 +23,7 @@ else:
             ".network": "NetworkRefusedError",
             ".scripted": "Reply ScriptExhaustedError ScriptedAdapter SeenRequest call say",
             ".states": "PromptState render_states",
+            ".tool_contract": "ToolContractError assert_tool_contract",
         },
     )
 
@@ -36,6 +38,8 @@ __all__ = [
     "ScriptedAdapter",
     "ScriptedAdapters",
     "SeenRequest",
+    "ToolContractError",
+    "assert_tool_contract",
     "call",
     "render_states",
     "say",

@@ -1,0 +1,314 @@
+"""One assertion that holds a tool to what the library promises of tools, for arguments that hypothesis makes up.
+
+Each call goes through the real executor, on a session and resources of its own. What a model may send stands in
+`arguments`.
+"""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import serde
+from ..adapters.tool_executor import ToolExecutionOutcome, ToolExecutor
+from ..adapters.transcript import ToolCall, sendable
+from ..errors import ControlFlow, SerdeError
+from ..filesystem import Filesystem
+from ..ports import Snapshotable
+from ..prompt.errors import ToolValidationError
+from ..prompt.prompt import Prompt
+from ..prompt.sections import MarkdownSection
+from ..prompt.template import PromptTemplate
+from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext, ToolResult
+from ..resources import Bindable, Scope
+from ..runtime.events import ToolInvoked
+from ..runtime.session import Session
+from ..runtime.session.snapshots import SessionSnapshot
+from ..serde import JsonSchema
+from .scripted import ScriptedAdapter
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__ = ["ToolContractError", "assert_tool_contract"]
+
+__tracebackhide__ = True  # pytest shows the test and the handler, not what lies between
+
+_MAX_SHOWN = 2_000
+_REFUSE = "answer with success=False, raise ToolValidationError, or name the exception in raises="
+
+
+class ToolContractError(AssertionError):
+    """A tool breaks its contract: what it did, how to mend it, and the least arguments that show it."""
+
+
+# Any below: prompts, tools, params and resources of every type pass through here.
+def assert_tool_contract(
+    tool: Tool[Any, Any],
+    *,
+    prompt: Callable[[], Prompt[Any]] | None = None,
+    session: Callable[[], Session] = Session,
+    resources: Callable[[], Bindable] = dict,
+    adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
+    arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
+    raises: type[Exception] | tuple[type[Exception], ...] = (),
+    max_examples: int | None = None,
+) -> None:
+    """Calls `tool` with its own examples, with arguments that fit its schema, and with texts that do not.
+
+    `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew for each example.
+    `arguments` is a strategy of params or dicts that replaces the made-up ones, or one for each param that it names.
+    `raises` names exceptions by which the handler refuses, besides `ToolValidationError`. `max_examples`, as well as
+    all that is not given here, is that of the settings of hypothesis. Raises `ToolContractError`, and
+    `PromptValidationError` for examples that cannot be shown.
+    """
+    try:
+        from hypothesis import given, settings
+    except ImportError as error:
+        raise ImportError("assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'") from error
+    from .arguments import as_text, fitting, misfitting
+
+    if tool.handler is None:
+        raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
+    schema = serde.json_schema(tool.params_type)
+    if "$ref" in schema:  # a type that holds itself
+        schema = {**schema, **schema["$defs"][schema["$ref"].rpartition("/")[2]]}
+        del schema["$ref"]
+    section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
+    bare: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
+    contract = _Contract(tool, schema, raises, prompt or bare.bind, session, resources, adapter)
+    contract.check_examples()
+    accepted: set[bool] = set()
+    refusal = ""
+
+    def fits(arguments: str) -> None:
+        nonlocal refusal
+        refusal = contract.check(arguments)
+        accepted.add(not refusal)
+
+    def misfits(arguments: str) -> None:
+        contract.check(arguments)
+
+    fit = fitting(schema, arguments)
+    limits = settings(report_multiple_bugs=False, print_blob=False)
+    if max_examples is not None:
+        limits = settings(limits, max_examples=max_examples)
+    for test, texts in ((fits, fit.map(as_text)), (misfits, misfitting(fit, schema))):
+        test.__name__ = f"{tool.name}_{test.__name__}"  # the key under which hypothesis keeps examples that failed
+        limits(given(texts)(test))()
+    if accepted == {False}:
+        what = f"none of the arguments that fit its schema was accepted, the last with {refusal!r:.500}"
+        raise contract.breach(what, "let the params type say all that it wants, or give a strategy as arguments=")
+
+
+@dataclass(frozen=True, slots=True)
+class _Spy:
+    """A handler that keeps what it returned, and what it raised besides refusals."""
+
+    handler: Callable[..., Any]
+    returned: list[object] = field(default_factory=list[object])
+    raised: list[Exception] = field(default_factory=list[Exception])
+
+    def __call__(self, params: Any, /, *, context: ToolContext) -> Any:
+        with self.watching():
+            result = self.handler(params, context=context)
+            if not inspect.isawaitable(result):
+                self.returned.append(result)
+                return result
+        return self.later(result)
+
+    async def later(self, result: Awaitable[Any]) -> Any:
+        with self.watching():
+            self.returned.append(await result)
+            return self.returned[-1]
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        try:
+            yield
+        except (ControlFlow, ToolValidationError):
+            raise
+        except Exception as error:
+            self.raised.append(error)
+            raise ToolValidationError(_shown(error)) from error  # undone and answered alike, but not logged
+
+
+type _Seen = dict[tuple[str, Any], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A session and resources for the calls of one example."""
+
+    prompt: Prompt[Any]
+    session: Session
+    parts: Mapping[Any, Snapshotable]
+    adapter: Evaluator
+
+    def play(self, tool: Tool[Any, Any], text: str) -> tuple[_Spy, ToolInvoked, ToolExecutionOutcome | None]:
+        """What the handler did, the event that told of it and the outcome; none when control flow passed through."""
+        assert tool.handler is not None  # noqa: S101 - else there is nothing to check
+        spy = _Spy(tool.handler)
+        told: list[Any] = []
+        executor = ToolExecutor(
+            prompt=self.prompt,
+            rendered=replace(self.prompt.render(session=self.session), tools=(replace(tool, handler=spy),)),
+            adapter=self.adapter,
+            supports_dynamic_tools=True,
+            session=self.session,
+            bus=self.session.bus,
+            publish=told.append,  # reducers of telemetry would change the session on nobody's behalf
+        )
+        executor.key = "1"  # the same one when the call is run again
+        outcome = None
+        with suppress(ControlFlow):
+            outcome = executor.execute(ToolCall("call_1", tool.name, text))
+        return spy, told[-1], outcome
+
+    def seen(self) -> _Seen:
+        """What slices and resources hold, by copy: what changes in its place must show as well."""
+        slices = self.session.snapshot().slices.items()
+        state = {("slice", of): [_copy(one) for one in log.read(length)] for of, (log, length) in slices if length}
+        return {**state, **{("resource", of): _held(part) for of, part in self.parts.items()}}
+
+
+def _held(part: Any) -> object:
+    if Filesystem in type(part).__mro__:  # whose snapshots tell nothing
+        return {one.path: part.read_bytes(one.path) if one.kind == "file" else one.kind for one in part.walk()}
+    return _copy(part.snapshot())
+
+
+def _copy(value: Any) -> object:
+    """A copy to compare with later, or the type alone where copies are not equal."""
+    with suppress(Exception):  # of the author's own class
+        if (copy := deepcopy(value)) == value:
+            return copy
+    return type(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Contract:
+    tool: Tool[Any, Any]
+    schema: JsonSchema
+    raises: type[Exception] | tuple[type[Exception], ...]
+    prompt: Callable[[], Prompt[Any]]
+    session: Callable[[], Session]
+    resources: Callable[[], Bindable]
+    adapter: Callable[[], Evaluator]
+
+    def breach(self, what: str, remedy: str, text: str | None = None) -> ToolContractError:
+        cut = "" if text is None else f"\narguments: {sendable(text[:_MAX_SHOWN])}{'…' * (len(text) > _MAX_SHOWN)}"
+        return ToolContractError(f"tool {self.tool.name!r}: {what}; {remedy}{cut}")
+
+    @contextmanager
+    def stage(self) -> Generator[_Stage]:
+        prompt = self.prompt()
+        with prompt.bind(resources=self.resources()).resources as opened:
+            shared = [one.protocol for one in opened.registry.bindings if one.scope is Scope.SINGLETON]
+            parts = {kind: part for kind in shared if isinstance(part := opened.get(kind), Snapshotable)}
+            yield _Stage(prompt, self.session(), parts, self.adapter())
+
+    def check_examples(self) -> None:
+        """Their inputs are accepted and their outputs are such as a call can have."""
+        for one in self.tool.examples:
+            where, text = f"its example {one.description!r}", serde.dump_json(one.input)
+            self.check_value(one.output, where)
+            if refusal := self.check(text):
+                raise self.breach(f"{where} is refused with {refusal!r:.500}", "give it an input that fits", text)
+
+    def check(self, text: str) -> str:
+        """Plays `text` as the model's arguments; gives the answer if they were refused."""
+        with self.stage() as stage:
+            before, start = stage.seen(), stage.session.snapshot()
+            spy, told, outcome = stage.play(self.tool, text)
+            ran = told.params is not None
+            if ran and (misfit := _misfit(text, self.schema)):
+                raise self.breach(f"its handler ran, though {misfit}", "let the params type refuse that", text)
+            for error in spy.raised:
+                if not isinstance(error, self.raises):
+                    raise self.breach(f"its handler raised {_shown(error)}", _REFUSE, text) from error
+            if outcome is None:  # control flow is no failure, and nothing is undone
+                return ""
+            answer = outcome.message.content
+            if spy.returned and outcome.error:
+                remedy = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
+                raise self.breach(f"what its handler returned cannot count: {answer}", remedy, text)
+            if outcome.success:
+                self.check_value(told.result.value, "its result", text)
+                if isinstance(told.result, ToolResult) and sendable(told.result.content()) != answer:
+                    raise self.breach("its result is shown in two ways", "let equal values give equal text", text)
+                self.check_effect(stage, told, before, start, text)
+            elif changed := _changes(before, stage.seen()):
+                remedy = "let restore() put back what snapshot() copied, and keep frozen what slices hold"
+                raise self.breach(f"a failed call changed {changed}", remedy, text)
+            return "" if ran else answer
+
+    def check_value(self, value: object, where: str, text: str | None = None) -> None:
+        of = self.tool.result_type
+        if value is not None and not _fits(value, of):
+            remedy = f"let it be of the result type {of!r}, or declare another"
+            raise self.breach(f"{where} has the value {value!r:.200}", remedy, text)
+
+    def check_effect(self, stage: _Stage, told: ToolInvoked, before: _Seen, start: SessionSnapshot, text: str) -> None:
+        """A pure call changes nothing, and no call changes resources again when it is run again as after a crash."""
+        effect, after = self.tool.effect, stage.seen()
+        if effect in ONCE:
+            try:
+                serde.dump_json(told.params)
+            except SerdeError as error:
+                what = f"calls of effect {effect!r} are known by their params, but {error}"
+                raise self.breach(what, "let them hold what JSON can hold", text) from error
+            return
+        if effect == "pure" and (changed := _changes(before, after)):
+            raise self.breach(f"its effect is 'pure', yet it changed {changed}", "declare 'repeatable'", text)
+        stage.session.restore(start)
+        again = stage.play(self.tool, text)[1]
+        if effect == "pure" and again.content != told.content:
+            remedy = "answer by params and context alone, or declare 'repeatable'"
+            raise self.breach("its effect is 'pure', yet it answered the same call in two ways", remedy, text)
+        if changed := _changes(after, stage.seen(), "resource"):
+            remedy = "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
+            raise self.breach(f"its effect is {effect!r}, yet the same call run again changed {changed}", remedy, text)
+
+
+def _changes(before: _Seen, after: _Seen, *of: str) -> str:
+    """The names of what differs, by default of everything."""
+    keys = [key for key in before | after if (not of or key[0] in of) and before.get(key) != after.get(key)]
+    return ", ".join(f"{what} {getattr(kind, '__name__', kind)}" for what, kind in keys)
+
+
+def _fits(value: object, of: Any) -> bool:
+    try:
+        return isinstance(value, of)
+    except TypeError:  # a generic type, which JSON can tell, or one of which nobody can
+        with suppress(SerdeError):
+            data, _ = serde.dump(value), serde.json_schema(of)
+            try:
+                serde.parse(of, data)
+            except SerdeError:
+                return False
+    return True
+
+
+def _shown(error: Exception) -> str:
+    with suppress(Exception):  # one that cannot even say what it is
+        return f"{error!r:.500}"
+    return type(error).__name__
+
+
+def _misfit(text: str, schema: JsonSchema) -> str:
+    """Why no params of this schema can come of `text`; empty if some can."""
+    try:
+        value = json.loads(text if text.strip() else "{}", parse_int=len)
+    except (ValueError, RecursionError):
+        return "its arguments are no JSON"
+    if not isinstance(value, dict):
+        return "its arguments are no object"
+    if missing := [name for name in schema.get("required", ()) if name not in value]:
+        return f"the param {missing[0]!r} is required and missing"
+    known = value.keys() if schema.get("additionalProperties") else schema["properties"]
+    extra = [name for name, one in value.items() if name not in known and one is not None]  # a null was left out
+    return f"there is no param {extra[0]!r:.100}" if extra else ""

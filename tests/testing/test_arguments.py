@@ -1,0 +1,79 @@
+"""What a model may send: values that fit satisfy the schema, as another library judges; texts beside them."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import jsonschema_rs
+import pydantic
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from support.typed_values import Kind, Tree, dataclass_kinds
+from weakincentives import serde
+from weakincentives.testing.arguments import fitting, misfitting
+
+# Any: JSON of every shape.
+
+
+@dataclass(frozen=True)
+class Limits:
+    whole: Annotated[int, pydantic.Field(gt=2, lt=20, multiple_of=5)]
+    part: Annotated[float, pydantic.Field(ge=-1, lt=0)]
+    step: Annotated[float, pydantic.Field(gt=0, le=2, multiple_of=0.5)]
+    text: Annotated[str, pydantic.Field(min_length=1, max_length=3)]
+    code: Annotated[str, pydantic.Field(pattern="^[a-z]+$", max_length=4)]
+    rows: Annotated[list[tuple[int, str]], pydantic.Field(min_length=1, max_length=3)]
+    tags: Annotated[set[int], pydantic.Field(min_length=2)]
+    map: Annotated[dict[str, bool], pydantic.Field(min_length=1, max_length=2)]
+
+
+def holds_null(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value is None or any(map(holds_null, inner))
+
+
+@given(dataclass_kinds(), st.data())
+@settings(max_examples=60)
+def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.DataObject) -> None:
+    schema = serde.json_schema(kind.of)
+    value = data.draw(fitting(schema))
+    assert holds_null(value) or jsonschema_rs.is_valid(schema, value)  # a null can stand for what is left out
+
+
+@given(fitting(serde.json_schema(Limits)))
+def test_a_value_keeps_to_every_limit_of_a_field(value: Any) -> None:
+    jsonschema_rs.validate(serde.json_schema(Limits), value)
+    assert isinstance(serde.parse(Limits, value), Limits)
+
+
+def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
+    schema = serde.json_schema(Tree)
+    root = {**schema["$defs"]["Tree"], "$defs": schema["$defs"]}
+    deep = find(fitting(root), lambda tree: any(one["children"] for one in tree["children"]))
+    assert deep == {"children": [{"children": [{"children": [], "name": ""}], "name": ""}], "name": ""}
+
+
+def test_among_what_does_not_fit_is_all_that_models_get_wrong() -> None:
+    schema = serde.json_schema(Limits)
+    texts: list[str] = []
+
+    @settings(max_examples=300, database=None)
+    @given(misfitting(fitting(schema), schema))
+    def collect(text: str) -> None:
+        texts.append(text)
+
+    collect()
+    loaded: list[Any] = []
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            loaded.append(json.loads(text))
+    objects = [one for one in loaded if isinstance(one, dict)]
+    assert len(loaded) < len(texts)
+    assert len(objects) < len(loaded)
+    assert any("no_such_param" in one for one in objects)
+    assert any(len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in objects)
+    assert any(isinstance(one.get("whole"), str) for one in objects)
+    assert any("[" * 1_000 in text for text in texts)
+    assert any("\ud800" <= letter <= "\udfff" for text in texts for letter in text)
