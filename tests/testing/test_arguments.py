@@ -35,7 +35,7 @@ def holds_null(value: Any) -> bool:
 
 
 @given(dataclass_kinds(), st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.DataObject) -> None:
     schema = serde.json_schema(kind.of)
     value = data.draw(fitting(schema))
@@ -43,6 +43,7 @@ def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.Da
 
 
 @given(fitting(serde.json_schema(Limits)))
+@settings(max_examples=40)
 def test_a_value_keeps_to_every_limit_of_a_field(value: Any) -> None:
     jsonschema_rs.validate(serde.json_schema(Limits), value)
     assert isinstance(serde.parse(Limits, value), Limits)
@@ -59,7 +60,7 @@ def test_among_what_does_not_fit_is_all_that_models_get_wrong() -> None:
     schema = serde.json_schema(Limits)
     texts: list[str] = []
 
-    @settings(max_examples=300, database=None)
+    @settings(max_examples=300, derandomize=True, database=None)
     @given(misfitting(fitting(schema), schema))
     def collect(text: str) -> None:
         texts.append(text)
@@ -74,6 +75,6 @@ def test_among_what_does_not_fit_is_all_that_models_get_wrong() -> None:
     assert len(objects) < len(loaded)
     assert any("no_such_param" in one for one in objects)
     assert any(len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in objects)
-    assert any(isinstance(one.get("whole"), str) for one in objects)
-    assert any("[" * 1_000 in text for text in texts)
+    assert any(isinstance(one.get("text", ""), list) for one in objects)
+    assert any('{"a":' * 1_000 in text or "[" * 1_000 in text for text in texts)
     assert any("\ud800" <= letter <= "\udfff" for text in texts for letter in text)

@@ -5,7 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from enum import Enum
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
@@ -52,6 +53,16 @@ class Till:
 
     def restore(self, snapshot: tuple[str, ...], /) -> None:
         self.sold[:] = snapshot
+
+
+@pytest.fixture(autouse=True)
+def same_examples_each_time() -> Iterator[None]:
+    """Whether a wrong tool is found must not depend on luck."""
+    before = settings.get_current_profile_name()
+    settings.register_profile("same", settings(derandomize=True, database=None, deadline=None))
+    settings.load_profile("same")
+    yield
+    settings.load_profile(before)
 
 
 def tills() -> dict[Any, Any]:
@@ -250,7 +261,7 @@ def test_a_strategy_takes_the_place_of_arguments_whole_or_one_by_one() -> None:
     assert Text("a", 3) in seen
     assert not {one.text for one in seen if one.times == 3} - {"a"}
     seen.clear()
-    assert_tool_contract(tool, arguments={"text": st.sampled_from("bc")}, max_examples=20)
+    assert_tool_contract(tool, arguments={"text": st.sampled_from("bc")}, max_examples=50)
     assert {"b", "c"} <= {one.text for one in seen}
     assert len({one.times for one in seen}) > 2
     with pytest.raises(ValueError, match="'txet', which is no param"):
@@ -564,8 +575,9 @@ def test_seed_and_database_of_hypothesis_do_as_its_users_expect(tmp_path: Path) 
     assert "small_fits(" in first  # under this name the database keeps it, so that no other tool is given it
     assert "Tool handler failed" not in first
     assert numbers(run())[0] == "number 1001"  # what failed before comes first
-    assert numbers(run("--hypothesis-seed=1")) == numbers(run("--hypothesis-seed=1"))
-    assert numbers(run("--hypothesis-seed=2")) != numbers(run("--hypothesis-seed=1"))
+    seeded = numbers(run("--hypothesis-seed=1"))
+    assert seeded == numbers(run("--hypothesis-seed=1"))
+    assert seeded != numbers(run("--hypothesis-seed=2"))
 
 
 def test_the_door_needs_no_hypothesis_and_the_assertion_says_what_it_needs() -> None:
