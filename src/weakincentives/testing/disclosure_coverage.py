@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from ..prompt.measure import everything
 from ..prompt.renderer import RenderedPrompt
 from ..runtime.events import PromptRendered, ToolInvoked
 from ..visibility import SectionPath, SectionVisibility
@@ -41,7 +40,7 @@ class _Seen:
                     self.full |= {one.path for one, _, how in inside.visits(node.index, node.end) if how is _FULL}
 
     def counts(self) -> dict[str, list[int]]:
-        whole = everything(self.rendered.scene)
+        whole = self.rendered.scene.everything()
         sizes: dict[SectionPath, int] = {}
         with suppress(Exception):  # what no test showed may lack its params
             visits = whole.visits()
