@@ -8,9 +8,9 @@ from time import perf_counter
 
 import pytest
 
+from examples.common.models import Choice, chosen_model
 from examples.docs_assistant.library import Library
-from examples.docs_assistant.models import Choice, chosen_model
-from examples.docs_assistant.prompt import Answer, assistant, bound_params
+from examples.docs_assistant.prompt import Answer, assistant
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import Session
@@ -22,7 +22,7 @@ WANTED = 0.9  # 18 of 20
 
 def ask(question: str, library: Library, session: Session) -> PromptResponse[Answer]:
     with chosen_model(Choice()) as (_, adapter):
-        return adapter.evaluate(assistant(library).bind(*bound_params(library, question)), session=session)
+        return adapter.evaluate(assistant(library, question), session=session)
 
 
 @pytest.fixture(autouse=True)
