@@ -11,7 +11,7 @@ from weakincentives.adapters.core import PromptEvaluationError
 from weakincentives.runtime.session import Session
 
 from .models import EXTRACTIVE, Choice, Offline, chosen_model
-from .watch import Watch, outline
+from .watch import outline
 
 __all__ = ["command_line", "run"]
 
@@ -38,7 +38,6 @@ def run[Out](
 ) -> Out | None:
     """The prompt's typed answer, from the model that `options` name; `None`, with one line said, when it failed."""
     started = perf_counter()
-    Watch(console).attach(session.bus)
     choice = Choice(model=options.model, base_url=options.base_url, api=options.api, local=options.local)
     with chosen_model(choice, offline) as (name, adapter):
         console.print(f"[bold]Model:[/] {escape(name)}\n{escape(about)}")

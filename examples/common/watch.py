@@ -13,8 +13,6 @@ from weakincentives.runtime.events import EventBus, ProviderCalled, ToolInvoked,
 
 __all__ = ["Watch", "outline"]
 
-_WIDTH = 110
-
 
 def outline(rendered: RenderedPrompt[Any], console: Console) -> None:  # Any: prompts of every output
     """Prints the sections with what each costs in characters, and the tools."""
@@ -50,7 +48,10 @@ class Watch:
     def _tool(self, event: ToolInvoked) -> None:
         arguments = "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
         mark = "[green]✓[/]" if event.success else "[red]✗[/]"
-        self._line(f"  {mark} [bold]{event.name}[/] {escape(arguments)}", escape(" ".join(event.content.split())))
+        answer = escape(" ".join(event.content.split()))
+        self._line(f"  {mark} [bold]{event.name}[/] {escape(arguments)}", answer if event.success else "")
+        if not event.success:
+            self._line(f"    [red]{answer}[/]", "")
 
     def _tools(self, event: ToolsInjected) -> None:
         self._line(f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]", ", ".join(event.tool_names))

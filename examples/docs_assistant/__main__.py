@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.panel import Panel
 
 from examples.common.command import command_line, run
+from examples.common.watch import Watch
 from weakincentives import serde
 from weakincentives.runtime.session import Session
 
@@ -21,8 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     options = parser.parse_args(arguments)
     console = Console(quiet=options.json, highlight=False)
-    prompt = assistant(Library.load(), options.question)
-    answer = run(prompt, session=Session(), options=options, console=console, about=f"Question: {options.question}")
+    prompt, session = assistant(Library.load(), options.question), Session()
+    Watch(console).attach(session.bus)
+    answer = run(prompt, session=session, options=options, console=console, about=f"Question: {options.question}")
     if answer is None:
         return 1
     if options.json:
