@@ -36,6 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file", nargs="?", type=Path, default=SAMPLE, help="by default a small sample")
     parser.add_argument("--output", type=Path, help="by default NAME.clean.csv in the current folder")
     options = parser.parse_args(arguments)
+    output = options.output or Path(f"{options.file.stem}.clean.csv")
+    if not output.parent.is_dir():
+        parser.error(f"there is no folder {str(output.parent)!r} to write to")
     console, session = Console(quiet=options.json, highlight=False), Session()
     try:
         sheet = Sheet.read(options.file)
@@ -58,7 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
     conclusion = run(prompt, session=session, options=options, console=console, about=about, offline=OFFLINE)
     if conclusion is None:
         return 1
-    output = options.output or Path(f"{options.file.stem}.clean.csv")
     output.write_text(sheet.text(), encoding="utf-8")
     report = Report(len(sheet.rows), session[Change].all(), session[Drop].all(), conclusion)
     if options.json:

@@ -22,10 +22,15 @@ class Sheet:
 
     @classmethod
     def read(cls, path: Path) -> "Sheet":
-        """The table in a CSV file. Raises `ValueError` for a row that does not fit the header."""
+        """The table in a CSV file, without blank lines. Raises `ValueError` for a file that holds no table."""
         with path.open(newline="", encoding="utf-8-sig") as file:
-            columns, *lines = list(csv.reader(file)) or [[]]
-        return cls(columns, {number: dict(zip(columns, line, strict=True)) for number, line in enumerate(lines, 1)})
+            header, *lines = [line for line in csv.reader(file) if line] or [[]]
+        if not header or len(set(header)) < len(header):
+            raise ValueError(f"the header is {header}; each column needs a name of its own")
+        for number, line in enumerate(lines, start=1):
+            if len(line) != len(header):
+                raise ValueError(f"row {number} has {len(line)} cells, the header {len(header)}")
+        return cls(header, {number: dict(zip(header, line, strict=True)) for number, line in enumerate(lines, start=1)})
 
     def put(self, number: int, column: str, value: str) -> None:
         """Changes one cell. Rows are values: a snapshot that holds this one keeps it as it was."""

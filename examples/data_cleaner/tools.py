@@ -114,7 +114,7 @@ def drop_rows(params: DropRows, *, context: ToolContext) -> ToolResult[None]:
 
 def _cell(sheet: Sheet, number: int, column: str) -> str:
     if number not in sheet.rows or column not in sheet.columns:
-        raise ToolValidationError(f"There is no {column!r} in a row {number}; columns are {', '.join(sheet.columns)}.")
+        raise ToolValidationError(f"There is no {column!r} in row {number}; columns are {', '.join(sheet.columns)}.")
     return sheet.rows[number][column]
 
 
