@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from examples.data_cleaner.__main__ import main
 from examples.data_cleaner.prompt import CLEANER, Conclusion, Table
@@ -14,6 +16,7 @@ from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.prompt.analysis import analyze
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
 
 MESSY = "order,amount\nA, 1 200\nB,n/a\nC,7\n"
 DONE = Say(json.dumps({"summary": "Mended.", "doubts": []}))
@@ -65,8 +68,25 @@ def test_dropping_rows_of_which_one_does_not_exist_drops_none(messy: Path) -> No
     assert session[Drop].all() == (Drop(1, "old"),)
 
 
+CELLS = st.lists(st.sampled_from(["", "7", " 1 200", "n/a", "1.50", "01/03/2026", "2026-03-01"]), max_size=6)
+
+
+@given(CELLS, st.sampled_from(["text", "number", "date"]))
+def test_a_conversion_changes_all_or_nothing_and_its_notes_lead_from_before_to_after(cells: list[str], to: str) -> None:
+    sheet = Sheet(["a"], {number: {"a": cell} for number, cell in enumerate(cells, start=1)})
+    before, session = Sheet(["a"], dict(sheet.rows)), Session()
+    arguments = {"column": "a", "to": to, "date_formats": ["%d/%m/%Y"]}
+    adapter = ScriptedAdapter([call(("convert_column", arguments)), say(Conclusion("", []))])
+    adapter.evaluate(CLEANER.bind(Table("t", "a"), resources={Sheet: sheet}), session=session)
+    for change in session[Change]:
+        before.put(change.row, change.column, change.after)
+    assert sheet.text() == before.text()
+    [event] = session[ToolInvoked]
+    assert event.success or session[Change].all() == ()
+
+
 @pytest.mark.parametrize(
-    ("call", "answer"),
+    ("wrong", "answer"),
     [
         (Call("convert_column", {"column": "price", "to": "number"}), "There is no 'price' in row 1; columns are"),
         (Call("set_cell", {"row": 7, "column": "order", "value": "", "reason": "?"}), "There is no 'order' in row 7"),
@@ -74,8 +94,8 @@ def test_dropping_rows_of_which_one_does_not_exist_drops_none(messy: Path) -> No
         (Call("convert_column", '{"column": '), "Invalid arguments"),
     ],
 )
-def test_a_wrong_argument_is_answered_and_changes_nothing(messy: Path, call: Call, answer: str) -> None:
-    session, texts, _ = clean(messy, Say(calls=(call,)), DONE)
+def test_a_wrong_argument_is_answered_and_changes_nothing(messy: Path, wrong: Call, answer: str) -> None:
+    session, texts, _ = clean(messy, Say(calls=(wrong,)), DONE)
     assert answer in answers(session)[0]
     assert texts == [MESSY]
 
