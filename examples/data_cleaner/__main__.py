@@ -9,7 +9,6 @@ from rich.console import Console
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
 from weakincentives import serde
-from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 
 from .offline import OFFLINE
@@ -46,17 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{options.file} cannot be read: {error}\n")
         return 1
     prompt = CLEANER.bind(Table(options.file.name, ", ".join(sheet.columns)), resources={Sheet: sheet})
-    before = sheet.text()
-
-    def witness(event: ToolInvoked) -> None:
-        nonlocal before
-        if not event.success:
-            held = "is byte for byte what it was" if sheet.text() == before else "HAS CHANGED"
-            console.print(f"    [yellow]rolled back:[/] the table {held}")
-        before = sheet.text()
-
-    Watch(console).attach(session.bus)
-    session.bus.subscribe(ToolInvoked, witness)
+    Watch(console, probe=sheet.text).attach(session.bus)
     about = f"Cleaning {options.file.name}"
     conclusion = run(prompt, session=session, options=options, console=console, about=about, offline=OFFLINE)
     if conclusion is None:

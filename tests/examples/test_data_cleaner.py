@@ -158,7 +158,7 @@ def test_the_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert "no LLM" in done.stdout.splitlines()[0]
     assert "Row 5: '6 March 2026' is no date. 3 cells had been changed; that is undone." in done.stdout
-    assert done.stdout.count("rolled back: the table is byte for byte what it was") == done.stdout.count("✗") == 5
+    assert done.stdout.count("rolled back to the byte") == done.stdout.count("✗") == 5
     assert "row 6 dropped: amount 'twelve' is no number" in done.stdout
     assert done.stdout.splitlines()[-1] == "5 rows kept, 2 dropped; written to orders.clean.csv"
     assert (tmp_path / "orders.clean.csv").read_text() == (
