@@ -45,7 +45,7 @@ class Scan:
 def report_finding(params: Finding, *, context: ToolContext) -> ToolResult[None]:
     """Report one defect at a line of a file."""
     try:
-        lines = context.resources.get(Filesystem).read_text(params.path).splitlines()
+        lines = context.resources.get(Filesystem).read_text(params.path).removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:  # no such file, no text, or no path at all
         raise ToolValidationError(f"Not reported: {error}") from error
     if not 1 <= params.line <= len(lines):

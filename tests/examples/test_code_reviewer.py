@@ -58,6 +58,12 @@ def test_a_finding_at_a_place_that_is_none_is_refused_and_can_be_mended(wrong: d
     assert session[Finding].all() == (FOUND,)
 
 
+def test_lines_count_as_python_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "paged.py").write_text("import os\n\f\nrun = os.system\n")
+    session, _ = review(report(path="paged.py", line=3), DONE, root=tmp_path)
+    assert answers(session) == ["Reported at: run = os.system"]
+
+
 def test_an_answer_that_is_no_review_is_repaired() -> None:
     _, output = review(Say('{"verdict": "fine", "summary": ""}'), DONE)
     assert output == Review("request changes", "One defect.")
