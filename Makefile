@@ -17,6 +17,8 @@ ARGS ?=
 MINUTES ?= 60
 # The question for the demo.
 Q ?=
+# Which example the demo runs: make demo AGENT=code_reviewer ARGS=src
+AGENT ?= docs_assistant
 
 PY = $(VENV)/bin/python
 # Ask for little on standard output; errors still show.
@@ -39,7 +41,7 @@ help: ## list the targets
 
 .PHONY: demo
 demo: $(VENV)/.demo-stamp ## ask the documentation assistant: make demo Q="How do sections disclose tools?"
-	@$(PY) -m examples.docs_assistant $(ARGS) $(QUESTION)
+	@$(PY) -m examples.$(AGENT) $(ARGS) $(QUESTION)
 
 .PHONY: demo-local
 demo-local: $(VENV)/.local-stamp ## the same with a small model run in the process (weights: WINK_LOCAL_MODEL=path)

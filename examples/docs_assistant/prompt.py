@@ -1,19 +1,15 @@
-"""The assistant as a prompt: its sections, its two tools and its typed answer. This is the whole agent."""
+"""The assistant as a prompt: its sections, its two tools and its typed answer. This is the whole agent.
+
+The tools reach the documents as a resource, so that the template is one value, built and checked once.
+"""
 
 from dataclasses import dataclass, field
 
-from weakincentives.prompt import (
-    MarkdownSection,
-    PromptTemplate,
-    SectionVisibility,
-    Tool,
-    ToolContext,
-    ToolResult,
-)
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
 
 from .library import Library
 
-__all__ = ["Answer", "Project", "Question", "assistant"]
+__all__ = ["ASSISTANT", "Answer", "assistant"]
 
 
 @dataclass(frozen=True)
@@ -72,58 +68,55 @@ class Document:
         return f"{self.path}\n\n{self.text}"
 
 
-def assistant(library: Library) -> PromptTemplate[Answer]:
-    """The assistant over `library`; its tools stand in a summarized section, which the model opens first."""
-
-    def search_docs(params: SearchParams, *, context: ToolContext) -> ToolResult[Hits]:  # noqa: ARG001
-        """Search the documentation for passages about something."""
-        found = library.search(params.query, max(1, min(params.limit, 10)))
-        hits = [Hit(one.path, " > ".join(one.headings), one.text) for one in found]
-        return ToolResult(message=f"{len(hits)} passages.", value=Hits(hits))
-
-    def read_doc(params: ReadParams, *, context: ToolContext) -> ToolResult[Document]:  # noqa: ARG001
-        """Read one document of the documentation whole."""
-        text = library.documents.get(params.path)
-        if text is None:
-            return ToolResult(
-                message=f"No document {params.path!r}. There are: {', '.join(library.documents)}.", success=False
-            )
-        return ToolResult(message=f"{library.title(params.path)}.", value=Document(params.path, text))
-
-    return PromptTemplate[Answer](
-        ns="examples/docs",
-        key="assistant",
-        sections=[
-            MarkdownSection[Project](
-                title="Role",
-                template="You answer questions about $name from its own documentation and from nothing else.",
-            ),
-            MarkdownSection[Question](title="Question", template="$text"),
-            MarkdownSection(
-                title="Rules",
-                template="Look the answer up before you give it.",
-                children=[
-                    MarkdownSection(title="Sources", template="Name each document that you took a statement from."),
-                    MarkdownSection(
-                        title="Gaps", template="Say so when the documentation does not answer the question."
-                    ),
-                ],
-            ),
-            MarkdownSection[Project](
-                title="Documentation",
-                key="documentation",
-                summary="The documentation of $name, with tools to search it and to read its documents.",
-                template="Search first; read a document whole when a passage is not enough.",
-                visibility=SectionVisibility.SUMMARY,
-                tools=[Tool(name="search_docs", handler=search_docs), Tool(name="read_doc", handler=read_doc)],
-                children=[MarkdownSection[Project](title="Catalogue", template="$catalogue")],
-            ),
-            MarkdownSection(title="Answer", template="Answer in a few sentences."),
-        ],
-    )
+def search_docs(params: SearchParams, *, context: ToolContext) -> ToolResult[Hits]:
+    """Search the documentation for passages about something."""
+    found = context.resources.get(Library).search(params.query, max(1, min(params.limit, 10)))
+    hits = [Hit(one.path, " > ".join(one.headings), one.text) for one in found]
+    return ToolResult(message=f"{len(hits)} passages.", value=Hits(hits))
 
 
-def bound_params(library: Library, question: str) -> tuple[Project, Question]:
-    """The params of the assistant for one question."""
+def read_doc(params: ReadParams, *, context: ToolContext) -> ToolResult[Document]:
+    """Read one document of the documentation whole."""
+    library = context.resources.get(Library)
+    text = library.documents.get(params.path)
+    if text is None:
+        known = ", ".join(library.documents)
+        return ToolResult(message=f"No document {params.path!r}. There are: {known}.", success=False)
+    return ToolResult(message=f"{library.title(params.path)}.", value=Document(params.path, text))
+
+
+ASSISTANT = PromptTemplate[Answer](
+    ns="examples/docs",
+    key="assistant",
+    sections=[
+        MarkdownSection[Project](
+            title="Role",
+            template="You answer questions about $name from its own documentation and from nothing else.",
+        ),
+        MarkdownSection[Question](title="Question", template="$text"),
+        MarkdownSection(
+            title="Rules",
+            template="Look the answer up before you give it.",
+            children=[
+                MarkdownSection(title="Sources", template="Name each document that you took a statement from."),
+                MarkdownSection(title="Gaps", template="Say so when the documentation does not answer the question."),
+            ],
+        ),
+        MarkdownSection[Project](  # closed at first: its tools arrive when the model opens it
+            title="Documentation",
+            key="documentation",
+            summary="The documentation of $name, with tools to search it and to read its documents.",
+            template="Search first; read a document whole when a passage is not enough.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool(name="search_docs", handler=search_docs), Tool(name="read_doc", handler=read_doc)],
+            children=[MarkdownSection[Project](title="Catalogue", template="$catalogue")],
+        ),
+        MarkdownSection(title="Answer", template="Answer in a few sentences."),
+    ],
+)
+
+
+def assistant(library: Library, question: str) -> Prompt[Answer]:
+    """The assistant over the documents of `library`, asked one question."""
     catalogue = "\n".join(f"- `{path}`: {library.title(path)}" for path in library.documents)
-    return Project("weakincentives", catalogue), Question(question)
+    return ASSISTANT.bind(Project("weakincentives", catalogue), Question(question), resources={Library: library})

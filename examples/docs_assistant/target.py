@@ -3,21 +3,19 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from examples.common.models import Choice, chosen_model
 from weakincentives import Prompt
 from weakincentives.adapters.openai import OpenAIAdapter
 
 from .library import Library
-from .models import Choice, chosen_model
-from .prompt import Answer, assistant, bound_params
+from .prompt import Answer, assistant
 
 __all__ = ["offline", "prompt"]
 
 
 def prompt() -> Prompt[Answer]:
     """The assistant over this repository's documents, its question still to be set."""
-    library = Library.load()
-    project, question = bound_params(library, "What is a section?")
-    return assistant(library).bind(project, question)
+    return assistant(Library.load(), "What is a section?")
 
 
 @contextmanager

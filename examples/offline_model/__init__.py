@@ -1,13 +1,15 @@
 """An offline extractive model behind an OpenAI-compatible server: honestly no LLM.
 
 It scores texts with BM25, calls tools by their schemas and quotes what it read. It knows nothing of any
-particular prompt, tool, repository or question. `start_offline_model` serves it; `next_call` and `compose` are
-its decisions without HTTP.
+particular prompt, tool, repository or question. `extract` gives its next step, a call by `next_call` or an
+answer by `compose`. `start_offline_model` serves that, or another policy, such as `follow` makes of a plan.
 """
 
-from .answering import compose
+from .answering import compose, extract
 from .choosing import next_call
-from .conversation import Call, Conversation, Message, Result, Tool
+from .conversation import Call, Conversation, Message, Policy, Result, Tool
+from .planning import Plan, follow
+from .reading import embedded_json
 from .server import start_offline_model
 from .wire import MODEL, BadRequest, respond
 
@@ -17,9 +19,14 @@ __all__ = [
     "Call",
     "Conversation",
     "Message",
+    "Plan",
+    "Policy",
     "Result",
     "Tool",
     "compose",
+    "embedded_json",
+    "extract",
+    "follow",
     "next_call",
     "respond",
     "start_offline_model",

@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .conversation import Conversation, asks, evidence, question
+from .choosing import next_call
+from .conversation import Call, Conversation, asks, evidence, question
 from .fitting import Field, Supply, Unfit, fit
 from .reading import NAMING, Statement, name_words
 from .scoring import coverage, rank
@@ -19,6 +20,11 @@ MOST_QUOTED = 3
 # Tuned on questions of their own, over documents that are not in this repository.
 _SECTION_WEIGHT, _PROMPT_WEIGHT = 0.6, 0.5
 _SAME_SOURCE, _OTHER_SOURCE, _NO_NEWS = 0.5, 0.85, 0.9  # parts of the best score that a further statement needs
+
+
+def extract(conversation: Conversation) -> Call | str:
+    """The next step of the extractive model: a call while one helps, else the answer."""
+    return next_call(conversation) or compose(conversation)
 
 
 def compose(conversation: Conversation) -> str:

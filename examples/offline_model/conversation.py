@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from .reading import (
@@ -96,6 +96,9 @@ class Conversation:
         said = [turn for turn in self.turns if isinstance(turn, Message) and turn.role != "assistant"]
         return sorted(said, key=lambda message: message.role == "user")
 
+
+type Policy = Callable[[Conversation], Call | str]
+"""Gives the next step of a conversation: a call, or the text of the answer."""
 
 _TITLES = ("question", "query|request|ask", "task|objective|goal|problem")
 _NO_TITLE = re.compile(r"\b(example|format|guide|history|output|rule)", re.IGNORECASE)

@@ -7,12 +7,11 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 
-from .answering import compose
-from .choosing import next_call
-from .conversation import Call, Conversation, Message, Result, Tool
+from .answering import extract
+from .conversation import Call, Conversation, Message, Policy, Result, Tool
 
-MODEL = "offline-extractive"
-NOTE = "offline extractive model, no LLM; token counts are estimates at 4 characters a token"
+MODEL = "offline"
+NOTE = "offline model, no LLM; token counts are estimates at 4 characters a token"
 
 type Body = Mapping[str, object]
 
@@ -26,8 +25,8 @@ class BadRequest(Exception):
         self.status = status
 
 
-def respond(path: str, body: object) -> Body:
-    """The response to one POST. Raises `BadRequest`."""
+def respond(path: str, body: object, decide: Policy = extract) -> Body:
+    """The response to one POST, whose content `decide` gives. Raises `BadRequest`."""
     if path not in _FORMATS:
         raise BadRequest(f"Unknown route {path!r}; post to {' or '.join(_FORMATS)}.", status=404)
     body = _object(body, "body")
@@ -36,7 +35,7 @@ def respond(path: str, body: object) -> Body:
             raise BadRequest(f"The offline model answers whole requests at once: leave out {refused!r}.", refused)
     read, write = _FORMATS[path]
     conversation = read(body)
-    step = next_call(conversation) or compose(conversation)
+    step = decide(conversation)
     text = json.dumps(body, sort_keys=True)
     said = step if isinstance(step, str) else step.name + _arguments_text(step)
     return write(step, hashlib.sha256(text.encode()).hexdigest()[:24], (_tokens(text), _tokens(said)))

@@ -1,33 +1,23 @@
 """The demo on its embedded default model: questions whose answers stand in the documents."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from time import perf_counter
 
-import pytest
-
+from examples.common.models import Choice, chosen_model
 from examples.docs_assistant.library import Library
-from examples.docs_assistant.models import Choice, chosen_model
-from examples.docs_assistant.prompt import Answer, assistant, bound_params
+from examples.docs_assistant.prompt import Answer, assistant
+from support.example_agents import ROOT, run_example
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import Session
 
-ROOT = Path(__file__).parents[2]
 QUESTIONS = json.loads((ROOT / "tests/data/demo_questions.json").read_text(encoding="utf-8"))
 WANTED = 0.9  # 18 of 20
 
 
 def ask(question: str, library: Library, session: Session) -> PromptResponse[Answer]:
     with chosen_model(Choice()) as (_, adapter):
-        return adapter.evaluate(assistant(library).bind(*bound_params(library, question)), session=session)
-
-
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        return adapter.evaluate(assistant(library, question), session=session)
 
 
 def test_nine_of_ten_questions_cite_a_file_that_answers_them() -> None:
@@ -58,26 +48,21 @@ def test_the_tools_arrive_when_their_section_was_read() -> None:
     assert {"search_docs", "read_doc"} <= set(names[1:])
 
 
-def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "examples.docs_assistant", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_equal_questions_get_equal_answers() -> None:
-    first, second = (demo("--json", "Can a tool handler be async?") for _ in range(2))
+    first, second = (run_example("docs_assistant", "--json", "Can a tool handler be async?") for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
     assert json.loads(first.stdout).keys() == {"answer", "sources"}
 
 
 def test_the_first_line_names_the_model_and_says_that_it_is_no_llm() -> None:
-    done = demo()
+    done = run_example("docs_assistant")
     assert done.returncode == 0, done.stderr
     assert "no LLM" in done.stdout.splitlines()[0]
 
 
 def test_a_server_that_is_not_there_is_one_clear_line() -> None:
-    done = demo("--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    done = run_example("docs_assistant", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
     assert done.returncode == 1
     assert "check base_url" in done.stderr
     assert "Traceback" not in done.stderr

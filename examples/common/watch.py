@@ -1,6 +1,7 @@
 """Shows a run as it happens: a subscriber that prints events, and the outline of a rendered prompt."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -12,8 +13,6 @@ from weakincentives.prompt import RenderedPrompt
 from weakincentives.runtime.events import EventBus, ProviderCalled, ToolInvoked, ToolsInjected
 
 __all__ = ["Watch", "outline"]
-
-_WIDTH = 110
 
 
 def outline(rendered: RenderedPrompt[Any], console: Console) -> None:  # Any: prompts of every output
@@ -29,10 +28,14 @@ def outline(rendered: RenderedPrompt[Any], console: Console) -> None:  # Any: pr
 
 
 class Watch:
-    """Prints turns, tool calls and tools that arrive."""
+    """Prints turns, tool calls and tools that arrive.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    With `probe`, a text of what the tools work on, it also says whether a failed call left that as it was.
+    """
+
+    def __init__(self, console: Console, probe: Callable[[], str] | None = None) -> None:
+        self._console, self._probe = console, probe
+        self._before = probe() if probe else ""
 
     def attach(self, bus: EventBus) -> None:
         """Listens to `bus` from now on."""
@@ -50,7 +53,15 @@ class Watch:
     def _tool(self, event: ToolInvoked) -> None:
         arguments = "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
         mark = "[green]✓[/]" if event.success else "[red]✗[/]"
-        self._line(f"  {mark} [bold]{event.name}[/] {escape(arguments)}", escape(" ".join(event.content.split())))
+        answer = escape(" ".join(event.content.split()))
+        self._line(f"  {mark} [bold]{event.name}[/] {escape(arguments)}", answer if event.success else "")
+        if not event.success:
+            self._line(f"    [red]{answer}[/]", "")
+        if self._probe is not None:
+            before, self._before = self._before, self._probe()
+            if not event.success:
+                same = self._before == before
+                self._line(f"    [yellow]rolled back[/]{' to the byte' if same else ', but NOT ALL'}", "")
 
     def _tools(self, event: ToolsInjected) -> None:
         self._line(f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]", ", ".join(event.tool_names))

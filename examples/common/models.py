@@ -1,4 +1,4 @@
-"""Which model answers: a named one, OpenAI's if there is a key, else the offline one, which is no LLM."""
+"""Which model answers: a named one, OpenAI's if there is a key, else an offline one, which is no LLM."""
 
 import os
 from collections.abc import Generator
@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from examples.offline_model import start_offline_model
+from examples.offline_model import Policy, extract, start_offline_model
 from weakincentives.adapters.openai import OpenAIAdapter
 
-__all__ = ["Choice", "chosen_model"]
+__all__ = ["EXTRACTIVE", "Choice", "Offline", "chosen_model"]
 
 _DEFAULT_MODEL = "gpt-5.2"
 
@@ -24,8 +24,19 @@ class Choice:
     local: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Offline:
+    """What answers without a key: `decide` gives each step by rules, and `name` says so to whoever watches."""
+
+    name: str
+    decide: Policy
+
+
+EXTRACTIVE = Offline("the offline extractive model (no LLM: it quotes what it finds)", extract)
+
+
 @contextmanager
-def chosen_model(choice: Choice) -> Generator[tuple[str, OpenAIAdapter]]:
+def chosen_model(choice: Choice, offline: Offline = EXTRACTIVE) -> Generator[tuple[str, OpenAIAdapter]]:
     """What to call the model, and an adapter for it while the context lasts."""
     if choice.local:
         from .local import local_model
@@ -39,6 +50,6 @@ def chosen_model(choice: Choice) -> Generator[tuple[str, OpenAIAdapter]]:
         place = f" at {choice.base_url}" if choice.base_url else ""
         yield f"{model}{place}", OpenAIAdapter(model, api=api, base_url=choice.base_url, api_key=key)
     else:
-        with start_offline_model() as url:
+        with start_offline_model(offline.decide) as url:
             adapter = OpenAIAdapter("offline", api=choice.api or "responses", base_url=url, api_key="none")
-            yield "the offline extractive model (no LLM: it quotes what it finds)", adapter
+            yield offline.name, adapter

@@ -1,0 +1,1 @@
+"""What the example agents share: `models` says which model answers, `watch` shows a run, `command` does both."""

@@ -1,0 +1,139 @@
+"""The cleaner's tools. They work in place, row after row, and give up in the middle when a row cannot be served.
+
+None of them cares for undo: a call that fails leaves the sheet and the session as they were. What was done is noted in
+the session, as `Change` and `Drop`.
+"""
+
+import re
+from dataclasses import dataclass, field
+from time import strftime, strptime
+from typing import Literal
+
+from weakincentives import ToolContext, ToolResult
+from weakincentives.prompt import ToolValidationError
+
+from .sheet import Row, Sheet
+
+__all__ = ["Change", "Drop", "convert_column", "drop_rows", "set_cell", "show_rows"]
+
+_ROW = {"description": "A row's number; 1 is the first below the header, and a dropped number is not used again."}
+_REASON = {"description": "Why, in a few words; it stands in the report."}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A cell that was changed."""
+
+    row: int
+    column: str
+    before: str
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A row that was dropped."""
+
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    first: int = field(default=1, metadata=_ROW)
+    count: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    column: str
+    to: Literal["text", "number", "date"] = field(
+        metadata={"description": "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."}
+    )
+    date_formats: list[str] = field(
+        default_factory=list[str], metadata={"description": "Tried in order after %Y-%m-%d, such as %d/%m/%Y."}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SetCell:
+    row: int = field(metadata=_ROW)
+    column: str
+    value: str
+    reason: str = field(metadata=_REASON)
+
+
+@dataclass(frozen=True, slots=True)
+class DropRows:
+    rows: list[int] = field(metadata=_ROW)
+    reason: str = field(metadata=_REASON)
+
+
+def show_rows(params: Show, *, context: ToolContext) -> ToolResult[dict[int, Row]]:
+    """Show rows as they are now."""
+    rows = context.resources.get(Sheet).rows
+    shown = [number for number in rows if number >= params.first][: params.count]
+    return ToolResult(message=f"{len(shown)} of {len(rows)} rows.", value={number: rows[number] for number in shown})
+
+
+def convert_column(params: Convert, *, context: ToolContext) -> ToolResult[None]:
+    """Convert all cells of a column, or none if one of them cannot be read."""
+    sheet = context.resources.get(Sheet)
+    changed = 0
+    for number in list(sheet.rows):
+        before = _cell(sheet, number, params.column)
+        after = _converted(before, params)
+        if after is None:
+            raise ToolValidationError(
+                f"Row {number}: {before!r} is no {params.to}. {changed} cells had been changed; that is undone. "
+                f"The row is {sheet.rows[number]}. Give another format, set the cell or drop the row; then try again."
+            )
+        if after != before:
+            _put(context, Change(number, params.column, before, after, f"written as {params.to}"))
+            changed += 1
+    return ToolResult(message=f"{changed} cells changed.")
+
+
+def set_cell(params: SetCell, *, context: ToolContext) -> ToolResult[None]:
+    """Replace the value of one cell."""
+    before = _cell(context.resources.get(Sheet), params.row, params.column)
+    _put(context, Change(params.row, params.column, before, params.value, params.reason))
+    return ToolResult(message=f"{before!r} is now {params.value!r}.")
+
+
+def drop_rows(params: DropRows, *, context: ToolContext) -> ToolResult[None]:
+    """Drop rows: all that are named, or none if one of them does not exist."""
+    sheet = context.resources.get(Sheet)
+    for number in params.rows:
+        if sheet.rows.pop(number, None) is None:
+            raise ToolValidationError(f"There is no row {number}. No row was dropped.")
+        context.session.dispatch(Drop(number, params.reason))
+    return ToolResult(message=f"{len(params.rows)} rows dropped.")
+
+
+def _cell(sheet: Sheet, number: int, column: str) -> str:
+    if number not in sheet.rows or column not in sheet.columns:
+        raise ToolValidationError(f"There is no {column!r} in row {number}; columns are {', '.join(sheet.columns)}.")
+    return sheet.rows[number][column]
+
+
+def _put(context: ToolContext, change: Change) -> None:
+    context.resources.get(Sheet).put(change.row, change.column, change.after)
+    context.session.dispatch(change)
+
+
+def _converted(text: str, params: Convert) -> str | None:
+    """`text` in the form asked for; `None` when it cannot be read."""
+    text = " ".join(text.split())
+    if params.to == "text" or not text:
+        return text
+    if params.to == "number":
+        digits = text.replace(" ", "")
+        return digits if re.fullmatch(r"[-+]?\d+(\.\d+)?", digits) else None
+    for form in ["%Y-%m-%d", *params.date_formats]:
+        try:
+            return strftime("%Y-%m-%d", strptime(text, form))
+        except ValueError:
+            continue
+    return None

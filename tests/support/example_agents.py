@@ -1,0 +1,39 @@
+"""Example agents run as a reader runs them: as processes, and against a scripted provider."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+
+from .scripted_server import ScriptedServer
+
+__all__ = ["ROOT", "answers", "run_example", "scripted"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_example(name: str, *arguments: object, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    """`python -m examples.NAME` in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", f"examples.{name}", *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def scripted(server: ScriptedServer) -> OpenAIAdapter:
+    """An adapter for the scripted provider."""
+    return OpenAIAdapter("m", api="responses", base_url=server.openai_url, api_key="none", max_retries=0)
+
+
+def answers(session: Session) -> list[str]:
+    """What the model was sent for each of its calls."""
+    return [event.content for event in session[ToolInvoked]]
