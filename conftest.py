@@ -96,7 +96,7 @@ def _run_commands(example: Example) -> str | None:
         done = subprocess.run(  # noqa: S603 - commands of our own pages
             ["/bin/sh", "-c", wink + command],
             cwd=example.document.folder,
-            env={**outside, "PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": _ADDOPTS},
+            env=outside | {"PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": f"-p no:cacheprovider{_PLUGIN}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -109,9 +109,7 @@ def _run_commands(example: Example) -> str | None:
 
 
 # Installed, our plugin is found by its entry point; in a bare checkout it must be named.
-_ADDOPTS = "-p no:cacheprovider"
-if not entry_points(group="pytest11", name="weakincentives"):
-    _ADDOPTS += " -p weakincentives.testing.plugin"
+_PLUGIN = "" if entry_points(group="pytest11", name="weakincentives") else " -p weakincentives.testing.plugin"
 
 # Pages whose commands need DBOS, which `make test-durable` has.
 collect_ignore = [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
