@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -37,8 +38,9 @@ for _name in list(os.environ):
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
 # No connection and no look-up of a name leaves it, from here on: while modules are imported, too.
-_refusal = tried(refused=True)
-_refusal.__enter__()
+_refusal = ExitStack()
+_refusal.enter_context(tried(refused=True))
+atexit.register(_refusal.close)
 
 # --- Hypothesis: time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)
