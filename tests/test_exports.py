@@ -157,23 +157,43 @@ def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
 
+def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
+    """Module and name of what the statements import from beside them."""
+    found = [one for one in body if isinstance(one, ast.ImportFrom) and one.level]
+    return [
+        (f"{'.' * one.level}{one.module or ''}", alias.asname or alias.name) for one in found for alias in one.names
+    ]
+
+
 @pytest.mark.parametrize("path", DOORS)
-def test_a_door_defines_nothing(path: str) -> None:
+def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
     body = ast.parse((PACKAGE / path).read_text()).body
     assert ast.get_docstring(ast.Module(body, []))
+    imported, exported, later, listed = imports(body), list[str](), list[tuple[str, str]](), list[tuple[str, str]]()
     for statement in body[1:]:
         match statement:
-            case ast.ImportFrom(level=level) if level:
+            case ast.ImportFrom(level=level, module=module) if level or module in {"typing", "importlib"}:
                 pass
-            case ast.Assign(targets=[ast.Name(id="__all__")]):
-                pass
+            case ast.If(
+                test=ast.Name(id="TYPE_CHECKING"),
+                body=inner,
+                orelse=[ast.Assign(targets=[ast.Name(id="_LATER")], value=modules), ast.FunctionDef("__getattr__")],
+            ):
+                later = imports(inner)
+                assert len({module for module, _ in later}) == len(inner)
+                listed = [(module, name) for module, names in ast.literal_eval(modules).items() for name in names]
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=names):
+                exported = ast.literal_eval(names)
             case _:
-                pytest.fail(f"{path}:{statement.lineno} is neither a relative import nor __all__")
+                pytest.fail(f"{path}:{statement.lineno} is neither an import nor __all__")
+    assert later == listed
+    assert sorted(name for _, name in imported + later) == sorted(exported)
 
 
-@pytest.mark.parametrize("path", DOORS)
-def test_a_door_exports_all_that_it_imports(path: str) -> None:
-    body = ast.parse((PACKAGE / path).read_text()).body
-    imported = [alias.asname or alias.name for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
-    exported = [name for one in body if isinstance(one, ast.Assign) for name in ast.literal_eval(one.value)]
-    assert sorted(imported) == sorted(exported)
+def test_what_is_loaded_later_is_the_thing_itself_and_other_names_are_refused() -> None:
+    from weakincentives import prompt
+    from weakincentives.prompt.overrides.model import ToolOverride
+
+    assert prompt.ToolOverride is ToolOverride
+    with pytest.raises(AttributeError, match=r"module 'weakincentives.prompt' has no attribute 'ToolOverrides'"):
+        prompt.ToolOverrides  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018
