@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
-from .disclosure import Disclosure
 from .errors import (
     OutputParseError,
     OverridesStoreError,
@@ -20,6 +19,7 @@ from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
 from .template import PromptTemplate
 from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
+from .walk import Disclosure
 
 if TYPE_CHECKING:
     from .overrides.model import ToolOverride
