@@ -244,3 +244,12 @@ def test_what_a_lazy_door_gives_is_pickled_and_annotated_by_its_own_module() -> 
     budget = weakincentives.Budget(max_calls=3)
     assert pickle.loads(pickle.dumps(budget)) == budget
     assert weakincentives.Budget.__module__ == "weakincentives.limits"
+
+
+def test_what_is_loaded_later_is_the_thing_itself_and_other_names_are_refused() -> None:
+    from weakincentives import prompt
+    from weakincentives.prompt.overrides.model import ToolOverride
+
+    assert prompt.ToolOverride is ToolOverride
+    with pytest.raises(AttributeError, match=r"module 'weakincentives.prompt' has no attribute 'ToolOverrides'"):
+        prompt.ToolOverrides  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018

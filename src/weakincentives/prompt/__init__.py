@@ -1,7 +1,9 @@
-"""Prompts: templates, sections, tools, rendering and disclosure."""
+"""Prompts: templates, sections, tools, rendering, disclosure. What few prompts use is loaded when it is asked for."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import door
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
-from .disclosure import Disclosure
 from .errors import (
     OutputParseError,
     OverridesStoreError,
@@ -11,17 +13,31 @@ from .errors import (
     ToolValidationError,
     VisibilityExpansionRequired,
 )
-from .overrides import ToolOverride
-from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
 from .prompt import Prompt
 from .registry import RegistrySnapshot, SectionNode
 from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
-from .structured_output import StructuredOutputConfig, parse_structured_output
-from .task_examples import TaskExample, TaskExamplesSection, TaskStep
 from .template import PromptTemplate
 from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
-from .workspace import HostMount, WorkspaceSection
+from .walk import Disclosure
+
+if TYPE_CHECKING:
+    from .overrides.model import ToolOverride
+    from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
+    from .structured_output import StructuredOutputConfig, parse_structured_output
+    from .task_examples import TaskExample, TaskExamplesSection, TaskStep
+    from .workspace import HostMount, WorkspaceSection
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            ".overrides.model": "ToolOverride",
+            ".progressive_disclosure": "OpenSectionsParams ReadSectionParams ReadSectionResult",
+            ".structured_output": "StructuredOutputConfig parse_structured_output",
+            ".task_examples": "TaskExample TaskExamplesSection TaskStep",
+            ".workspace": "HostMount WorkspaceSection",
+        },
+    )
 
 __all__ = [
     "Disclosure",

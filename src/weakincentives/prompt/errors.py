@@ -5,7 +5,6 @@ from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
-from ..limits import Spent
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
@@ -90,6 +89,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         reason: str,
         section_keys: tuple[str, ...],
     ) -> None:
+        from ..limits import Spent  # here, since importing this module should cost little
+
         super().__init__(message)
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
@@ -116,10 +117,10 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         return f"Visibility expansion required for sections: {keys}. Reason: {self._reason}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.args[0], dict(self._overrides), self._reason, self._section_keys)
-
-
-def _rebuild(
-    message: str, overrides: dict[SectionPath, SectionVisibility], reason: str, keys: tuple[str, ...]
-) -> VisibilityExpansionRequired:
-    return VisibilityExpansionRequired(message, requested_overrides=overrides, reason=reason, section_keys=keys)
+        made = partial(
+            type(self),
+            requested_overrides=dict(self._overrides),
+            reason=self._reason,
+            section_keys=self._section_keys,
+        )
+        return made, self.args

@@ -6,9 +6,9 @@ What a section says is checked where it can be seen first: by itself here, again
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from ..ports import StateView
 from ..resources import ResourceRegistry
@@ -19,10 +19,30 @@ from .markdown import CompiledTemplate
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:
+    from typing import Protocol, TypedDict
+
     from typing_extensions import TypeVar
 
     # Any: sections without params are written without a subscript.
     ParamsT = TypeVar("ParamsT", default=Any)
+
+    class SectionArguments[P](TypedDict, total=False):
+        """What sections of all kinds can be given beside title, text and params; see `Section.__init__`."""
+
+        key: str | None
+        summary: str | None
+        children: Iterable["AnySection"]
+        tools: Iterable[AnyTool]
+        enabled: "Selector[P, bool] | bool | None"
+        visibility: "Selector[P, SectionVisibility] | SectionVisibility"
+        accepts_overrides: bool
+
+    class _SessionSelector[R](Protocol):
+        def __call__(self, *, session: StateView) -> R: ...
+
+    class _ParamsSessionSelector[P, R](Protocol):
+        def __call__(self, params: P, /, *, session: StateView) -> R: ...
+
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
     from typing import TypeVar
 
@@ -31,15 +51,7 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 __all__ = ["AnySection", "MarkdownSection", "Section", "Selector"]
 
 _NO_RESOURCES = ResourceRegistry()
-KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-class _SessionSelector[R](Protocol):
-    def __call__(self, *, session: StateView) -> R: ...
-
-
-class _ParamsSessionSelector[P, R](Protocol):
-    def __call__(self, params: P, /, *, session: StateView) -> R: ...
+KEY = r"[a-z0-9][a-z0-9._-]{0,63}"
 
 
 type Selector[P, R] = Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
@@ -96,6 +108,9 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Every template text of this section; their placeholders are checked when a tree is built."""
         return () if self._summary is None else (self._summary,)
 
+    def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
+        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
+
     def whole_template(self, heading: str) -> CompiledTemplate | None:
         """Heading and body as one text, when the body is a template and nothing else; the renderer then fills that."""
         return None
@@ -149,7 +164,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Checks what can be seen without the tree and compiles the texts; runs again for a clone."""
         if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
-        if not isinstance(self.key, str) or KEY.fullmatch(self.key) is None:
+        if not isinstance(self.key, str) or re.fullmatch(KEY, self.key) is None:
             raise self._refusal(
                 f"key {self.key!r} of section {self.title!r} is not valid; give it key= with 1 to 64 of a-z, 0-9, "
                 f"'.', '_' and '-', the first a letter or digit"
@@ -191,7 +206,8 @@ type AnySection = Section[Any]
 class MarkdownSection(Section[ParamsT]):
     """A section whose body is a Markdown `template` with `$field` placeholders, filled from its params.
 
-    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are.
+    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are. The other
+    arguments are those of `Section`.
     """
 
     def __init__(
@@ -199,32 +215,18 @@ class MarkdownSection(Section[ParamsT]):
         *,
         title: str,
         template: str,
-        key: str | None = None,
-        summary: str | None = None,
-        children: Sequence[AnySection] = (),
-        tools: Sequence[AnyTool] = (),
-        enabled: Selector[ParamsT, bool] | bool | None = None,
-        visibility: Selector[ParamsT, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
         default_params: ParamsT | None = None,
-        accepts_overrides: bool = True,
         params_type: type[ParamsT] | None = None,
+        **others: "Unpack[SectionArguments[ParamsT]]",
     ) -> None:
         self.template = template
-        super().__init__(
-            title=title,
-            key=key,
-            summary=summary,
-            children=children,
-            tools=tools,
-            enabled=enabled,
-            visibility=visibility,
-            default_params=default_params,
-            accepts_overrides=accepts_overrides,
-            params_type=params_type,
-        )
+        super().__init__(title=title, default_params=default_params, params_type=params_type, **others)
 
     def templates(self) -> tuple[CompiledTemplate, ...]:
         return (self._body, *super().templates())
+
+    def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
+        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
 
     def whole_template(self, heading: str) -> CompiledTemplate | None:
         return self._body.under(heading, self.params_type) if self._is_plain else None

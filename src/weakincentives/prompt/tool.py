@@ -8,13 +8,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
-from ..limits import Budget, Deadline
 from ..ports import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
 from ..specialised import Specialised
 from .errors import PromptValidationError
 
 if TYPE_CHECKING:
+    from ..limits import Budget, Deadline
     from .prompt import Prompt
     from .renderer import RenderedPrompt
 
@@ -32,7 +32,7 @@ __all__ = [
     "check_description",
 ]
 
-_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_NAME = r"[a-z0-9_-]{1,64}"
 _MAX_DESCRIPTION = 200
 
 
@@ -90,8 +90,8 @@ class Evaluator(Protocol):
         *,
         session: SessionProtocol,
         bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
     ) -> Response[Out]:
         """Runs the conversation that `prompt` opens; hand it the context's own session and bus."""
         ...
@@ -110,7 +110,7 @@ class ToolContext:
     adapter: Evaluator
     session: SessionProtocol
     event_bus: EventBus
-    deadline: Deadline | None = None
+    deadline: "Deadline | None" = None
     call_id: str = ""
     resources: Resources = field(default_factory=ResourceContext)
     idempotency_key: str = ""
@@ -176,11 +176,13 @@ class Tool[P, R](Specialised):
         accepts_overrides: bool = True,
         effect: Effect = "repeatable",
     ) -> None:
-        _check_name(name)
+        if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
+            raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
         if handler is not None:
             _check_handler(name, handler)
         if description is None:
-            description = _docstring_line(handler) or name
+            docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
+            description = (docstring or "").strip().partition("\n")[0].strip() or name
         check_description(name, description)
         if params_type is None or (result_type is None and handler is not None):
             annotated = _annotated_types(name, handler, required=params_type is None)
@@ -214,11 +216,6 @@ class Tool[P, R](Specialised):
 type AnyTool = Tool[Any, Any]
 
 
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
-
-
 def check_description(name: str, description: object) -> None:
     """Raises `PromptValidationError` unless it is 1 to 200 ASCII characters."""
     if not isinstance(description, str):
@@ -248,11 +245,6 @@ def _check_handler(name: str, handler: Callable[..., Any]) -> None:
 
 def _handler_name(handler: Callable[..., Any]) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
-
-
-def _docstring_line(handler: Callable[..., Any] | None) -> str:
-    own = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
-    return (own or "").strip().partition("\n")[0].strip()
 
 
 def _annotated_types(name: str, handler: Callable[..., Any] | None, *, required: bool) -> tuple[Any, Any]:

@@ -4,41 +4,56 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
-from .disclosure import Disclosure, summary_suffix
 from .errors import PromptError, PromptRenderError
 from .markdown import CompiledTemplate
-from .registry import RegistrySnapshot, SectionNode
+from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
+from .selectors import BoundSelector
 
 if TYPE_CHECKING:
     from .tool import AnyTool
 
-__all__ = ["NOTHING", "Scene", "Visit", "Written", "session_overrides"]
+__all__ = [
+    "NOTHING",
+    "Disclosure",
+    "Scene",
+    "Visit",
+    "Written",
+    "disclosure_tool",
+    "session_overrides",
+    "summary_suffix",
+]
 
 # Any: an empty mapping of whatever to whatever.
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Disclosure(Enum):
+    """What the model calls to see a summarized section.
+
+    `READ`: `read_section`, which answers with the content; the section's tools arrive in the running conversation
+    where the adapter can do that, else evaluation starts again. `OPEN`: `open_sections`, after which evaluation always
+    starts again. `SPLIT`: `open_sections` for sections with tools in their subtree, `read_section` for the others.
+    """
+
+    READ = "read"
+    OPEN = "open"
+    SPLIT = "split"
 
 
 type Visit = tuple[SectionNode, object, SectionVisibility]
 """The decision about one section that is shown: its node, its params and how; a bare tuple, one is made per section."""
 
 
-class Written(NamedTuple):
-    """What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
-
-    parts: list[str]
-    tools: "list[AnyTool]"
-    summarized: list[SectionNode]
-
-    @property
-    def text(self) -> str:
-        """The parts, a blank line between them."""
-        return "\n\n".join(self.parts)
+type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
+"""What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
 
 
 class Scene:
@@ -70,14 +85,9 @@ class Scene:
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
         """This scene with further visibility overrides, which beat those it has."""
-        return Scene(
-            registry=self.registry,
-            params=self.params,
-            visibility={**self.visibility, **visibility},
-            session=self.session,
-            seen=self.seen,
-            disclosure=self.disclosure,
-        )
+        scene = copy(self)
+        scene.visibility = {**self.visibility, **visibility}
+        return scene
 
     def everything(self) -> "Scene":
         """This scene once the model has opened all there is."""
@@ -112,20 +122,27 @@ class Scene:
         index = start
         found: list[Visit] = []
         built: dict[type[Any], object] = {}  # Any: as in `params`
+        last, bound = None, None
         while index < stop:
             node = nodes[index]
             enabled = node.enabled
-            if enabled is not None and not self._enabled(node, built):
+            if enabled is not True and not self._enabled(node, built):
                 index = node.end
                 continue
             params = None
-            if node.params_type is not None:
-                params = get_params(node.params_type)
-                if params is None:
-                    params = node.default if node.default is not None else _build(node, built)
-            shown = overrides.get(node.path) if overrides else None
-            if shown is None:
-                shown = node.visibility if node.selector is None else _selected(node, params, session)
+            kind = node.params_type
+            if kind is not None:
+                if kind is not last:  # most sections share the params of the one before
+                    last, bound = kind, get_params(kind)
+                params = self._params(node, built) if bound is None else bound
+            own = node.visibility
+            if overrides:
+                own = overrides.get(node.path, own)
+            if own is full:
+                found.append((node, params, full))
+                index += 1
+                continue
+            shown = _selected(own, params, session, node.path) if isinstance(own, BoundSelector) else own
             found.append((node, params, shown))
             index = index + 1 if shown is full else node.end
         return found
@@ -137,37 +154,28 @@ class Scene:
         summarized: list[SectionNode] = []
         full = SectionVisibility.FULL
         for node, params, visibility in visits:
-            section, path = node.section, node.path
+            whole = node.whole
             try:
                 if visibility is full:
                     if node.tools:
                         tools += node.tools
-                    whole = node.whole
                     if whole is not None and type(params) is whole.fits:
-                        parts.append((whole.format % whole.values(params)).rstrip())
+                        text = whole.format % whole.values(params)
+                        parts.append(text.rstrip() if whole.ragged else text)
                         continue
-                    if node.body is not None:
-                        body = section.render_override(node.body, params, path=path).rstrip()
-                    else:
-                        body = section.render_body(params, path=path).rstrip()
-                    if node.examples:
-                        body = f"{body}\n\n{node.examples}" if body else node.examples
+                    body = _body(node, params)
                 else:
-                    if node.summary is not None:
-                        body = substitute(CompiledTemplate(node.summary.strip()), params, path).rstrip()
-                    else:
-                        body = section.render_summary(params, path=path).rstrip()
-                    suffix = summary_suffix(self.disclosure, node)
+                    body = _summary(node, params, self.disclosure)
                     summarized.append(node)
-                    body = f"{body}\n\n{suffix}" if body else suffix
             except PromptError:
                 raise
             except Exception as error:  # a section's own code; its author needs the path
                 raise PromptRenderError(
-                    f"{type(section).__name__} failed to render: {type(error).__name__}: {error}", section_path=path
+                    f"{type(node.section).__name__} failed to render: {type(error).__name__}: {error}",
+                    section_path=node.path,
                 ) from error
             parts.append(f"{node.heading}\n\n{body}" if body else node.heading)
-        return Written(parts, tools, summarized)
+        return parts, tools, summarized
 
     @staticmethod
     def tools(visits: Sequence[Visit]) -> "list[AnyTool]":
@@ -185,16 +193,27 @@ class Scene:
 
     def _enabled(self, node: SectionNode, built: dict[type[Any], object]) -> bool:
         enabled = node.enabled
-        if enabled is None or isinstance(enabled, bool):
-            return enabled is not False
+        if isinstance(enabled, bool):
+            return enabled
         params = self._params(node, built) if enabled.needs_params else None
         return bool(enabled(params, self.session, node.path))
 
     def _params(self, node: SectionNode, built: dict[type[Any], object]) -> object:
-        params = None if node.params_type is None else self.params.get(node.params_type)
-        if params is None:
-            params = node.default if node.default is not None else _build(node, built)
-        return params
+        """What is bound, else the default, else the type built with no arguments, once a walk."""
+        kind = node.params_type
+        params = node.default if kind is None else self.params.get(kind, node.default)
+        if params is not None or kind is None:
+            return params
+        if kind not in built:
+            try:
+                built[kind] = kind()
+            except Exception as error:  # missing fields, or whatever __post_init__ raises
+                raise PromptRenderError(
+                    f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
+                    f"bind one: prompt.bind({kind.__name__}(…))",
+                    section_path=node.path,
+                ) from error
+        return built[kind]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
@@ -203,28 +222,46 @@ def session_overrides(session: StateView | None) -> Mapping[SectionPath, Section
     return NOTHING if latest is None else latest.overrides
 
 
-def _build(node: SectionNode, built: dict[type[Any], object]) -> object:
-    """The params type built with no arguments, once a walk."""
-    kind = node.params_type
-    if kind is None:
-        return None
-    if kind not in built:
-        try:
-            built[kind] = kind()
-        except Exception as error:  # missing fields, or whatever __post_init__ raises
-            raise PromptRenderError(
-                f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
-                f"bind one: prompt.bind({kind.__name__}(…))",
-                section_path=node.path,
-            ) from error
-    return built[kind]
+def disclosure_tool(disclosure: Disclosure, node: SectionNode) -> str:
+    """The name of the tool that discloses the section at `node`."""
+    opens = disclosure is Disclosure.OPEN or (disclosure is Disclosure.SPLIT and node.tools_in_subtree)
+    return OPEN_SECTIONS if opens else READ_SECTION
 
 
-def _selected(node: SectionNode, params: object, session: StateView | None) -> SectionVisibility:
-    answer = node.selector and node.selector(params, session, node.path)
+def summary_suffix(disclosure: Disclosure, node: SectionNode) -> str:
+    """The rule and the line that end a summarized section; the children named are the direct ones."""
+    tool = disclosure_tool(disclosure, node)
+    children = ", ".join([child.key for child in node.section.children])
+    if not children:
+        return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'
+    return (
+        f'---\n[This section is summarized. Call `{tool}` with key "{node.key}" to view full content '
+        f"including subsections: {children}.]"
+    )
+
+
+def _body(node: SectionNode, params: object) -> str:
+    if node.body is None:
+        body = node.section.render_body(params, path=node.path)
+    else:
+        body = node.section.render_override(node.body, params, path=node.path)
+    return "\n\n".join(filter(None, (body.rstrip(), node.examples)))
+
+
+def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
+    if node.summary is None:
+        summary = node.section.render_summary(params, path=node.path)
+    else:
+        summary = substitute(CompiledTemplate(node.summary.strip()), params, node.path)
+    return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
+
+
+def _selected(
+    selector: BoundSelector, params: object, session: StateView | None, path: SectionPath
+) -> SectionVisibility:
+    answer = selector(params, session, path)
     if not isinstance(answer, SectionVisibility):
         raise PromptRenderError(
-            f"visibility selector answered {answer!r}; return SectionVisibility.FULL or .SUMMARY",
-            section_path=node.path,
+            f"visibility selector answered {answer!r}; return SectionVisibility.FULL or .SUMMARY", section_path=path
         )
     return answer

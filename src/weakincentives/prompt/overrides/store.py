@@ -6,10 +6,11 @@ whole, under a lock; whatever goes wrong, the old one stays.
 
 import json
 import os
-from collections.abc import Generator
+import re
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ... import serde
 from ...errors import SerdeError
@@ -59,14 +60,13 @@ class StoredOverride:
 
     def held_against(self, descriptor: PromptDescriptor) -> StaleOverride | None:
         """Why it does not apply to the prompt as it is now; `None` when it does."""
-        one = TextId(self.kind, self.at)
+        one, base, text = TextId(self.kind, self.at), "\n".join(self.base), "\n".join(self.text)
         now = descriptor.texts.get(one)
-        if now is not None and now.accepts_overrides and now.hash == self.hash:
+        if now is None:
+            return StaleOverride(one, "gone", base, text, None)
+        if now.accepts_overrides and now.hash == self.hash:
             return None
-        reason: Literal["changed", "gone", "fixed"] = "changed"
-        if now is None or not now.accepts_overrides:
-            reason = "fixed" if now else "gone"
-        return StaleOverride(one, reason, "\n".join(self.base), "\n".join(self.text), now.text if now else None)
+        return StaleOverride(one, "changed" if now.accepts_overrides else "fixed", base, text, now.text)
 
 
 type Entries = dict[TextId, StoredOverride]
@@ -101,7 +101,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         """Where a set of overrides is kept, whether or not there is one."""
         parts = (*stored.ns.split("/"), stored.key, stored.tag)
         for part in parts:
-            if KEY.fullmatch(part) is None:
+            if re.fullmatch(KEY, part) is None:
                 raise _error(
                     stored,
                     f"{part!r} cannot be part of its path; use 1 to 64 of a-z, 0-9, '.', '_' and '-', no mark first",
@@ -125,9 +125,14 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def upsert(
         self, descriptor: PromptDescriptor, override: Override, tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
+        return self.replace(descriptor, texts_of(override), tag)
+
+    def replace(
+        self, descriptor: PromptDescriptor, texts: Mapping[TextId, str], tag: str = "latest"
+    ) -> tuple[StaleOverride, ...]:
+        """Does as `upsert`, for texts by id."""
         from .descriptors import check_text
 
-        texts = texts_of(override)
         for one, text in texts.items():
             check_text(descriptor, one, text)
         written = {one: StoredOverride.against(descriptor, one, text) for one, text in texts.items()}
@@ -174,7 +179,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
     def list(self) -> tuple[OverridesTag, ...]:
         places = [path.relative_to(self.folder).with_suffix("").parts for path in self.folder.rglob("*.json")]
-        good = [parts for parts in places if parts[2:] and all(map(KEY.fullmatch, parts))]
+        good = [parts for parts in places if parts[2:] and all(re.fullmatch(KEY, part) for part in parts)]
         return tuple(sorted(OverridesTag("/".join(ns), key, tag) for *ns, key, tag in good))
 
     def _inside(self, stored: OverridesTag, path: "Path") -> "Path":
