@@ -6,16 +6,18 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from support.agents import Args, prompt, tool
+from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import PromptValidationError
 from weakincentives.resources import Binding, ResourceContext, ResourceError, ResourceRegistry, Scope
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
@@ -334,6 +336,17 @@ def test_a_prototype_is_made_at_each_asking_and_closed_with_its_scope() -> None:
     assert closed == ["clock"] * 4
 
 
+def test_a_prototype_made_in_a_block_that_fails_is_closed_whatever_was_made_before() -> None:
+    closed: list[str] = []
+    context = of(Binding(Clock, lambda _: Clock("clock", closed), scope=Scope.PROTOTYPE))
+    with context:
+        context.get(Clock)
+        with tool_transaction(Session(), context) as transaction:
+            context.get(Clock)
+            transaction.rollback()
+        assert closed == ["clock"]
+
+
 def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> None:
     closed: list[str] = []
     seen: list[Clock] = []
@@ -399,6 +412,14 @@ def test_outside_of_a_call_nothing_lives_for_one() -> None:
         pytest.raises(ResourceError, match="asked for outside of a tool call"),
     ):
         resources.get(Clock)
+
+
+def test_a_context_answers_with_forks_inside_the_block_of_a_fork_alone() -> None:
+    with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as resources:
+        files = resources.get(InMemoryFilesystem)
+        with resources.fork():
+            assert resources.get(InMemoryFilesystem) is not files
+        assert resources.get(InMemoryFilesystem) is files
 
 
 # ------------------------------------------------------------------------------------------------------ asynchronous
@@ -496,6 +517,29 @@ class ClosingLater(Closing):
         return later()
 
 
+class Both(Line):
+    """It has a plain `close`, too, and is an asynchronous context manager."""
+
+    async def __aenter__(self) -> Self:
+        raise AssertionError("entered")
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("left")
+
+    def close(self) -> None:
+        raise AssertionError("closed without waiting")
+
+
+def test_aclose_is_preferred_to_entering_and_to_close() -> None:
+    closed: list[str] = []
+
+    async def both(_: object) -> Both:
+        return Both("both", closed)
+
+    enter(of(Binding(Both, both)), asynchronous=True)
+    assert closed == ["both"]
+
+
 @pytest.mark.parametrize("kind", [Closing, ClosingLater])
 def test_what_an_async_provider_gave_is_closed_by_its_close_when_there_is_nothing_else(kind: type[Closing]) -> None:
     given = kind()
@@ -520,36 +564,22 @@ def test_a_coroutine_is_no_resource() -> None:
         resources.get(Line)
 
 
-@pytest.mark.parametrize("failing", [False, True])
-def test_who_enters_while_async_resources_are_made_waits_for_them(failing: bool) -> None:  # noqa: FBT001 - a case
+def test_who_enters_while_async_resources_are_made_is_told_how_to_ask_for_them() -> None:
     closed: list[str] = []
-    made: list[Line] = []
-
-    async def line(_: object) -> Line:
-        await asyncio.sleep(0)
-        if failing and not made:
-            made.append(Line("failed", closed))
-            raise OSError("first attempt")
-        made.append(Line("line", closed))
-        return made[-1]
-
-    context = of(Binding(Line, line))
+    context = lines(closed)
 
     async def use() -> Line:
         async with context:
-            await asyncio.sleep(0)
             return context.get(Line)
 
     async def both() -> tuple[Any, Any]:
         return await asyncio.gather(use(), use(), return_exceptions=True)
 
-    for _ in range(2):  # in two event loops
-        first, second = asyncio.run(both())
-        assert isinstance(second, Line)
-        assert failing or first is second
-        failing = False
-        assert not context.is_open
-    assert closed == ["line", "line"]
+    first, second = asyncio.run(both())
+    assert isinstance(first, Line)
+    assert isinstance(second, ResourceError)
+    assert "in one task at a time" in str(second)
+    assert (closed, context.is_open) == (["pool", "line"], False)
 
 
 def test_a_cancelled_entry_closes_what_it_had_made() -> None:

@@ -43,7 +43,7 @@ class FilesystemLimitError(WeakIncentivesError, OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemLimits:
-    """Upper bounds: bytes of a file, parts of a path, entries that a listing or walk visits or a memory holds."""
+    """Upper bounds: bytes of a file, parts of a path, entries that a listing or a walk visits."""
 
     file_bytes: int = 10_000_000
     depth: int = 32
@@ -116,15 +116,11 @@ class Filesystem(Snapshotable, Protocol):
     read-only.
     """
 
-    @property
-    def read_only(self) -> bool:
-        """Whether every change is refused."""
-        ...
+    read_only: bool
+    """Whether every change is refused."""
 
-    @property
-    def limits(self) -> FilesystemLimits:
-        """The bounds that are checked before memory is spent."""
-        ...
+    limits: FilesystemLimits
+    """The bounds that are checked before memory is spent."""
 
     def read_bytes(self, path: str, /) -> bytes:
         """The content of a file."""

@@ -1,6 +1,6 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from os import urandom
 from threading import RLock
 from typing import Any
@@ -9,101 +9,11 @@ from ...ports import EventBus, SliceView
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork
-from .reducers import Reducer, declared_reducers
-from .slices import Append, Log, Replace, SliceOp, SlicePolicy
+from .reducers import declared_reducers
+from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, SlicePolicy
 from .snapshots import SessionSnapshot
 
-__all__ = ["Session", "Slice"]
-
-
-class Slice[T]:
-    """All values of one type in a session; `session[T]` gives it.
-
-    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
-    """
-
-    __slots__ = ("_length", "_lock", "_log", "_register", "policy", "slice_type")
-
-    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, register: "_Register") -> None:
-        self._lock = lock
-        self._register = register
-        self._log: Log[T] = Log([])
-        self._length = 0
-        self.slice_type = slice_type
-        self.policy = policy
-
-    def all(self) -> tuple[T, ...]:
-        """Every value, oldest first."""
-        with self._lock:
-            return self._log.read(self._length)
-
-    def latest(self) -> T | None:
-        """The newest value, or `None` when there is none."""
-        with self._lock:
-            return self._log.at(self._length - 1) if self._length else None
-
-    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The values that `predicate` accepts, oldest first."""
-        return tuple(value for value in self.all() if predicate(value))
-
-    def append(self, value: T, /) -> None:
-        """Adds `value` as the newest, past all reducers."""
-        with self._lock:
-            self._log = self._log.append(value, self._length)
-            self._length += 1
-
-    def seed(self, *values: T) -> None:
-        """Makes `values` the whole content, past all reducers."""
-        with self._lock:
-            self._log = Log(list(values))
-            self._length = len(values)
-
-    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
-        """Removes the values that `predicate` accepts, by default all."""
-        with self._lock:
-            self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
-
-    def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
-        """Folds later events of exactly `event_type` into this slice by `reducer`."""
-        self._register(event_type, self, reducer)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __bool__(self) -> bool:
-        return self._length > 0
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.all())
-
-    def __repr__(self) -> str:
-        return f"<Slice of {self._length} {self.slice_type.__name__}>"
-
-    def apply(self, op: SliceOp[T]) -> None:
-        """Carries out what a reducer answered."""
-        match op:
-            case Append(value):
-                self.append(value)
-            case Replace(values):
-                self.seed(*values)
-            case _:  # reducers are the user's; the type checker has told them, this tells the others
-                raise TypeError(
-                    f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
-                )
-
-    def capture(self) -> tuple[Log[T], int]:
-        """The present content as a value that `put_back` takes."""
-        self._log.pin(self._length)
-        return self._log, self._length
-
-    def put_back(self, captured: tuple[Log[T], int] | None) -> None:
-        """Makes a captured content the present one; `None` is the empty one."""
-        self._log, self._length = captured or (Log([]), 0)
-
-
-# Any: reducers of every slice and event type stand side by side.
-type _Row = list[tuple[Slice[Any], Reducer[Any, Any]]]
-type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
+__all__ = ["Session"]
 
 
 def _keep(_view: SliceView[Any], event: Any) -> SliceOp[Any]:
@@ -125,7 +35,7 @@ class Session:
         # Any: slices of every type live side by side; `__getitem__` gives each its type back.
         self._slices: dict[type[Any], Slice[Any]] = {}
         self._state: list[Slice[Any]] = []
-        self._reducers: dict[type[Any], _Row] = {}
+        self._reducers: dict[type[Any], list[tuple[Slice[Any], Reducer[Any, Any]]]] = {}
         self._installed: set[type[Any]] = set()
         self.session_id = session_id or urandom(16).hex()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
@@ -148,17 +58,14 @@ class Session:
             reducers = self._reducers.get(kind)
             if reducers is None:
                 self[kind].append(event)
-            elif len(reducers) == 1:
-                target, reduce = reducers[0]
-                target.apply(reduce(target, event))
             else:
-                before = [(target, target.capture()) for target, _ in reducers]
+                before = [(target, target.top) for target, _ in reducers]
                 try:
                     for target, reduce in reducers:
                         target.apply(reduce(target, event))
                 except BaseException:
-                    for target, captured in before:
-                        target.put_back(captured)
+                    for target, top in before:
+                        target.top = top
                     raise
 
     def install[S](self, state_type: type[S], *, initial: Callable[[], S] | None = None) -> None:
@@ -167,20 +74,20 @@ class Session:
         `initial` makes the state that the first event starts from, by default `state_type()`. Raises `TypeError` when
         nothing is declared and `ValueError` when the type is installed already: its events would count twice.
         """
-        declared = declared_reducers(state_type)
+        declared = declared_reducers(state_type, initial or state_type)
         if not declared:
             raise TypeError(f"{state_type.__name__} declares no reducers; mark methods with @reducer(on=Event)")
         with self._lock:
             if state_type in self._installed:
                 raise ValueError(f"{state_type.__name__} is installed in this session already; install it once")
             self._installed.add(state_type)
-            for one in declared:
-                self[state_type].register(one.event_type, one.over(initial or state_type))
+            for event_type, reduce in declared:
+                self[state_type].register(event_type, reduce)
 
     def snapshot(self) -> SessionSnapshot:
         """The content of every STATE slice, as a value; O(number of slices)."""
         with self._lock:
-            return SessionSnapshot({held.slice_type: held.capture() for held in self._state}, self._lock)
+            return SessionSnapshot({held.slice_type: held.top for held in self._state})
 
     def parse_snapshot(self, text: str | bytes, *, types: Iterable[type[Any]] = ()) -> SessionSnapshot:
         """The snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
@@ -198,13 +105,11 @@ class Session:
         A snapshot of another session does as well: from then on the two go separate ways.
         """
         with self._lock:
-            slices = snapshot.slices
-            if snapshot.owner is not self._lock:
-                slices = {of: (Log([], log, length), length) for of, (log, length) in slices.items()}
-                for slice_type in slices:
-                    self._open(slice_type)
+            for slice_type, top in snapshot.slices.items():
+                self[slice_type].top = top
             for held in self._state:
-                held.put_back(slices.get(held.slice_type))
+                if held.slice_type not in snapshot.slices:
+                    held.top = EMPTY
 
     def fork(self) -> SessionFork:
         """This session for one call that runs beside others: the same state and reducers, a bus that holds events."""
@@ -225,8 +130,7 @@ class Session:
             if self._reducers != fork.folded:
                 return False
             for slice_type in fork.reads:
-                held, seen = self._slices.get(slice_type), fork.base.slices.get(slice_type)
-                if held is not None and (len(held) if seen is None else held.capture() != seen):
+                if self[slice_type].top is not fork.base.slices.get(slice_type, EMPTY):
                     return False
             before = self.snapshot()
             try:
@@ -252,7 +156,7 @@ class Session:
                 self._state.append(opened)
             return opened
 
-    # Any: as in `_Row`.
+    # Any: as above.
     def _register(self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]) -> None:
         with self._lock:
             row = [entry for entry in self._reducers.get(event_type, ()) if entry[1] is not _keep]

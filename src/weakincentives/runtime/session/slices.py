@@ -1,16 +1,31 @@
-"""Append-only storage of one slice, and the operations by which reducers change it.
+"""One slice of a session: how it holds its values, and what changes them.
 
-A slice's state is a pair (log, length). Appending adds to the log's tail; a snapshot is the pair itself; going back is
-putting the pair back. When a slice went back and then takes another way, the abandoned tail is cut off if no snapshot
-holds it, else a new log starts on top of the kept part. Nothing here depends on how long the history is.
+It holds a chain of links that never change, newest first. Appending puts one on top; a snapshot is the top link. So
+neither depends on how long the history is, and branches share what they have in common.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from threading import RLock
+from typing import Any
 
+from ...ports import SliceView
 from ...specialised import Specialised
 
-__all__ = ["Append", "Log", "Replace", "SliceOp", "SlicePolicy"]
+__all__ = [
+    "EMPTY",
+    "Append",
+    "Link",
+    "Reducer",
+    "Replace",
+    "Slice",
+    "SliceOp",
+    "SlicePolicy",
+    "chain",
+    "linked",
+    "read",
+]
 
 
 class SlicePolicy(Enum):
@@ -37,46 +52,108 @@ class Replace[T](Specialised):
 type SliceOp[T] = Append[T] | Replace[T]
 """What a reducer answers."""
 
+type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
+"""Answers what an event does to a slice; it must not change anything itself."""
 
-class Log[T]:
-    """Values on top of the first `base_length` values of `base`. One slice of one session appends to it."""
+# Any: a slice gives its values their type; the end of the chain has neither a value nor a link below it.
+type Link = tuple[Any, Any, int]
+"""A value, the link below it, and how many values there are with this one."""
 
-    __slots__ = ("base", "base_length", "pinned", "values")
+EMPTY: Link = (None, None, 0)
 
-    def __init__(self, values: list[T], base: "Log[T] | None" = None, base_length: int = 0) -> None:
-        self.values = values
-        self.base = base
-        self.base_length = base_length
-        self.pinned = 0  # how many of `values` some snapshot holds
 
-    def append(self, value: T, length: int) -> "Log[T]":
-        """Adds `value` after the first `length` values; gives the log that holds the result."""
-        kept = length - self.base_length
-        if kept == len(self.values):
-            self.values.append(value)
-            return self
-        if self.pinned <= kept:
-            del self.values[kept:]
-            self.values.append(value)
-            return self
-        return Log([value], self, length)
+def linked(value: Any, below: Link) -> Link:
+    """The chain with `value` on top."""
+    return value, below, below[2] + 1
 
-    def pin(self, length: int) -> None:
-        """Promises a snapshot that the first `length` values stay."""
-        self.pinned = max(self.pinned, length - self.base_length)
 
-    def at(self, index: int) -> T:
-        """The value at `index`, counted from the oldest."""
-        log = self
-        while index < log.base_length and log.base is not None:
-            log = log.base
-        return log.values[index - log.base_length]
+def chain(values: Iterable[Any]) -> Link:
+    """The chain of `values`, the last on top."""
+    top = EMPTY
+    for value in values:
+        top = linked(value, top)
+    return top
 
-    def read(self, length: int) -> tuple[T, ...]:
-        """The first `length` values, oldest first."""
-        parts: list[list[T]] = []
-        log: Log[T] | None = self
-        while log is not None:
-            parts.append(log.values[: length - log.base_length])
-            length, log = log.base_length, log.base
-        return tuple(value for part in reversed(parts) for value in part)
+
+def read(top: Link, start: int = 0) -> list[Any]:
+    """The values of a chain without the first `start`, oldest first."""
+    values: list[Any] = [None] * (top[2] - start)
+    for at in reversed(range(len(values))):
+        values[at], top, _ = top
+    return values
+
+
+# Any: as above, and reducers of every event type.
+type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
+
+
+class Slice[T]:
+    """All values of one type in a session; `session[T]` gives it.
+
+    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
+    """
+
+    __slots__ = ("_lock", "_register", "policy", "slice_type", "top")
+
+    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, register: _Register) -> None:
+        self._lock = lock
+        self._register = register
+        self.slice_type = slice_type
+        self.policy = policy
+        self.top = EMPTY
+
+    def all(self) -> tuple[T, ...]:
+        """Every value, oldest first."""
+        return tuple(read(self.top))
+
+    def latest(self) -> T | None:
+        """The newest value, or `None` when there is none."""
+        newest: T | None = self.top[0]
+        return newest
+
+    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
+        """The values that `predicate` accepts, oldest first."""
+        return tuple(value for value in self.all() if predicate(value))
+
+    def append(self, value: T, /) -> None:
+        """Adds `value` as the newest, past all reducers."""
+        with self._lock:
+            self.top = linked(value, self.top)
+
+    def seed(self, *values: T) -> None:
+        """Makes `values` the whole content, past all reducers."""
+        with self._lock:
+            self.top = chain(values)
+
+    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
+        """Removes the values that `predicate` accepts, by default all."""
+        with self._lock:
+            self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
+
+    def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
+        """Folds later events of exactly `event_type` into this slice by `reducer`."""
+        self._register(event_type, self, reducer)
+
+    def __len__(self) -> int:
+        return self.top[2]
+
+    def __bool__(self) -> bool:
+        return self.top is not EMPTY
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.all())
+
+    def __repr__(self) -> str:
+        return f"<Slice of {len(self)} {self.slice_type.__name__}>"
+
+    def apply(self, op: SliceOp[T]) -> None:
+        """Carries out what a reducer answered."""
+        match op:
+            case Append(value):
+                self.append(value)
+            case Replace(values):
+                self.seed(*values)
+            case _:  # reducers are the user's; the type checker has told them, this tells the others
+                raise TypeError(
+                    f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
+                )
