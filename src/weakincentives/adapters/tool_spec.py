@@ -19,15 +19,7 @@ from ..prompt.structured_output import StructuredOutputConfig, json_text
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 
-__all__ = [
-    "WRAPPED_ITEMS",
-    "OutputSpec",
-    "ToolSpec",
-    "output_to_spec",
-    "tool_to_spec",
-    "unwrap_items",
-    "without_nulls",
-]
+__all__ = ["WRAPPED_ITEMS", "OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec", "unwrap_items", "without_nulls"]
 
 WRAPPED_ITEMS = "items"
 """The one property of the object in which an array travels, since providers want an object at the root."""
@@ -55,6 +47,11 @@ class ToolSpec:
     parameters: JsonSchema
     strict: bool
 
+    def as_dict(self) -> dict[str, object]:
+        """The form on which providers' APIs agree."""
+        told = {"name": self.name, "description": self.description}
+        return {**told, "parameters": self.parameters, "strict": self.strict}
+
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
@@ -64,6 +61,10 @@ class OutputSpec:
     schema: JsonSchema
     strict: bool
     wrapped: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """The form on which providers' APIs agree."""
+        return {"name": self.name, "schema": self.schema, "strict": self.strict}
 
 
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:
@@ -155,16 +156,10 @@ def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[Json
         }
         schema = {**schema, "properties": properties}
     try:
-        return _object(schema), True
+        strict = _strict(schema)
     except _NotStrict:
         return schema, False
-
-
-def _object(schema: JsonSchema) -> JsonSchema:
-    strict = _strict(schema)
-    if strict.get("type") != "object":
-        raise _NotStrict
-    return strict
+    return (strict, True) if strict.get("type") == "object" else (schema, False)
 
 
 def _strict(schema: JsonSchema) -> JsonSchema:
