@@ -95,7 +95,6 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
         self._section_keys = section_keys
-        from ..limits import Spent  # which no prompt needs to be written
 
         self.spent = Spent()
 
