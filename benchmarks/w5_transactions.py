@@ -8,6 +8,7 @@ from benchmarks.w4_session import NOTE, SIZES, Note, compared, session_with
 from benchmarks.w7_serde import TEXT, Line, parsed
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.session import Session
+from weakincentives.runtime.session.slices import read
 from weakincentives.runtime.transactions import tool_transaction
 
 COPIES = (1, 10)  # of W7's thousand rows
@@ -49,7 +50,7 @@ def as_json(copies: int) -> Iterator[Row]:
     session, rows = Session(), json.loads(TEXT) * copies
     session[Line].seed(*parsed() * copies)
     text, plain, size = session.snapshot().to_json(), json.dumps(rows), len(rows)
-    assert session.parse_snapshot(text).slices[Line][0].values == list(session[Line])
+    assert read(session.parse_snapshot(text).slices[Line]) == list(session[Line])
     took = interleaved({"floor": lambda: json.dumps(rows), "ours": lambda: session.snapshot().to_json()}, per=1)
     yield Row(workload="W4b", case=f"to JSON, n = {size} (floor: json)", unit="µs", target=1.5, took=took)
     took = interleaved({"floor": lambda: json.loads(plain), "ours": lambda: session.parse_snapshot(text)}, per=1)

@@ -10,7 +10,7 @@ from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork
 from .reducers import Reducer, declared_reducers
-from .slices import Append, Log, Replace, SliceOp, SlicePolicy
+from .slices import EMPTY, Append, Replace, SliceOp, SlicePolicy, chain, read
 from .snapshots import SessionSnapshot
 
 __all__ = ["Session", "Slice"]
@@ -22,25 +22,23 @@ class Slice[T]:
     Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
     """
 
-    __slots__ = ("_length", "_lock", "_log", "_register", "policy", "slice_type")
+    __slots__ = ("_lock", "_register", "policy", "slice_type", "top")
 
     def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, register: "_Register") -> None:
         self._lock = lock
         self._register = register
-        self._log: Log[T] = Log([])
-        self._length = 0
         self.slice_type = slice_type
         self.policy = policy
+        self.top = EMPTY
 
     def all(self) -> tuple[T, ...]:
         """Every value, oldest first."""
-        with self._lock:
-            return self._log.read(self._length)
+        return tuple(read(self.top))
 
     def latest(self) -> T | None:
         """The newest value, or `None` when there is none."""
-        with self._lock:
-            return self._log.at(self._length - 1) if self._length else None
+        newest: T | None = self.top[0]
+        return newest
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
         """The values that `predicate` accepts, oldest first."""
@@ -49,14 +47,13 @@ class Slice[T]:
     def append(self, value: T, /) -> None:
         """Adds `value` as the newest, past all reducers."""
         with self._lock:
-            self._log = self._log.append(value, self._length)
-            self._length += 1
+            top = self.top
+            self.top = (value, top, top[2] + 1)
 
     def seed(self, *values: T) -> None:
         """Makes `values` the whole content, past all reducers."""
         with self._lock:
-            self._log = Log(list(values))
-            self._length = len(values)
+            self.top = chain(values)
 
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
         """Removes the values that `predicate` accepts, by default all."""
@@ -68,16 +65,16 @@ class Slice[T]:
         self._register(event_type, self, reducer)
 
     def __len__(self) -> int:
-        return self._length
+        return self.top[2]
 
     def __bool__(self) -> bool:
-        return self._length > 0
+        return self.top is not EMPTY
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.all())
 
     def __repr__(self) -> str:
-        return f"<Slice of {self._length} {self.slice_type.__name__}>"
+        return f"<Slice of {len(self)} {self.slice_type.__name__}>"
 
     def apply(self, op: SliceOp[T]) -> None:
         """Carries out what a reducer answered."""
@@ -90,15 +87,6 @@ class Slice[T]:
                 raise TypeError(
                     f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
                 )
-
-    def capture(self) -> tuple[Log[T], int]:
-        """The present content as a value that `put_back` takes."""
-        self._log.pin(self._length)
-        return self._log, self._length
-
-    def put_back(self, captured: tuple[Log[T], int] | None) -> None:
-        """Makes a captured content the present one; `None` is the empty one."""
-        self._log, self._length = captured or (Log([]), 0)
 
 
 # Any: reducers of every slice and event type stand side by side.
@@ -148,17 +136,14 @@ class Session:
             reducers = self._reducers.get(kind)
             if reducers is None:
                 self[kind].append(event)
-            elif len(reducers) == 1:
-                target, reduce = reducers[0]
-                target.apply(reduce(target, event))
             else:
-                before = [(target, target.capture()) for target, _ in reducers]
+                before = [(target, target.top) for target, _ in reducers]
                 try:
                     for target, reduce in reducers:
                         target.apply(reduce(target, event))
                 except BaseException:
-                    for target, captured in before:
-                        target.put_back(captured)
+                    for target, top in before:
+                        target.top = top
                     raise
 
     def install[S](self, state_type: type[S], *, initial: Callable[[], S] | None = None) -> None:
@@ -180,7 +165,7 @@ class Session:
     def snapshot(self) -> SessionSnapshot:
         """The content of every STATE slice, as a value; O(number of slices)."""
         with self._lock:
-            return SessionSnapshot({held.slice_type: held.capture() for held in self._state}, self._lock)
+            return SessionSnapshot({held.slice_type: held.top for held in self._state})
 
     def parse_snapshot(self, text: str | bytes, *, types: Iterable[type[Any]] = ()) -> SessionSnapshot:
         """The snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
@@ -198,13 +183,11 @@ class Session:
         A snapshot of another session does as well: from then on the two go separate ways.
         """
         with self._lock:
-            slices = snapshot.slices
-            if snapshot.owner is not self._lock:
-                slices = {of: (Log([], log, length), length) for of, (log, length) in slices.items()}
-                for slice_type in slices:
-                    self._open(slice_type)
+            for slice_type, top in snapshot.slices.items():
+                self[slice_type].top = top
             for held in self._state:
-                held.put_back(slices.get(held.slice_type))
+                if held.slice_type not in snapshot.slices:
+                    held.top = EMPTY
 
     def fork(self) -> SessionFork:
         """This session for one call that runs beside others: the same state and reducers, a bus that holds events."""
@@ -225,8 +208,7 @@ class Session:
             if self._reducers != fork.folded:
                 return False
             for slice_type in fork.reads:
-                held, seen = self._slices.get(slice_type), fork.base.slices.get(slice_type)
-                if held is not None and (len(held) if seen is None else held.capture() != seen):
+                if self[slice_type].top is not fork.base.slices.get(slice_type, EMPTY):
                     return False
             before = self.snapshot()
             try:

@@ -1,16 +1,17 @@
-"""Append-only storage of one slice, and the operations by which reducers change it.
+"""How a slice holds its values, and the operations by which reducers change it.
 
-A slice's state is a pair (log, length). Appending adds to the log's tail; a snapshot is the pair itself; going back is
-putting the pair back. When a slice went back and then takes another way, the abandoned tail is cut off if no snapshot
-holds it, else a new log starts on top of the kept part. Nothing here depends on how long the history is.
+A slice is a chain of links that never change, newest first. Appending puts one on top; a snapshot is the top link. So
+neither depends on how long the history is, and branches share what they have in common.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from ...specialised import Specialised
 
-__all__ = ["Append", "Log", "Replace", "SliceOp", "SlicePolicy"]
+__all__ = ["EMPTY", "Append", "Link", "Replace", "SliceOp", "SlicePolicy", "chain", "read"]
 
 
 class SlicePolicy(Enum):
@@ -37,46 +38,24 @@ class Replace[T](Specialised):
 type SliceOp[T] = Append[T] | Replace[T]
 """What a reducer answers."""
 
+# Any: a slice gives its values their type; the end of the chain has neither a value nor a link below it.
+type Link = tuple[Any, Any, int]
+"""A value, the link below it, and how many values there are with this one."""
 
-class Log[T]:
-    """Values on top of the first `base_length` values of `base`. One slice of one session appends to it."""
+EMPTY: Link = (None, None, 0)
 
-    __slots__ = ("base", "base_length", "pinned", "values")
 
-    def __init__(self, values: list[T], base: "Log[T] | None" = None, base_length: int = 0) -> None:
-        self.values = values
-        self.base = base
-        self.base_length = base_length
-        self.pinned = 0  # how many of `values` some snapshot holds
+def chain(values: Iterable[Any]) -> Link:
+    """The chain of `values`, the last on top."""
+    top = EMPTY
+    for length, value in enumerate(values, 1):
+        top = (value, top, length)
+    return top
 
-    def append(self, value: T, length: int) -> "Log[T]":
-        """Adds `value` after the first `length` values; gives the log that holds the result."""
-        kept = length - self.base_length
-        if kept == len(self.values):
-            self.values.append(value)
-            return self
-        if self.pinned <= kept:
-            del self.values[kept:]
-            self.values.append(value)
-            return self
-        return Log([value], self, length)
 
-    def pin(self, length: int) -> None:
-        """Promises a snapshot that the first `length` values stay."""
-        self.pinned = max(self.pinned, length - self.base_length)
-
-    def at(self, index: int) -> T:
-        """The value at `index`, counted from the oldest."""
-        log = self
-        while index < log.base_length and log.base is not None:
-            log = log.base
-        return log.values[index - log.base_length]
-
-    def read(self, length: int) -> tuple[T, ...]:
-        """The first `length` values, oldest first."""
-        parts: list[list[T]] = []
-        log: Log[T] | None = self
-        while log is not None:
-            parts.append(log.values[: length - log.base_length])
-            length, log = log.base_length, log.base
-        return tuple(value for part in reversed(parts) for value in part)
+def read(top: Link, start: int = 0) -> list[Any]:
+    """The values of a chain without the first `start`, oldest first."""
+    values: list[Any] = [None] * (top[2] - start)
+    for at in reversed(range(len(values))):
+        values[at], top, _ = top
+    return values

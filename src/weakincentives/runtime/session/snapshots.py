@@ -7,12 +7,12 @@ name a type, never have one imported.
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import GenericAlias
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, TypedDict
 
 from ... import serde
 from ...errors import Fault, SerdeError
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
-from .slices import Log
+from .slices import EMPTY, Link, chain, read
 
 __all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name"]
 
@@ -23,13 +23,13 @@ _VERSION = 1
 _ROW = {VisibilityOverrides: list[SetVisibilityOverride]}  # paths cannot be the keys of a JSON object
 
 
-class SessionSnapshot(NamedTuple):
-    """The content of every STATE slice at one moment, as (log, length) pairs; made in O(number of slices)."""
+class SessionSnapshot:
+    """The content of every STATE slice at one moment, as the top of its chain; made in O(number of slices)."""
 
-    # Any: a session holds slices of every type.
-    slices: Mapping[type[Any], tuple[Log[Any], int]]
-    owner: object
-    """Stands for the session that goes on appending to these logs; any other one may only build on top of them."""
+    __slots__ = ("slices",)
+
+    def __init__(self, slices: Mapping[type[Any], Link]) -> None:  # Any: a session holds slices of every type
+        self.slices = slices
 
     def to_json(self) -> str:
         """The snapshot as JSON text.
@@ -37,13 +37,13 @@ class SessionSnapshot(NamedTuple):
         Raises `SerdeError` for a value that JSON cannot hold, and for two types of one name, such as local classes.
         """
         rows: dict[str, str] = {}
-        for of, (log, length) in self.slices.items():
-            if not length:
+        for of, top in self.slices.items():
+            if top is EMPTY:
                 continue
             name = type_name(of)
             if name in rows:
                 raise SerdeError("snapshot", (Fault((name,), "two types have this name; rename one"),))
-            rows[name] = serde.dump_json(_rows(of, log.read(length)))
+            rows[name] = serde.dump_json(_rows(of, read(top)))
         slices = ",".join([f"{serde.dump_json(name)}:{row}" for name, row in rows.items()])
         return f'{{"version":{_VERSION},"slices":{{{slices}}}}}'
 
@@ -53,16 +53,14 @@ class SessionSnapshot(NamedTuple):
         Raises `SerdeError` for a value that JSON cannot hold.
         """
         changes: Changes = {}
-        for of, (log, length) in self.slices.items():
-            old, start = before.slices.get(of, (log, 0))
-            if log is old and log.base_length <= start <= length:
-                how, values = "added", log.values[start - log.base_length : length - log.base_length]
-            elif log.base is old and log.base_length == start:
-                how, values = "added", log.values[: length - start]
-            else:
-                how, values = "set", list(log.read(length))
-            if values or (how == "set" and start):
-                changes.setdefault(how, {})[type_name(of)] = serde.dump(_rows(of, values))
+        for of, top in self.slices.items():
+            if top is (old := before.slices.get(of, EMPTY)):
+                continue
+            below = top
+            while below[2] > old[2]:
+                below = below[1]
+            how, start = ("added", old[2]) if below is old else ("set", 0)
+            changes.setdefault(how, {})[type_name(of)] = serde.dump(_rows(of, read(top, start)))
         return changes
 
     @classmethod
@@ -71,12 +69,12 @@ class SessionSnapshot(NamedTuple):
 
         Raises `SerdeError` for another type, another version and for what does not fit.
         """
-        whole = text.encode(errors="replace") if isinstance(text, str) else text
+        raw = text.encode(errors="replace") if isinstance(text, str) else text
         # Others of `types` need not be such as can cross JSON.
-        known = tuple(sorted({of for of in types if type_name(of).encode() in whole}, key=type_name))
+        known = tuple(sorted({of for of in types if type_name(of).encode() in raw}, key=type_name))
         try:
             # Any: the form is made of the types given.
-            read: Any = serde.parse_json(_form(known), text)
+            whole: Any = serde.parse_json(_form(known), text)
         except SerdeError as error:
             names = set(map(type_name, known))
             faults = [
@@ -86,11 +84,7 @@ class SessionSnapshot(NamedTuple):
                 for fault in error.faults
             ]
             raise SerdeError(error.subject, tuple(faults)) from error
-        slices: dict[type[Any], tuple[Log[Any], int]] = {}
-        for of in known:
-            if values := read["slices"].get(type_name(of)):
-                slices[of] = Log(_values(of, values)), len(values)
-        return cls(slices, object())
+        return cls({of: chain(_values(of, whole["slices"].get(type_name(of), []))) for of in known})
 
 
 def parse_changes(changes: Changes, types: Iterable[type[Any]]) -> Iterator[tuple[str, type[Any], list[Any]]]:
@@ -104,8 +98,8 @@ def parse_changes(changes: Changes, types: Iterable[type[Any]]) -> Iterator[tupl
             if name not in known:
                 raise SerdeError("changes", (Fault((name,), "no type of that name is known here; give it in types="),))
             of = known[name]
-            read: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), rows)  # Any: a form made at run time
-            yield how, of, _values(of, read)
+            values: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), rows)  # Any: a form made at run time
+            yield how, of, _values(of, values)
 
 
 def _values(of: type[Any], rows: list[Any]) -> list[Any]:
