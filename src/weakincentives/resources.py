@@ -6,21 +6,21 @@ the application's; nothing here knows prompts or sessions.
 
 import inspect
 import sys
-from _thread import RLock  # threading has the same, and much more to import
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack
+from _contextvars import ContextVar, Token  # contextvars and threading have the same, and more to import
+from _thread import RLock
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
-from weakref import ref
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from weakref import WeakSet
 
 from .errors import WeakIncentivesError
 from .ports import Forkable, Resources, Snapshotable
 
 if TYPE_CHECKING:
     import asyncio
-    from contextvars import ContextVar, Token
 
 __all__ = [
     "Bindable",
@@ -36,7 +36,6 @@ __all__ = [
 
 # Any: bindings and values of every type stand side by side, each found by its own.
 type _Kind = Callable[..., Any]
-type _Leave = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Any]
 
 
 class ResourceError(WeakIncentivesError, LookupError):
@@ -142,13 +141,39 @@ type Bindable = ResourceRegistry | Mapping[_Kind, Any]
 """What can be bound: a registry, or values by type."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# By whether the provider is asynchronous: what ends a resource, which is the first of these methods that it has.
+_ENDS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
+
+
 class _Made:
-    kind: _Kind
-    value: Any
-    leave: _Leave | None
-    asynchronous: bool
-    undoable: bool
+    """A living resource."""
+
+    __slots__ = ("_end", "_ending", "asynchronous", "kind", "value")
+
+    def __init__(self, binding: Binding[Any], value: Any) -> None:
+        self.kind = binding.protocol
+        self.asynchronous = binding.asynchronous
+        self.value = value
+        ends = _ENDS[self.asynchronous] if binding.owned else ()
+        self._end = next((name for name in ends if callable(getattr(value, name, None))), "")
+        self._ending: Callable[..., Any] | None = getattr(value, self._end, None)
+
+    async def enter(self) -> None:
+        """Enters a context manager, which gives the resource."""
+        if self._end == "__aexit__":
+            self.value = await self.value.__aenter__()
+        elif self._end == "__exit__":
+            self.value = self.value.__enter__()
+
+    async def leave(self, *reason: Any) -> None:
+        """Ends it, and logs it if that fails. A context manager is told how the block ended."""
+        try:
+            if self._ending is not None:
+                left = self._ending(*(reason if self._end.endswith("exit__") else ()))
+                if self.asynchronous and inspect.isawaitable(left):
+                    await left
+        except Exception:
+            _report("Closing a resource failed", self.kind)
 
 
 class _Mark:
@@ -172,12 +197,12 @@ class _Living:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._marks: list[ref[_Mark]] = []
+        self._marks = WeakSet[_Mark]()
         self._become(())
 
     def add(self, one: _Made) -> None:
         with self.lock:
-            for mark in [mark for at in self._marks if (mark := at()) is not None] if one.undoable else ():
+            for mark in self._marks if isinstance(one.value, Snapshotable) else ():
                 mark.born[one] = one.value.snapshot()
             self._become((*self.made, one))
 
@@ -185,26 +210,24 @@ class _Living:
         """Forgets all but those `kept`, and gives what it forgot."""
         with self.lock:
             taken = [one for one in self.made if one not in kept]
-            if taken:
-                self._become(tuple([one for one in self.made if one in kept]))
+            self._become(tuple([one for one in self.made if one in kept]))
             return taken
 
     def snapshot(self) -> _Mark:
         with self.lock:
-            while self._marks and self._marks[-1]() is None:
-                self._marks.pop()
             mark = _Mark(self.made)
-            self._marks.append(ref(mark))
+            self._marks.add(mark)
             return mark
 
     def restore(self, mark: _Mark, /) -> None:
         if self.made is not mark.kept:
-            close_all(self.take(mark.kept), ResourceError("made in what is undone"), mark.born)
+            _at_once(_close(self.take(mark.kept), ResourceError("made in what is undone"), mark.born))
 
     def _become(self, made: tuple[_Made, ...]) -> None:
         self.made = made
         self.values: dict[_Kind, Any] = {one.kind: one.value for one in made}
-        self.parts: tuple[Snapshotable, ...] = (*[one.value for one in made if one.undoable], self)
+        undoable = [one.value for one in made if isinstance(one.value, Snapshotable)]
+        self.parts: tuple[Snapshotable, ...] = (*undoable, self)
 
 
 class ResourceContext:
@@ -217,11 +240,10 @@ class ResourceContext:
 
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
         self._entered = 0
-        self._bindings: dict[_Kind, Binding[Any]] = {}
-        self.rebind(registry or ResourceRegistry())
         self._living = _Living()
         self._entering: asyncio.Lock | None = None
         self.entangled: set[_Kind] = set()  # kinds whose making asked for what can be put back
+        self.rebind(registry or ResourceRegistry())
 
     @property
     def is_open(self) -> bool:
@@ -237,12 +259,8 @@ class ResourceContext:
         if self.is_open:
             raise RuntimeError("resources are open; bind them before `with prompt.resources:`")
         self.registry = registry
-        self._bindings = {one.protocol: one for one in registry.bindings}
+        self.bound = {one.protocol: one for one in registry.bindings}
         self.all_shared = all(one.scope is Scope.SINGLETON for one in registry.bindings)
-
-    def binding(self, kind: _Kind) -> Binding[Any] | None:
-        """How the resource of that kind is made."""
-        return self._bindings.get(kind)
 
     def for_call(self) -> "CallResources":
         """The resources of one tool call, as a context manager."""
@@ -259,59 +277,35 @@ class ResourceContext:
     def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
         """The one value of `binding`, made now if it was not; `chain` are the kinds whose making asks for it."""
         with self._living.lock:
-            if binding.protocol not in self._living.values:
+            if not self.holds(binding.protocol):
                 self.make(binding, _Resolver(self, None, chain))
             return self._living.values[binding.protocol]
 
     def make(self, binding: Binding[Any], resolver: "_Resolver", living: _Living | None = None) -> Any:
         """A new value of `binding`, to be closed with those of `living`, by default with this context."""
-        kind = binding.protocol
         if binding.asynchronous:
             raise ResourceError(
-                f"{_name(kind)} has an async provider, which runs when `async with prompt.resources:` is entered; "
-                f"use that, and bind it before what asks for it"
+                f"{_name(binding.protocol)} has an async provider, which runs when `async with prompt.resources:` is "
+                f"entered; use that, and bind it before what asks for it"
             )
-        value: Any = binding.provider(resolver)
-        if inspect.iscoroutine(value):
-            value.close()
-            raise ResourceError(f"the provider of {_name(kind)} gave a coroutine; declare it with `async def`")
-        leave: _Leave | None = None
-        if binding.owned:
-            if callable(close := getattr(value, "close", None)):
-                leave = _logging(kind, lambda *_: close())  # pyright: ignore[reportUnknownLambdaType] - unused
-            elif hasattr(value, "__enter__") and hasattr(value, "__exit__"):
-                leave = _logging(kind, value.__exit__)
-                value = value.__enter__()
-        made = _Made(kind, value, leave, asynchronous=False, undoable=isinstance(value, Snapshotable))
-        try:
-            (self._living if living is None else living).add(made)
-        except BaseException as error:
-            close_all((made,), error)
-            raise
-        return value
+        return _at_once(_make(binding, resolver, living or self._living))
 
     def __iter__(self) -> Iterator[Snapshotable]:
         if (beside := _beside(self)) is not None:
             beside.refuse("a transaction covers all resources")
-        if self.all_shared and len(self._living.made) == len(self._bindings):  # nothing is left to be made
+        if self.all_shared and len(self._living.made) == len(self.bound):  # nothing is left to be made
             return iter(self._living.parts[:-1])
         return iter(self._living.parts)
 
     def __enter__(self) -> Self:
         with self._living.lock:
-            self._entered += 1
-            if self._entered == 1:
-                try:
-                    self._make_eager()
-                except BaseException as error:
-                    self.__exit__(type(error), error, None)
-                    raise
+            _at_once(self._enter(waiting=False))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        close_all(self._leave(), error)
+        _at_once(_close(self._leave(), error))
 
     async def __aenter__(self) -> Self:
         if not any(one.asynchronous for one in self.registry.bindings):
@@ -321,51 +315,34 @@ class ResourceContext:
 
             self._entering = Lock()
         async with self._entering:  # who comes while these are being made waits for them
-            self._entered += 1
-            if self._entered == 1:
-                try:
-                    for binding in self.registry.bindings:
-                        if binding.asynchronous:
-                            await self._make_async(binding)
-                    self._make_eager()
-                except BaseException as error:
-                    await self.__aexit__(type(error), error, None)
-                    raise
+            await self._enter(waiting=True)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stack = AsyncExitStack()
-        for one in self._leave():
-            if one.leave is not None:
-                (stack.push_async_exit if one.asynchronous else stack.push)(one.leave)
-        await stack.__aexit__(kind, error, trace)
+        await _close(self._leave(), error, waiting=True)
+
+    async def _enter(self, *, waiting: bool) -> None:
+        self._entered += 1
+        if self._entered > 1:
+            return
+        try:
+            for binding in self.registry.bindings:
+                if binding.asynchronous and waiting:
+                    await _make(binding, _Resolver(self, None, (binding.protocol,)), self._living)
+            for binding in self.registry.bindings:
+                if binding.eager and not binding.asynchronous:
+                    self.get(binding.protocol)
+        except BaseException as error:
+            await _close(self._leave(), error, waiting=waiting)
+            raise
 
     def _leave(self) -> list[_Made]:
         """Counts one exit, and gives what is to be closed by it. From then on nothing more is made."""
         with self._living.lock:
             self._entered -= 1
             return [] if self.is_open else self._living.take()
-
-    def _make_eager(self) -> None:
-        for binding in self.registry.bindings:
-            if binding.eager and not binding.asynchronous:
-                self.get(binding.protocol)
-
-    async def _make_async(self, binding: Binding[Any]) -> None:
-        kind = binding.protocol
-        value: Any = await binding.provider(_Resolver(self, None, (kind,)))
-        leave: _Leave | None = None
-        if binding.owned:
-            if callable(close := getattr(value, "aclose", None)):
-                leave = _logging_async(kind, lambda *_: close())  # pyright: ignore[reportUnknownLambdaType] - unused
-            elif hasattr(value, "__aenter__") and hasattr(value, "__aexit__"):
-                leave = _logging_async(kind, value.__aexit__)
-                value = await value.__aenter__()
-            elif callable(plain := getattr(value, "close", None)):
-                leave = _logging_async(kind, lambda *_: plain())  # pyright: ignore[reportUnknownLambdaType] - unused
-        self._living.add(_Made(kind, value, leave, asynchronous=True, undoable=isinstance(value, Snapshotable)))
 
 
 class CallResources:
@@ -399,7 +376,7 @@ class CallResources:
     def close(self, error: BaseException | None = None) -> None:
         """Closes the call's own, newest first; `error` is what ended the call."""
         if self._living is not None:
-            close_all(self._living.take(), error)
+            _at_once(_close(self._living.take(), error))
 
     def __iter__(self) -> Iterator[Snapshotable]:
         return iter(self.context) if self._living is None else iter((*self.context, *self._living.parts))
@@ -465,12 +442,7 @@ class ForkedResources(CallResources):
             return self._forks[id(value)][1]
 
     def __enter__(self) -> Self:
-        with _LOCK:
-            if not _BESIDE:
-                from contextvars import ContextVar
-
-                _BESIDE.append(ContextVar("weakincentives.resources.beside", default=None))
-        self._token = _BESIDE[0].set(self)
+        self._token = _BESIDE.set(self)
         return self
 
     def __exit__(
@@ -480,36 +452,38 @@ class ForkedResources(CallResources):
             self.close(error)
         finally:
             if self._token is not None:
-                _BESIDE[0].reset(self._token)
+                _BESIDE.reset(self._token)
 
 
-_LOCK = RLock()
-_BESIDE: "list[ContextVar[ForkedResources | None]]" = []  # one, since the first fork
+_BESIDE: ContextVar[ForkedResources | None] = ContextVar("weakincentives.resources.beside", default=None)
 
 
 def _beside(context: ResourceContext) -> ForkedResources | None:
     """The fork of `context` for the call that runs here beside others."""
-    fork = _BESIDE[0].get() if _BESIDE else None
+    fork = _BESIDE.get()
     return fork if fork is not None and fork.context is context else None
 
 
-class _Resolver(NamedTuple):
+class _Resolver:
     """What a provider asks. It knows who asked before, so that a resource which needs itself is found out."""
 
-    context: ResourceContext
-    call: CallResources | None
-    chain: tuple[_Kind, ...] = ()
+    __slots__ = ("_call", "_chain", "_context")
+
+    def __init__(self, context: ResourceContext, call: CallResources | None, chain: tuple[_Kind, ...] = ()) -> None:
+        self._context = context
+        self._call = call
+        self._chain = chain
 
     def get[T](self, kind: Callable[..., T], /) -> T:
-        context, call = self.context, self.call or _beside(self.context)
-        binding = context.binding(kind)
-        chain = (*self.chain, kind)
+        context, call = self._context, self._call or _beside(self._context)
+        binding = context.bound.get(kind)
+        chain = (*self._chain, kind)
         if not context.is_open:
             raise RuntimeError(f"{_path(chain)} was asked for outside of `with prompt.resources:`; enter it first")
         if binding is None:
             known = _names(context.registry.bindings)
             raise ResourceError(f"nothing is bound for {_path(chain)}; bound: {known}. Bind it with bind(resources=…)")
-        if kind in self.chain:
+        if kind in self._chain:
             raise ResourceError(f"a resource needs itself: {_path(chain)}")
         found: T  # what is bound for a type is of that type
         if binding.scope is Scope.SINGLETON:
@@ -520,57 +494,66 @@ class _Resolver(NamedTuple):
             found = context.make(binding, _Resolver(context, None, chain))
         else:
             raise ResourceError(f"{_path(chain)}: a resource of Scope.TOOL_CALL was asked for outside of a tool call")
-        if self.chain and (kind in context.entangled or isinstance(found, Snapshotable)):
-            context.entangled.update(self.chain)
+        if self._chain and (kind in context.entangled or isinstance(found, Snapshotable)):
+            context.entangled.update(self._chain)
         return found
 
 
-def close_all(
-    made: Iterable[_Made], error: BaseException | None = None, born: Mapping[_Made, Any] = MappingProxyType({})
+async def _make(binding: Binding[Any], resolver: _Resolver, living: _Living) -> Any:
+    """A new value of `binding`, to be closed with those of `living`; waits only for an asynchronous provider."""
+    value: Any = binding.provider(resolver)
+    if binding.asynchronous:
+        value = await value
+    elif inspect.iscoroutine(value):
+        value.close()
+        raise ResourceError(f"the provider of {_name(binding.protocol)} gave a coroutine; declare it with `async def`")
+    made = _Made(binding, value)
+    await made.enter()
+    try:
+        living.add(made)
+    except BaseException as error:
+        await _close([made], error, waiting=binding.asynchronous)
+        raise
+    return made.value
+
+
+async def _close(
+    made: Iterable[_Made],
+    error: BaseException | None,
+    born: Mapping[_Made, Any] = MappingProxyType({}),
+    *,
+    waiting: bool = False,
 ) -> None:
     """Closes resources, newest first, each put back first to what it was when it was `born`.
 
-    `error` is what context managers are told. An undo that fails is raised after all; a close that fails is logged.
+    `error` is what context managers are told. An undo that fails is raised after all. Only if `waiting` does it wait
+    for anything.
     """
-    stack = ExitStack()
+    stack = AsyncExitStack()
     for one in made:
-        if one.asynchronous:
+        if one.asynchronous and not waiting:
             _report("A resource outlived its `async with` and stays open", one.kind)
-        elif one.leave is not None:
-            stack.push(one.leave)
+        else:
+            stack.push_async_exit(one.leave)
         if one in born:
             stack.callback(one.value.restore, born[one])
-    stack.__exit__(None if error is None else type(error), error, None)
+    await stack.__aexit__(None if error is None else type(error), error, None)
+
+
+def _at_once[T](work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine that waits for nothing gives."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        given: T = done.value
+        return given
+    raise AssertionError("it waits")
 
 
 def _report(what: str, kind: _Kind) -> None:
     import logging  # seldom needed, and no prompt does
 
     logging.getLogger(__name__).error(what, exc_info=sys.exception() is not None, extra={"resource": _name(kind)})
-
-
-def _logging(kind: _Kind, leave: _Leave) -> _Leave:
-    def leaving(*reason: Any) -> bool:
-        try:
-            leave(*reason)
-        except Exception:
-            _report("Closing a resource failed", kind)
-        return False
-
-    return leaving
-
-
-def _logging_async(kind: _Kind, leave: _Leave) -> _Leave:
-    async def leaving(*reason: Any) -> bool:
-        try:
-            left = leave(*reason)
-            if inspect.isawaitable(left):
-                await left
-        except Exception:
-            _report("Closing a resource failed", kind)
-        return False
-
-    return leaving
 
 
 def _names(bindings: Iterable[Binding[Any]]) -> str:
