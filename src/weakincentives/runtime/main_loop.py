@@ -88,21 +88,13 @@ class MainLoop(Generic[OutputT]):
         """
         chosen = adapter or self.adapter
         budget = budget or chosen.budget
-        run = _Run(
-            self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, overrides=visibility_overrides
-        )
+        run = _Run(self, prompt, session, bus, deadline=deadline, budget=budget, overrides=visibility_overrides)
         with run.work, prompt.resources:
             while True:
-                try:
+                with run:
                     response = chosen.evaluate(
                         run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
                     )
-                except VisibilityExpansionRequired as signal:
-                    run.expand(signal)
-                except PromptEvaluationError as error:
-                    run.tell_spent(error)
-                    raise
-                else:
                     return run.finish(response)
 
     async def execute_async[Out](
@@ -119,35 +111,27 @@ class MainLoop(Generic[OutputT]):
         """As `execute`, without blocking the event loop."""
         chosen = adapter or self.adapter
         budget = budget or chosen.budget
-        run = _Run(
-            self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, overrides=visibility_overrides
-        )
+        run = _Run(self, prompt, session, bus, deadline=deadline, budget=budget, overrides=visibility_overrides)
         with run.work:
             async with prompt.resources:
                 while True:
-                    try:
+                    with run:
                         response = await chosen.evaluate_async(
                             run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
                         )
-                    except VisibilityExpansionRequired as signal:
-                        run.expand(signal)
-                    except PromptEvaluationError as error:
-                        run.tell_spent(error)
-                        raise
-                    else:
                         return run.finish(response)
 
 
 class _Run[Out]:
-    """What one execution carries from one evaluation to the next."""
+    """What one execution carries from one evaluation to the next; each evaluation is a block of it."""
 
     def __init__(
         self,
         loop: MainLoop[Any],
         prompt: Prompt[Out],
-        *,
         session: SessionProtocol,
         bus: EventBus | None,
+        *,
         deadline: Deadline | None,
         budget: Budget | None,
         overrides: Mapping[SectionPath, SectionVisibility] | None,
@@ -156,12 +140,8 @@ class _Run[Out]:
         self._prompt = prompt
         self._session = session
         self._publish = publisher(session, bus)
-        self.work = Work(
-            bus=session.bus if bus is None else bus,
-            kind="execution",
-            name=prompt.name,
-            session_id=session.session_id,
-        )
+        bus = session.bus if bus is None else bus
+        self.work = Work(bus=bus, kind="execution", name=prompt.name, session_id=session.session_id)
         self._overrides = dict(overrides or {})
         self._seen = session_overrides(session)
         self._requested: set[SectionPath] = set()
@@ -189,7 +169,20 @@ class _Run[Out]:
         )
         return replace(rendered, journal=self._journal)
 
-    def expand(self, signal: VisibilityExpansionRequired) -> None:
+    def __enter__(self) -> None:
+        """Begins an evaluation."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Ends one: a request for sections is met and lets the next one begin, an error is told what all took."""
+        if isinstance(error, VisibilityExpansionRequired):
+            self._expand(error)
+            return True
+        if isinstance(error, PromptEvaluationError):
+            spent = self._spent
+            error.at(usage=spent.usage + error.usage, turns=spent.calls + error.turns, transcript=error.transcript)
+        return False
+
+    def _expand(self, signal: VisibilityExpansionRequired) -> None:
         """Writes what the model asked for to the session, or refuses at the limit."""
         self._spent += signal.spent
         if len(self._expansions) >= self._loop.max_expansions:
@@ -202,19 +195,11 @@ class _Run[Out]:
             error.at(usage=self._spent.usage, turns=self._spent.calls, transcript=())
             raise error from signal
         self._expansions.append(Expansion(signal.section_keys, signal.reason))
-        self._publish(
-            VisibilityExpanded(
-                section_keys=signal.section_keys, reason=signal.reason, session_id=self._session.session_id
-            )
-        )
+        of = self._session.session_id
+        self._publish(VisibilityExpanded(section_keys=signal.section_keys, reason=signal.reason, session_id=of))
         for path, visibility in signal.requested_overrides.items():
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
         self._requested.update(signal.requested_overrides)
-
-    def tell_spent(self, error: PromptEvaluationError) -> None:
-        """Adds what the evaluations before took to an error of the last one."""
-        spent = self._spent
-        error.at(usage=spent.usage + error.usage, turns=spent.calls + error.turns, transcript=error.transcript)
 
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """The result of the whole execution."""
