@@ -5,7 +5,6 @@ from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
-from ..limits import Spent
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
@@ -94,6 +93,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
         self._section_keys = section_keys
+        from ..limits import Spent  # which no prompt needs to be written
+
         self.spent = Spent()
 
     @property

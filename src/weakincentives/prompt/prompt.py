@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from ..limits import Deadline
 from ..ports import StateView
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..specialised import Specialised
@@ -17,6 +16,9 @@ from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
 from .structured_output import StructuredOutputConfig
 from .template import OutputT, PromptTemplate
+
+if TYPE_CHECKING:
+    from ..limits import Deadline
 
 __all__ = ["Prompt", "RenderedPrompt"]
 
@@ -135,7 +137,7 @@ class Prompt(Specialised, Generic[OutputT]):
         *params: object,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
     ) -> RenderedPrompt[OutputT]:
         """The text and tools for the bound params; `params` replace bound ones for this call only.
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..limits import Deadline
 from ..ports import StateView
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
@@ -18,6 +17,7 @@ from .tool_journal import ToolJournal
 from .walk import NOTHING, Scene, Visit, session_overrides
 
 if TYPE_CHECKING:
+    from ..limits import Deadline
     from .prompt import Prompt
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
@@ -45,7 +45,7 @@ class RenderedPrompt[Out](Specialised):
     tools: tuple[AnyTool, ...]
     structured_output: StructuredOutputConfig[Out] | None
     tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    deadline: Deadline | None = None
+    deadline: "Deadline | None" = None
     prompt: "Prompt[Out] | None" = None
     journal: ToolJournal | None = None
     overrides: PromptOverride | None = None
@@ -121,7 +121,7 @@ class PromptRenderer[Out](Specialised):
         stored: PromptOverride | None = None,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
         prompt: "Prompt[Out] | None" = None,
     ) -> RenderedPrompt[Out]:
         """The prompt for these params. `overrides` are section bodies by path, `tool_overrides` texts by tool name.

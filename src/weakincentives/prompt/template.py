@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from ..limits import Deadline
 from ..ports import StateView
 from ..resources import Bindable, ResourceRegistry
 from ..specialised import Specialised
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from ..limits import Deadline
     from .prompt import Prompt
 
     OutputT = TypeVar("OutputT", default=None)
@@ -118,7 +118,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         *params: object,
         session: StateView | None = None,
         visibility_overrides: "Mapping[SectionPath, SectionVisibility] | None" = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
     ) -> RenderedPrompt[OutputT]:
         """Renders with `params` alone; see `Prompt.render`."""
         return self.bind(*params).render(session=session, visibility_overrides=visibility_overrides, deadline=deadline)
