@@ -225,8 +225,7 @@ class _Life:
             mine["came"] = work()
             mine["state"] = self._session.snapshot().since(before)
             mine["at"] = serde.dump(utc_now())
-            for _ in parse_changes(mine["state"], self._types):  # what could not be read back must not be written
-                pass
+            list(parse_changes(mine["state"], self._types))  # what could not be read back must not be written
             return mine
 
         kept = self._steps.step(name, record, transactional=transactional)
@@ -331,42 +330,28 @@ class _RunJournal:
                 reason=came["reason"],
                 section_keys=tuple(came["section_keys"]),
             )
-        outcome = serde.parse(_Outcome, came["outcome"])
+        told = came["outcome"]
+        message = serde.parse(ToolMessage, told["message"])
         if not own:
-            tools.recall(call, outcome.message)
-        return (
-            ToolExecutionOutcome(
-                call.call_id,
-                outcome.message,
-                outcome.message.success,
-                tools.named(outcome.tools),
-                outcome.section_key,
-                outcome.opened,
-                outcome.closed_tools,
-                outcome.opened_by,
-            ),
+            tools.recall(call, message)
+        outcome = ToolExecutionOutcome(
+            call.call_id,
+            message,
+            message.success,
+            tools.named(told["tools"]),
+            told["section_key"],
+            tuple(map(tuple, told["opened"])),
+            tuple(told["closed_tools"]),
+            told["opened_by"],
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """An outcome as it is recorded: tools by name."""
-
-    message: ToolMessage
-    tools: tuple[str, ...]
-    section_key: str
-    opened: tuple[tuple[str, ...], ...]
-    closed_tools: tuple[str, ...]
-    opened_by: str
+        return (outcome,)
 
 
 def _answer(ask: Callable[[], AssistantMessage]) -> Record:
     try:
-        answer = ask()
-        calls = [
-            replace(call, name=sendable(call.name), arguments=sendable(call.arguments)) for call in answer.tool_calls
-        ]
-        return {"answer": serde.dump(replace(answer, text=sendable(answer.text), tool_calls=tuple(calls)))}
+        told = ask()
+        calls = [replace(one, name=sendable(one.name), arguments=sendable(one.arguments)) for one in told.tool_calls]
+        return {"answer": serde.dump(replace(told, text=sendable(told.text), tool_calls=tuple(calls)))}
     except Exception as error:
         return {"error": _error_to_json(error)}
 
@@ -376,17 +361,11 @@ def _outcome(run: Callable[[], Sequence[ToolExecutionOutcome]]) -> Record:
         [one] = run()
     except VisibilityExpansionRequired as asked:
         opened = [SetVisibilityOverride(path=path, visibility=to) for path, to in asked.requested_overrides.items()]
-        return {
-            "signal": serde.dump(opened),
-            "reason": sendable(asked.reason),
-            "section_keys": list(asked.section_keys),
-        }
-    names = tuple([tool.name for tool in one.expanded_tools])
-    return {
-        "outcome": serde.dump(
-            _Outcome(one.message, names, one.section_key, one.opened, one.closed_tools, one.opened_by)
-        )
-    }
+        keys, reason = list(asked.section_keys), sendable(asked.reason)
+        return {"signal": serde.dump(opened), "reason": reason, "section_keys": keys}
+    outcome: Record = {"message": one.message, "tools": [tool.name for tool in one.expanded_tools]}
+    outcome |= {name: getattr(one, name) for name in ("section_key", "opened", "closed_tools", "opened_by")}
+    return {"outcome": serde.dump(outcome)}
 
 
 def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:
@@ -404,27 +383,29 @@ def succeeded(record: Record) -> bool:
     return "outcome" not in came or came["outcome"]["message"]["success"] is True
 
 
-_ERRORS: tuple[type[PromptEvaluationError], ...] = (
-    *(ThrottleError, DeadlineExceededError, BudgetExceededError, TurnLimitError, ExpansionLimitError),
-    PromptEvaluationError,
-)
+_ERRORS: dict[str, type[PromptEvaluationError]] = {
+    "ThrottleError": ThrottleError,
+    "DeadlineExceededError": DeadlineExceededError,
+    "BudgetExceededError": BudgetExceededError,
+    "TurnLimitError": TurnLimitError,
+    "ExpansionLimitError": ExpansionLimitError,
+    "PromptEvaluationError": PromptEvaluationError,
+}
 _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 
 def _error_to_json(error: Exception) -> Record:
     if not isinstance(error, PromptEvaluationError):
         return {"is": "", "message": f"{type(error).__name__}: {error}"}
-    kind = next(kind for kind in _ERRORS if isinstance(error, kind))
-    after = error.retry_after if isinstance(error, ThrottleError) else None
-    arguments = {name: getattr(error, name) for name in _ARGUMENTS}
-    return {"is": kind.__name__, **arguments, "retry_after": serde.dump(after)}
+    kind = next(name for name, kind in _ERRORS.items() if isinstance(error, kind))
+    after = serde.dump(getattr(error, "retry_after", None))
+    return {"is": kind, **{name: getattr(error, name) for name in _ARGUMENTS}, "retry_after": after}
 
 
 def _error_from_json(told: Record) -> PromptEvaluationError | StepFailedError:
-    kind = {one.__name__: one for one in _ERRORS}.get(told["is"])
-    if kind is None:
+    if not told["is"]:
         return StepFailedError(told["message"])
-    error = kind(**{name: told[name] for name in _ARGUMENTS})
+    error = _ERRORS[told["is"]](**{name: told[name] for name in _ARGUMENTS})
     if isinstance(error, ThrottleError):
         error.retry_after = serde.parse(timedelta | None, told["retry_after"])
     return error
