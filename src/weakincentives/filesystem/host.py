@@ -85,27 +85,24 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             self._closing()
 
     def read_bytes(self, path: str, /) -> bytes:
-        name = normal_path(path, self._limits)
+        name = normal_path(path, self.limits)
         with self._file(name) as (descriptor, found):
             if _kind_of(found) == "other":
                 raise fault(PermissionError, path)
             self.check_size(path, found.st_size)
             with open(descriptor, "rb", closefd=False) as file:
-                data = file.read(self._limits.file_bytes + 1)
+                data = file.read(self.limits.file_bytes + 1)
             self.check_size(path, len(data))  # it may have grown
             return data
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
-        found = (stat for stat in self._entries(normal_path(path, self._limits)) if speakable(stat.path))
+        found = (stat for stat in self._entries(normal_path(path, self.limits)) if speakable(stat.path))
         return tuple(sorted(found, key=lambda stat: stat.path))
 
     def stat(self, path: str, /) -> FileStat:
-        name = normal_path(path, self._limits)
+        name = normal_path(path, self.limits)
         with self._at(name) as (above, last):
             return _told(name, os.stat(last, dir_fd=above, follow_symlinks=False))
-
-    def stamp(self) -> object:
-        return object()  # others may change the files at any time
 
     def __repr__(self) -> str:
         return f"HostFilesystem({os.fspath(self.root)!r})"
@@ -154,9 +151,9 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             try:
                 with os.scandir(descriptor) as entries:
                     for count, entry in enumerate(entries):
-                        if count >= self._limits.entries:
+                        if count >= self.limits.entries:
                             raise FilesystemLimitError(
-                                f"{path!r} holds more than {self._limits.entries} entries; name the one you need"
+                                f"{path!r} holds more than {self.limits.entries} entries; name the one you need"
                             )
                         with suppress(FileNotFoundError):  # gone since
                             if not entry.name.startswith(RESERVED):
@@ -224,7 +221,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 raise fault(PermissionError, name)
             if of == "directory":
                 doomed += [(stat.path, stat.kind) for stat in self._entries(name)]
-            if len(doomed) > self._limits.entries or name.count("/") > self._limits.depth:
+            if len(doomed) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(f"{path!r} holds more than one delete may remove; delete parts of it first")
         for name, of in doomed:
             if of == "directory":  # put back last, for its time, as well as before what is in it

@@ -76,7 +76,7 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
         self._held = 0
         for path, content in files.items():
             self.write_bytes(path, content.encode() if isinstance(content, str) else content)
-        self._read_only = read_only
+        self.read_only = read_only
 
     def read_bytes(self, path: str, /) -> bytes:
         with self.lock:
@@ -90,15 +90,15 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
             node = self._there(path)
             if not isinstance(node, Directory):
                 raise fault(NotADirectoryError, path)
-            prefix = "" if node is self._root else normal_path(path, self._limits) + "/"
+            prefix = "" if node is self._root else normal_path(path, self.limits) + "/"
             return tuple(sorted(node.list(prefix), key=lambda stat: stat.path))
 
     def stat(self, path: str, /) -> FileStat:
         with self.lock:
-            return self._there(path).stat(normal_path(path, self._limits))
+            return self._there(path).stat(normal_path(path, self.limits))
 
     def _there(self, path: str) -> Node:
-        node = self._find(normal_path(path, self._limits))
+        node = self._find(normal_path(path, self.limits))
         if node is None:
             raise fault(FileNotFoundError, path)
         return node
@@ -152,7 +152,7 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
         return node is not None and node is not self._find(path)
 
     def _change(self, path: str, entry: Node | None) -> None:
-        if entry is not None and self._held >= self._limits.entries and self._kind(path) is None:
+        if entry is not None and self._held >= self.limits.entries and self._kind(path) is None:
             raise FilesystemLimitError(
                 f"no room for {path!r} beside {self._held} entries; delete some, or raise FilesystemLimits.entries"
             )

@@ -25,21 +25,17 @@ class OverlayFilesystem(InMemoryFilesystem):
     def __init__(self, base: Filesystem) -> None:
         super().__init__(limits=base.limits)
         self.base = base
-        self._below = base if isinstance(base, VersionedFilesystem) else None
-        self._since = self._below and self._below.stamp()
         self._root = _LowerDirectory(self, ".")
         self._looks: dict[tuple[str, str, object], None] = {}  # a set in order
         self._merged = False
 
     def merge_into_base(self) -> bool:
         """What `base.merge(fork)` does; see there."""
-        with self.lock, self._below.lock if self._below else nullcontext():
+        with self.lock, self.base.lock if isinstance(self.base, VersionedFilesystem) else nullcontext():
             if self._merged:
                 raise ValueError(f"{self!r} was merged already; fork again")
-            if self._below is None or self._below.stamp() != self._since:
-                for method, path, seen in self._looks:
-                    if _look(self.base, method, path)[1] != seen:
-                        return False
+            if any(_look(self.base, method, path)[1] != seen for method, path, seen in self._looks):
+                return False
             # Any: `_did` below ties them as (what came before, method, its arguments, its options).
             past: Any = self._past
             operations: list[Any] = []
@@ -55,9 +51,6 @@ class OverlayFilesystem(InMemoryFilesystem):
                 raise
             self._merged = True
             return True
-
-    def stamp(self) -> object:
-        return super().stamp(), self._below and self._below.stamp()
 
     def look(self, method: str, path: str) -> Any:  # Any: what that method gives
         """Asks the base, and remembers what it said."""

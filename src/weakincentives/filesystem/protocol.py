@@ -116,15 +116,11 @@ class Filesystem(Snapshotable, Protocol):
     read-only.
     """
 
-    @property
-    def read_only(self) -> bool:
-        """Whether every change is refused."""
-        ...
+    read_only: bool
+    """Whether every change is refused."""
 
-    @property
-    def limits(self) -> FilesystemLimits:
-        """The bounds that are checked before memory is spent."""
-        ...
+    limits: FilesystemLimits
+    """The bounds that are checked before memory is spent."""
 
     def read_bytes(self, path: str, /) -> bytes:
         """The content of a file."""

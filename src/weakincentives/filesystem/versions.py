@@ -50,11 +50,10 @@ class VersionedFilesystem[E](Filesystem):
     """A filesystem made of three primitives over entries of type `E`: get one, put one, move one."""
 
     def __init__(self, *, read_only: bool, limits: FilesystemLimits) -> None:
-        self._read_only = read_only
-        self._limits = limits
+        self.read_only = read_only
+        self.limits = limits
         self.lock = RLock()
         self._newest: ref[Version[E]] | None = None
-        self._changes = 0
         self._past: tuple[object, ...] = ()
 
     @abstractmethod
@@ -76,14 +75,6 @@ class VersionedFilesystem[E](Filesystem):
     @abstractmethod
     def _made(self, data: bytes | None) -> E:
         """A new file, or a new directory for `None`."""
-
-    @property
-    def read_only(self) -> bool:
-        return self._read_only
-
-    @property
-    def limits(self) -> FilesystemLimits:
-        return self._limits
 
     def write_bytes(self, path: str, data: bytes, /) -> None:
         with self.lock:
@@ -132,7 +123,6 @@ class VersionedFilesystem[E](Filesystem):
             if version is not None:
                 version.undo.append(_MoveBack(new, name))
                 version.seen.clear()
-            self._changes += 1
             self._move(name, new)
             self._did("rename", path, to)
 
@@ -160,7 +150,6 @@ class VersionedFilesystem[E](Filesystem):
                 if path[-1].after is None:
                     raise ValueError("this snapshot is of another filesystem; restore it where it was made")
                 path.append(path[-1].after)
-            self._changes += 1
             self._past = snapshot.past
             failures: list[BaseException] = []
             current = path.pop()
@@ -236,7 +225,6 @@ class VersionedFilesystem[E](Filesystem):
 
     def _change(self, path: str, entry: E | None) -> None:
         self._record(path)
-        self._changes += 1
         self._put(path, entry)
 
     def _remove(self, path: str, kind: Kind | None) -> None:
@@ -257,21 +245,17 @@ class VersionedFilesystem[E](Filesystem):
             raise fault(error, path)
         return kind
 
-    def stamp(self) -> object:
-        """Equal to an earlier one only if nothing has changed in between."""
-        return self._changes
-
     def check_size(self, path: str, size: int) -> None:
         """Raises `FilesystemLimitError` for a file that is larger than the limits allow."""
-        if size > self._limits.file_bytes:
+        if size > self.limits.file_bytes:
             raise FilesystemLimitError(
-                f"{path!r} would be read or written with {size} bytes, but files may have {self._limits.file_bytes}; "
+                f"{path!r} would be read or written with {size} bytes, but files may have {self.limits.file_bytes}; "
                 "split it, or raise FilesystemLimits.file_bytes"
             )
 
     def _changeable(self, path: str, *, root: bool = True) -> str:
-        name = normal_path(path, self._limits)
-        if self._read_only:
+        name = normal_path(path, self.limits)
+        if self.read_only:
             raise PermissionError(f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere")
         if name == "." and not root:
             raise PermissionError("the root cannot be deleted or renamed; name what is in it")
