@@ -1,8 +1,8 @@
 """Sessions: typed slices of state, reducers and snapshots."""
 
-from .reducers import Reducer, append_all, reducer, replace_latest, replace_latest_by, upsert_by
-from .session import Session, Slice
-from .slices import Append, Replace, SliceOp, SlicePolicy
+from .reducers import append_all, reducer, replace_latest, replace_latest_by, upsert_by
+from .session import Session
+from .slices import Append, Reducer, Replace, Slice, SliceOp, SlicePolicy
 from .snapshots import SessionSnapshot
 
 __all__ = [

@@ -4,22 +4,22 @@ It remembers which slices the call read and what it changed, so that the session
 done the same after all others, and then do the same itself. Events wait until then. Whatever cannot be told is refused.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...ports import EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ..events import Event, Work
+from .slices import EMPTY, Link, Slice, linked, read
 from .snapshots import SessionSnapshot
 
 if TYPE_CHECKING:
-    from .session import Session, Slice
+    from .session import Session
 
 __all__ = ["SessionFork"]
 
 type _Change = Callable[[SessionProtocol], None]
-type _Changes = tuple[_Change, _Changes] | None  # the newest and those before it, so that a snapshot costs nothing
 
 
 class _Refusing:
@@ -36,7 +36,7 @@ class _Refusing:
 class _ForkSnapshot(_Refusing):
     """The state of a fork, which the fork alone can read: what other calls change is in no fork."""
 
-    def __init__(self, fork: "SessionFork", state: SessionSnapshot, changes: _Changes) -> None:
+    def __init__(self, fork: "SessionFork", state: SessionSnapshot, changes: Link) -> None:
         self._fork = self.origin = fork
         self.state = state
         self.changes = changes
@@ -72,7 +72,7 @@ class SessionFork(_Refusing):
         self._fork = self
         self._copy = copy
         self._origin = bus
-        self._changes: _Changes = None
+        self._changes = EMPTY
         self.lock = RLock()
         self.session_id = copy.session_id
         self.bus = _HeldBus(self, bus)
@@ -86,12 +86,7 @@ class SessionFork(_Refusing):
     @property
     def changes(self) -> list[_Change]:
         """What the call did to the session, in order."""
-        found: list[_Change] = []
-        rest = self._changes
-        while rest is not None:
-            change, rest = rest
-            found.append(change)
-        return found[::-1]
+        return read(self._changes)
 
     def __getitem__[T](self, slice_type: type[T], /) -> "_ForkedSlice[T]":
         if issubclass(slice_type, Event):
@@ -131,7 +126,7 @@ class SessionFork(_Refusing):
             except BaseException:
                 self.refused = True
                 raise
-            self._changes = change, self._changes
+            self._changes = linked(change, self._changes)
 
     def check_not_folded(self, event: object) -> None:
         """Refuses an event by which a reducer would change state as soon as it is published."""
@@ -144,50 +139,30 @@ class SessionFork(_Refusing):
         raise NotIsolatedError(why)
 
 
-class _ForkedSlice[T](_Refusing):
+class _ForkedSlice[T](Slice[T]):
     """One slice of a fork. Reading makes the call depend on it; writing alone does not."""
 
-    def __init__(self, fork: SessionFork, own: "Slice[T]") -> None:
+    __slots__ = ("_fork", "_own")
+
+    def __init__(self, fork: SessionFork, own: Slice[T]) -> None:
+        self._lock = fork.lock
         self._fork = fork
-        self._slice = own
+        self._own = own
+        self.slice_type = own.slice_type
+        self.policy = own.policy
 
-    def all(self) -> tuple[T, ...]:
-        return self._read().all()
-
-    def latest(self) -> T | None:
-        return self._read().latest()
-
-    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        return self._read().where(predicate)
+    @property
+    def top(self) -> Link:  # type: ignore[override]  # pyright: ignore - every way to read leads here, none to write
+        self._fork.reads.add(self.slice_type)
+        return self._own.top
 
     def append(self, value: T, /) -> None:
-        of = self._slice.slice_type
+        of = self.slice_type
         self._fork.change(lambda session: session[of].append(value))
 
     def seed(self, *values: T) -> None:
-        of = self._slice.slice_type
+        of = self.slice_type
         self._fork.change(lambda session: session[of].seed(*values))
 
-    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
-        of = self._slice.slice_type
-        if predicate is None:
-            self._fork.change(lambda session: session[of].clear())
-            return
-        with self._fork.lock:  # the predicate sees the values, may tell, and is asked no more when the call is over
-            self.seed(*self.where(lambda value: not predicate(value)))
-
-    def __len__(self) -> int:
-        return len(self._read())
-
-    def __bool__(self) -> bool:
-        return bool(self._read())
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._read())
-
-    def __repr__(self) -> str:
-        return repr(self._read())
-
-    def _read(self) -> "Slice[T]":
-        self._fork.reads.add(self._slice.slice_type)
-        return self._slice
+    def register(self, event_type: object, reducer: object) -> None:
+        self._fork.refuse("a reducer registered for one call would stay")

@@ -1,14 +1,12 @@
 """Reducers: pure functions from a slice and an event to the change of that slice."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ...ports import SliceView
-from .slices import Append, Replace, SliceOp
+from .slices import Append, Reducer, Replace, SliceOp
 
 __all__ = [
-    "Reducer",
     "append_all",
     "declared_reducers",
     "reducer",
@@ -16,9 +14,6 @@ __all__ = [
     "replace_latest_by",
     "upsert_by",
 ]
-
-type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
-"""Answers what an event does to a slice; it must not change anything itself."""
 
 
 def append_all[T](_view: SliceView[T], event: T) -> SliceOp[T]:
@@ -93,30 +88,17 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
     return mark
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredReducer:
-    """A method marked by `reducer`, with the event type it is for."""
-
-    # Any: both types are known only to the class that declares the method.
-    event_type: type[Any]
-    method: Callable[[Any, Any], Any]
-
-    def over(self, initial: Callable[[], Any]) -> Reducer[Any, Any]:
-        """The reducer that applies the method to the latest state, or to `initial()` when there is none."""
-
-        def reduce(view: SliceView[Any], event: Any) -> SliceOp[Any]:
-            state = view.latest()
-            return Replace((self.method(initial() if state is None else state, event),))
-
-        return reduce
+# Any: states and events of every type, known only to the class that declares the methods.
+def declared_reducers(state_type: type, initial: Callable[[], Any]) -> list[tuple[type, Reducer[Any, Any]]]:
+    """The events and the reducers that `state_type` and its bases declare; the first state is `initial()`."""
+    members = [item for base in reversed(state_type.__mro__) for item in vars(base).items()]
+    events = {name: getattr(member, _EVENT) for name, member in members if hasattr(member, _EVENT)}
+    return [(event_type, _folding(getattr(state_type, name), initial)) for name, event_type in events.items()]
 
 
-def declared_reducers(state_type: type) -> tuple[DeclaredReducer, ...]:
-    """The reducers that `state_type` and its bases declare with `reducer`."""
-    found: dict[str, type] = {}
-    for base in reversed(state_type.__mro__):
-        for name, member in vars(base).items():
-            event_type = getattr(member, _EVENT, None)
-            if event_type is not None:
-                found[name] = event_type
-    return tuple(DeclaredReducer(event_type, getattr(state_type, name)) for name, event_type in found.items())
+def _folding(method: Callable[[Any, Any], Any], initial: Callable[[], Any]) -> Reducer[Any, Any]:
+    def reduce(view: SliceView[Any], event: Any) -> SliceOp[Any]:
+        state = view.latest()
+        return Replace((method(initial() if state is None else state, event),))
+
+    return reduce

@@ -1,6 +1,6 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from os import urandom
 from threading import RLock
 from typing import Any
@@ -9,89 +9,11 @@ from ...ports import EventBus, SliceView
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork
-from .reducers import Reducer, declared_reducers
-from .slices import EMPTY, Append, Replace, SliceOp, SlicePolicy, chain, read
+from .reducers import declared_reducers
+from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, SlicePolicy
 from .snapshots import SessionSnapshot
 
-__all__ = ["Session", "Slice"]
-
-
-class Slice[T]:
-    """All values of one type in a session; `session[T]` gives it.
-
-    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
-    """
-
-    __slots__ = ("_lock", "_register", "policy", "slice_type", "top")
-
-    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, register: "_Register") -> None:
-        self._lock = lock
-        self._register = register
-        self.slice_type = slice_type
-        self.policy = policy
-        self.top = EMPTY
-
-    def all(self) -> tuple[T, ...]:
-        """Every value, oldest first."""
-        return tuple(read(self.top))
-
-    def latest(self) -> T | None:
-        """The newest value, or `None` when there is none."""
-        newest: T | None = self.top[0]
-        return newest
-
-    def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The values that `predicate` accepts, oldest first."""
-        return tuple(value for value in self.all() if predicate(value))
-
-    def append(self, value: T, /) -> None:
-        """Adds `value` as the newest, past all reducers."""
-        with self._lock:
-            top = self.top
-            self.top = (value, top, top[2] + 1)
-
-    def seed(self, *values: T) -> None:
-        """Makes `values` the whole content, past all reducers."""
-        with self._lock:
-            self.top = chain(values)
-
-    def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
-        """Removes the values that `predicate` accepts, by default all."""
-        with self._lock:
-            self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
-
-    def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
-        """Folds later events of exactly `event_type` into this slice by `reducer`."""
-        self._register(event_type, self, reducer)
-
-    def __len__(self) -> int:
-        return self.top[2]
-
-    def __bool__(self) -> bool:
-        return self.top is not EMPTY
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self.all())
-
-    def __repr__(self) -> str:
-        return f"<Slice of {len(self)} {self.slice_type.__name__}>"
-
-    def apply(self, op: SliceOp[T]) -> None:
-        """Carries out what a reducer answered."""
-        match op:
-            case Append(value):
-                self.append(value)
-            case Replace(values):
-                self.seed(*values)
-            case _:  # reducers are the user's; the type checker has told them, this tells the others
-                raise TypeError(
-                    f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
-                )
-
-
-# Any: reducers of every slice and event type stand side by side.
-type _Row = list[tuple[Slice[Any], Reducer[Any, Any]]]
-type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
+__all__ = ["Session"]
 
 
 def _keep(_view: SliceView[Any], event: Any) -> SliceOp[Any]:
@@ -113,7 +35,7 @@ class Session:
         # Any: slices of every type live side by side; `__getitem__` gives each its type back.
         self._slices: dict[type[Any], Slice[Any]] = {}
         self._state: list[Slice[Any]] = []
-        self._reducers: dict[type[Any], _Row] = {}
+        self._reducers: dict[type[Any], list[tuple[Slice[Any], Reducer[Any, Any]]]] = {}
         self._installed: set[type[Any]] = set()
         self.session_id = session_id or urandom(16).hex()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
@@ -152,15 +74,15 @@ class Session:
         `initial` makes the state that the first event starts from, by default `state_type()`. Raises `TypeError` when
         nothing is declared and `ValueError` when the type is installed already: its events would count twice.
         """
-        declared = declared_reducers(state_type)
+        declared = declared_reducers(state_type, initial or state_type)
         if not declared:
             raise TypeError(f"{state_type.__name__} declares no reducers; mark methods with @reducer(on=Event)")
         with self._lock:
             if state_type in self._installed:
                 raise ValueError(f"{state_type.__name__} is installed in this session already; install it once")
             self._installed.add(state_type)
-            for one in declared:
-                self[state_type].register(one.event_type, one.over(initial or state_type))
+            for event_type, reduce in declared:
+                self[state_type].register(event_type, reduce)
 
     def snapshot(self) -> SessionSnapshot:
         """The content of every STATE slice, as a value; O(number of slices)."""
@@ -234,7 +156,7 @@ class Session:
                 self._state.append(opened)
             return opened
 
-    # Any: as in `_Row`.
+    # Any: as above.
     def _register(self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]) -> None:
         with self._lock:
             row = [entry for entry in self._reducers.get(event_type, ()) if entry[1] is not _keep]
