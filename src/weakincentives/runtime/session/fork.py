@@ -152,7 +152,7 @@ class _ForkedSlice[T](Slice[T]):
         self.policy = own.policy
 
     @property
-    def top(self) -> Link:  # type: ignore[override]  # pyright: ignore - every way to read leads here, none to write
+    def top(self) -> Link:  # type: ignore[override]  # every way to read leads here, and none to write
         self._fork.reads.add(self.slice_type)
         return self._own.top
 
