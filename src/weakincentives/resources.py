@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 from weakref import WeakSet
 
@@ -156,7 +156,7 @@ class _Made:
         self.value = value
         ends = _ENDS[self.asynchronous] if binding.owned else ()
         self._end = next((name for name in ends if callable(getattr(value, name, None))), "")
-        self._ending: Callable[..., Any] | None = getattr(value, self._end, None)
+        self._ending: Callable[..., Any] | None = getattr(value, self._end) if self._end else None
 
     async def enter(self) -> None:
         """Enters a context manager, which gives the resource."""
@@ -302,9 +302,7 @@ class ResourceContext:
             _at_once(self._enter(waiting=False))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _at_once(_close(self._leave(), error))
 
     async def __aenter__(self) -> Self:
@@ -318,9 +316,7 @@ class ResourceContext:
             await self._enter(waiting=True)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await _close(self._leave(), error, waiting=True)
 
     async def _enter(self, *, waiting: bool) -> None:
@@ -384,9 +380,7 @@ class CallResources:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
 
 
@@ -403,7 +397,6 @@ class ForkedResources(CallResources):
         super().__init__(context)
         self._forks: dict[int, tuple[Forkable, Any]] = {}
         self._lock = RLock()
-        self._token: Token[ForkedResources | None] | None = None
         self.refused = False
 
     @property
@@ -442,17 +435,14 @@ class ForkedResources(CallResources):
             return self._forks[id(value)][1]
 
     def __enter__(self) -> Self:
-        self._token = _BESIDE.set(self)
+        self._token: Token[ForkedResources | None] = _BESIDE.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.close(error)
         finally:
-            if self._token is not None:
-                _BESIDE.reset(self._token)
+            _BESIDE.reset(self._token)
 
 
 _BESIDE: ContextVar[ForkedResources | None] = ContextVar("weakincentives.resources.beside", default=None)
@@ -524,10 +514,9 @@ async def _close(
     *,
     waiting: bool = False,
 ) -> None:
-    """Closes resources, newest first, each put back first to what it was when it was `born`.
+    """Closes resources, newest first, each put back first to what it was when it was `born`; told of `error`.
 
-    `error` is what context managers are told. An undo that fails is raised after all. Only if `waiting` does it wait
-    for anything.
+    An undo that fails is raised after all. Only if `waiting` does it wait for anything.
     """
     stack = AsyncExitStack()
     for one in made:

@@ -7,7 +7,6 @@ others still do.
 
 import logging
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from ..errors import ControlFlow
@@ -76,9 +75,7 @@ class Transaction:
         self._snapshot = create_snapshot(self._session, self._resources, self.tag)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         snapshot, self._snapshot = self._snapshot, None
         if error is None or snapshot is None or isinstance(error, ControlFlow):
             return
@@ -90,9 +87,7 @@ class Transaction:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.__exit__(kind, error, trace)
 
     def rollback(self) -> None:

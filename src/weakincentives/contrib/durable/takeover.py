@@ -5,7 +5,6 @@ from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Self
 
 from .engine import dbos
@@ -45,7 +44,7 @@ class Takeover:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
         self._line.close()
