@@ -1,13 +1,4 @@
-"""The protocols by which a lower layer names something of a higher one, and where users plug in their own.
-
-`SliceView`, `StateView`        what selectors and reducers may read
-`SliceAccessor`, `SessionProtocol`  a session, as tool handlers see it
-`EventBus`                      where events are published
-`Outcome`                       a tool's result, as events carry it
-`Response`                      what evaluating a further prompt gives a tool
-`Snapshotable`, `Forkable`      anything that a transaction can put back, and that calls can use side by side
-`Resources`                     where a tool or a provider asks for resources
-"""
+"""The protocols by which a lower layer names something of a higher one, and where users plug in their own."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable

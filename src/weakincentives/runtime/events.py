@@ -56,20 +56,12 @@ class _Ids:
 new_id = _Ids()
 
 
-def _now() -> datetime:
-    return utc_now()  # read at each call, so that a test may set another clock
-
-
-def _epoch_seconds() -> float:
-    return time()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Base of the telemetry events. A session keeps them in LOG slices, which survive a rollback."""
 
     event_id: str = field(default_factory=new_id)
-    created_at: datetime = field(default_factory=_now)
+    created_at: datetime = field(default_factory=lambda: utc_now())  # noqa: PLW0108 - a test may set another clock
     session_id: str | None = None
 
 
@@ -152,7 +144,7 @@ class ToolsInjected(Event):
 
     tool_names: tuple[str, ...]
     section_key: str
-    timestamp: float = field(default_factory=_epoch_seconds)
+    timestamp: float = field(default_factory=lambda: time())  # noqa: PLW0108 - likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +244,7 @@ def _report(handler: Callable[..., object], event: object) -> None:
     _log.exception("Event handler failed", extra={"event_type": type(event).__name__, "handler": name})
 
 
-def _ignore(result: object, /) -> None:
-    """Takes the result of what nobody listens to."""
+def _ignore(result: object, /) -> None: ...
 
 
 _UNHEARD = nullcontext(_ignore)
