@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from time import time
 from types import MappingProxyType
 
-from .protocol import FileStat, FilesystemLimitError, FilesystemLimits, Kind, fault, normal_path
+from .protocol import FileStat, FilesystemLimits, Kind, fault, normal_path
 from .versions import Version, VersionedFilesystem
 
 __all__ = ["Directory", "File", "InMemoryFilesystem"]
@@ -24,9 +24,6 @@ class File:
 
     def stat(self, path: str) -> FileStat:
         return FileStat(path, self.kind, len(self._data), self._modified)
-
-    def held(self) -> int:
-        return 1
 
 
 class Directory:
@@ -53,10 +50,6 @@ class Directory:
     def stat(self, path: str) -> FileStat:
         return FileStat(path, "directory", 0, self._modified)
 
-    def held(self) -> int:
-        """How many entries of memory it takes with all that is in it."""
-        return 1 + sum(node.held() for node in self.children.values() if node is not None)
-
 
 type Node = File | Directory
 
@@ -73,7 +66,6 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
     ) -> None:
         super().__init__(read_only=False, limits=limits)
         self._root = Directory()
-        self._held = 0
         for path, content in files.items():
             self.write_bytes(path, content.encode() if isinstance(content, str) else content)
         self.read_only = read_only
@@ -136,11 +128,8 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
             parent = self._find(above or ".", keep=True)
         except NotADirectoryError:
             parent = None
-        if not isinstance(parent, Directory):  # can be so only where something is to be removed that is not there
-            return
-        old = parent.get(name)
-        self._held += (entry.held() if entry else 0) - (old.held() if old else 0)
-        parent.put(name, entry)
+        if isinstance(parent, Directory):  # else something is to be removed that is not there
+            parent.put(name, entry)
 
     def _move(self, path: str, to: str) -> None:
         node = self._find(path)
@@ -150,13 +139,3 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
     def _is_back(self, path: str, to: str) -> bool:
         node = self._find(to)
         return node is not None and node is not self._find(path)
-
-    def _change(self, path: str, entry: Node | None) -> None:
-        if entry is not None and self._held >= self.limits.entries and self._kind(path) is None:
-            raise FilesystemLimitError(
-                f"no room for {path!r} beside {self._held} entries; delete some, or raise FilesystemLimits.entries"
-            )
-        super()._change(path, entry)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._held} entries>"

@@ -78,9 +78,6 @@ class _LowerFile(File):
         found: FileStat = self._fork.look("stat", self._path)
         return replace(found, path=path)
 
-    def held(self) -> int:
-        return 0
-
 
 class _LowerDirectory(Directory):
     """A directory of the base, and what has been changed in it here; `None` marks a name that is gone."""
@@ -111,9 +108,6 @@ class _LowerDirectory(Directory):
     def stat(self, path: str) -> FileStat:
         found: FileStat = self._fork.look("stat", self._path)
         return replace(found, path=path)
-
-    def held(self) -> int:
-        return super().held() - 1
 
 
 def _look(base: Filesystem, method: str, path: str) -> tuple[Any, object]:  # Any: what that method gives

@@ -43,7 +43,7 @@ class FilesystemLimitError(WeakIncentivesError, OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemLimits:
-    """Upper bounds: bytes of a file, parts of a path, entries that a listing or walk visits or a memory holds."""
+    """Upper bounds: bytes of a file, parts of a path, entries that a listing or a walk visits."""
 
     file_bytes: int = 10_000_000
     depth: int = 32
