@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -16,6 +16,7 @@ from weakincentives.prompt.errors import PromptValidationError
 from weakincentives.resources import Binding, ResourceContext, ResourceError, ResourceRegistry, Scope
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
@@ -334,6 +335,17 @@ def test_a_prototype_is_made_at_each_asking_and_closed_with_its_scope() -> None:
     assert closed == ["clock"] * 4
 
 
+def test_a_prototype_made_in_a_block_that_fails_is_closed_whatever_was_made_before() -> None:
+    closed: list[str] = []
+    context = of(Binding(Clock, lambda _: Clock("clock", closed), scope=Scope.PROTOTYPE))
+    with context:
+        context.get(Clock)
+        with tool_transaction(Session(), context) as transaction:
+            context.get(Clock)
+            transaction.rollback()
+        assert closed == ["clock"]
+
+
 def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> None:
     closed: list[str] = []
     seen: list[Clock] = []
@@ -494,6 +506,29 @@ class ClosingLater(Closing):
             self.closed = True
 
         return later()
+
+
+class Both(Line):
+    """It has a plain `close`, too, and is an asynchronous context manager."""
+
+    async def __aenter__(self) -> Self:
+        raise AssertionError("entered")
+
+    async def __aexit__(self, *_: object) -> None:
+        raise AssertionError("left")
+
+    def close(self) -> None:
+        raise AssertionError("closed without waiting")
+
+
+def test_aclose_is_preferred_to_entering_and_to_close() -> None:
+    closed: list[str] = []
+
+    async def both(_: object) -> Both:
+        return Both("both", closed)
+
+    enter(of(Binding(Both, both)), asynchronous=True)
+    assert closed == ["both"]
 
 
 @pytest.mark.parametrize("kind", [Closing, ClosingLater])
