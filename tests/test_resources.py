@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 
 from support.agents import Args, prompt, tool
+from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import PromptValidationError
 from weakincentives.resources import Binding, ResourceContext, ResourceError, ResourceRegistry, Scope
@@ -411,6 +412,14 @@ def test_outside_of_a_call_nothing_lives_for_one() -> None:
         pytest.raises(ResourceError, match="asked for outside of a tool call"),
     ):
         resources.get(Clock)
+
+
+def test_a_context_answers_with_forks_inside_the_block_of_a_fork_alone() -> None:
+    with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as resources:
+        files = resources.get(InMemoryFilesystem)
+        with resources.fork():
+            assert resources.get(InMemoryFilesystem) is not files
+        assert resources.get(InMemoryFilesystem) is files
 
 
 # ------------------------------------------------------------------------------------------------------ asynchronous
