@@ -270,28 +270,12 @@ def _kind(value: Any) -> Any:  # Any: typeshed does not know that every class ha
 
 @lru_cache(maxsize=4096)
 def _schema(of: Any) -> JsonSchema:
-    adapter, generator = _adapter(of), _schema_generator()
+    adapter = _adapter(of)
     try:
-        return adapter.json_schema(schema_generator=generator)
+        made = adapter.json_schema()
     except Exception as error:  # pydantic names types without a schema, such as callables
         raise SerdeError(_name(of), (Fault((), f"has no JSON schema: {_first_line(error)}"),)) from error
-
-
-@lru_cache(maxsize=1)
-def _schema_generator() -> "type[pydantic.json_schema.GenerateJsonSchema]":
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Tidy(GenerateJsonSchema):
-        """Leaves out the titles that only repeat names: they cost tokens and say nothing."""
-
-        def field_title_should_be_set(self, schema: Any) -> bool:
-            return False
-
-        def generate(self, schema: Any, mode: Any = "validation") -> JsonSchema:
-            made = super().generate(schema, mode)
-            return cast(JsonSchema, _tidied(made, made.get("$defs", {})))
-
-    return Tidy
+    return cast(JsonSchema, _tidied(made, made.get("$defs", {})))
 
 
 def _tidied(schema: object, defs: Mapping[str, JsonSchema]) -> object:
