@@ -9,6 +9,7 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from shutil import copyfileobj
 from stat import S_IMODE, S_ISDIR, S_ISREG
@@ -86,12 +87,11 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
 
     def read_bytes(self, path: str, /) -> bytes:
         name = normal_path(path, self.limits)
-        with self._file(name) as (descriptor, found):
+        with self._file(name) as (file, found):
             if _kind_of(found) == "other":
                 raise fault(PermissionError, path)
             self.check_size(path, found.st_size)
-            with open(descriptor, "rb", closefd=False) as file:
-                data = file.read(self.limits.file_bytes + 1)
+            data = file.read(self.limits.file_bytes + 1)
             self.check_size(path, len(data))  # it may have grown
             return data
 
@@ -132,16 +132,13 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             os.close(here)
 
     @contextmanager
-    def _file(self, path: str) -> Generator[tuple[int, os.stat_result]]:
+    def _file(self, path: str) -> Generator[tuple[BufferedReader, os.stat_result]]:
         """A regular file, open, and what the host says of it."""
         with self._at(path) as (above, name):
             # Once before it is opened, since opening a device may do something; then again, for what was opened.
             _regular(os.stat(name, dir_fd=above, follow_symlinks=False), path)
-            descriptor = os.open(name, _READ, dir_fd=above)
-            try:
-                yield descriptor, _regular(os.fstat(descriptor), path)
-            finally:
-                os.close(descriptor)
+            with open(name, "rb", opener=lambda _name, _flags: os.open(name, _READ, dir_fd=above)) as file:
+                yield file, _regular(os.fstat(file.fileno()), path)
 
     def _entries(self, path: str) -> Iterator[FileStat]:
         """All in a directory but what is being written, in no order."""
@@ -176,7 +173,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 found = os.stat(name, dir_fd=above, follow_symlinks=False)
                 if S_ISDIR(found.st_mode):
                     return _Entry(None, found)
-            with self._file(path) as (descriptor, found), open(descriptor, "rb", closefd=False) as file:
+            with self._file(path) as (file, found):
                 if version.spool is None:
                     finalize(version, (spool := SpooledTemporaryFile[bytes](max_size=_CHUNK)).close)
                     version.spool = spool
