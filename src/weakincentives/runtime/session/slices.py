@@ -70,8 +70,8 @@ def linked(value: Any, below: Link) -> Link:
 def chain(values: Iterable[Any]) -> Link:
     """The chain of `values`, the last on top."""
     top = EMPTY
-    for length, value in enumerate(values, 1):
-        top = (value, top, length)
+    for value in values:
+        top = linked(value, top)
     return top
 
 
