@@ -564,36 +564,22 @@ def test_a_coroutine_is_no_resource() -> None:
         resources.get(Line)
 
 
-@pytest.mark.parametrize("failing", [False, True])
-def test_who_enters_while_async_resources_are_made_waits_for_them(failing: bool) -> None:  # noqa: FBT001 - a case
+def test_who_enters_while_async_resources_are_made_is_told_how_to_ask_for_them() -> None:
     closed: list[str] = []
-    made: list[Line] = []
-
-    async def line(_: object) -> Line:
-        await asyncio.sleep(0)
-        if failing and not made:
-            made.append(Line("failed", closed))
-            raise OSError("first attempt")
-        made.append(Line("line", closed))
-        return made[-1]
-
-    context = of(Binding(Line, line))
+    context = lines(closed)
 
     async def use() -> Line:
         async with context:
-            await asyncio.sleep(0)
             return context.get(Line)
 
     async def both() -> tuple[Any, Any]:
         return await asyncio.gather(use(), use(), return_exceptions=True)
 
-    for _ in range(2):  # in two event loops
-        first, second = asyncio.run(both())
-        assert isinstance(second, Line)
-        assert failing or first is second
-        failing = False
-        assert not context.is_open
-    assert closed == ["line", "line"]
+    first, second = asyncio.run(both())
+    assert isinstance(first, Line)
+    assert isinstance(second, ResourceError)
+    assert "in one task at a time" in str(second)
+    assert (closed, context.is_open) == (["pool", "line"], False)
 
 
 def test_a_cancelled_entry_closes_what_it_had_made() -> None:

@@ -13,14 +13,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 from weakref import WeakSet
 
 from .errors import WeakIncentivesError
 from .ports import Forkable, Resources, Snapshotable
-
-if TYPE_CHECKING:
-    import asyncio
 
 __all__ = [
     "Bindable",
@@ -241,7 +238,6 @@ class ResourceContext:
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
         self._entered = 0
         self._living = _Living()
-        self._entering: asyncio.Lock | None = None
         self.entangled: set[_Kind] = set()  # kinds whose making asked for what can be put back
         self.rebind(registry or ResourceRegistry())
 
@@ -286,7 +282,7 @@ class ResourceContext:
         if binding.asynchronous:
             raise ResourceError(
                 f"{_name(binding.protocol)} has an async provider, which runs when `async with prompt.resources:` is "
-                f"entered; use that, and bind it before what asks for it"
+                f"entered; use that, in one task at a time, and bind it before what asks for it"
             )
         return _at_once(_make(binding, resolver, living or self._living))
 
@@ -298,31 +294,24 @@ class ResourceContext:
         return iter(self._living.parts)
 
     def __enter__(self) -> Self:
-        with self._living.lock:
-            _at_once(self._enter(waiting=False))
+        _at_once(self._enter(waiting=False))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _at_once(_close(self._leave(), error))
 
     async def __aenter__(self) -> Self:
-        if not any(one.asynchronous for one in self.registry.bindings):
-            return self.__enter__()
-        if self._entering is None or not self._entering.locked():
-            from asyncio import Lock
-
-            self._entering = Lock()
-        async with self._entering:  # who comes while these are being made waits for them
-            await self._enter(waiting=True)
+        await self._enter(waiting=True)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await _close(self._leave(), error, waiting=True)
 
     async def _enter(self, *, waiting: bool) -> None:
-        self._entered += 1
-        if self._entered > 1:
-            return
+        with self._living.lock:
+            self._entered += 1
+            if self._entered > 1:
+                return
         try:
             for binding in self.registry.bindings:
                 if binding.asynchronous and waiting:
