@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from ..limits import Deadline
 
+if TYPE_CHECKING:
+    from ..limits import Deadline
+
 __all__ = ["Prompt", "RenderedPrompt"]
 
 
