@@ -84,7 +84,9 @@ def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
     )
     without = summarized(title="None", key="none")
     tree = prompt(with_own, with_deep, without, disclosure=Disclosure.SPLIT)
-    assert {node.key: disclosure_tool(Disclosure.SPLIT, node) for node in tree.registry.sections if not node.depth} == {
+    assert {
+        node.key: disclosure_tool(Disclosure.SPLIT, node) for node in tree.registry.sections if len(node.path) == 1
+    } == {
         "own": "open_sections",
         "deep": "open_sections",
         "none": "read_section",

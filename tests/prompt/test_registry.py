@@ -52,11 +52,10 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
     nodes = registry.sections
     assert [node.path for node in nodes] == list(paths(roots))
     for index, node in enumerate(nodes):
-        assert (node.index, node.depth, node.key) == (index, len(node.path) - 1, ".".join(node.path))
+        assert (node.index, node.key) == (index, ".".join(node.path))
         assert node.section.key == node.path[-1]
         beneath = [one.path for one in nodes if one.path[: len(node.path)] == node.path]
         assert [one.path for one in nodes[index : node.end]] == beneath
-        assert [one.path[:-1] == node.path for one in nodes[index + 1 : node.end]].count(True) == len(node.child_keys)
         assert node.tools_in_subtree is any(one.tools for one in nodes[index : node.end])
         assert registry.get_section(node.path) is node
         assert registry.find(node.key) is node

@@ -159,7 +159,7 @@ def _tools_named(
 def _summaries(scene: Scene, texts: Mapping[SectionPath, SectionTexts]) -> Iterator[Finding]:
     for node in scene.registry.sections:
         text = texts.get(node.path)
-        if text is None or text.summary is None or (node.visibility is _FULL and node.selector is None):
+        if text is None or text.summary is None or node.visibility is _FULL:
             continue
         if node.section.summary is None and type(node.section).render_summary is Section.render_summary:
             message, remedy = "it can be summarized but has no summary", "say in summary= when the section is needed"
@@ -199,4 +199,4 @@ def _rank(node: SectionNode) -> int:
 
 
 def _selectors(node: SectionNode) -> list[BoundSelector]:
-    return [one for one in (node.enabled, node.selector) if isinstance(one, BoundSelector)]
+    return [one for one in (node.enabled, node.visibility) if isinstance(one, BoundSelector)]

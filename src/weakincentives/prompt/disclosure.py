@@ -33,9 +33,9 @@ def disclosure_tool(disclosure: Disclosure, node: SectionNode) -> str:
 def summary_suffix(disclosure: Disclosure, node: SectionNode) -> str:
     """The rule and the line that end a summarized section; the children named are the direct ones."""
     tool = disclosure_tool(disclosure, node)
-    if not node.child_keys:
+    children = ", ".join([child.key for child in node.section.children])
+    if not children:
         return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'
-    children = ", ".join(node.child_keys)
     return (
         f'---\n[This section is summarized. Call `{tool}` with key "{node.key}" to view full content '
         f"including subsections: {children}.]"

@@ -5,7 +5,6 @@ from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
-from ..limits import Spent
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
@@ -90,6 +89,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         reason: str,
         section_keys: tuple[str, ...],
     ) -> None:
+        from ..limits import Spent  # here, since importing this module should cost little
+
         super().__init__(message)
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason

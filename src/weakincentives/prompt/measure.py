@@ -64,7 +64,7 @@ def _texts(scene: Scene, visit: Visit, shown: Mapping[SectionPath, SectionVisibi
         inside = opened.write(opened.visits(node.index, node.end))
     except PromptRenderError:  # as in `measure`
         inside = scene.write([(node, params, visibility)])
-    short = node.selector or node.section.summary is not None or scene.visibility_of(node) is _SUMMARY
+    short = node.visibility is not _FULL or node.section.summary is not None or scene.visibility_of(node) is _SUMMARY
     return SectionTexts(
         path=node.path,
         visibility=shown.get(node.path),

@@ -3,20 +3,22 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from ..limits import Deadline
 from ..ports import StateView
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
 from .errors import PromptValidationError
-from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
 from .structured_output import StructuredOutputConfig
 from .template import OutputT, PromptTemplate
+
+if TYPE_CHECKING:
+    from ..limits import Deadline
+    from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 
 __all__ = ["Prompt", "RenderedPrompt"]
 
@@ -38,7 +40,7 @@ class Prompt(Specialised, Generic[OutputT]):
         template: PromptTemplate[OutputT],
         /,
         *,
-        overrides_store: PromptOverridesStore | None = None,
+        overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
     ) -> None: ...
     @overload
@@ -53,7 +55,7 @@ class Prompt(Specialised, Generic[OutputT]):
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
         resources: ResourceRegistry | None = None,
-        overrides_store: PromptOverridesStore | None = None,
+        overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
     ) -> None: ...
     # Any: the overloads say what may be given; the template checks it.
@@ -61,7 +63,7 @@ class Prompt(Specialised, Generic[OutputT]):
         self,
         template: PromptTemplate[OutputT] | None = None,
         *,
-        overrides_store: PromptOverridesStore | None = None,
+        overrides_store: "PromptOverridesStore | None" = None,
         overrides_tag: str = "latest",
         **definition: Any,
     ) -> None:
@@ -108,12 +110,12 @@ class Prompt(Specialised, Generic[OutputT]):
         return MappingProxyType(self._params)
 
     @property
-    def descriptor(self) -> PromptDescriptor:
+    def descriptor(self) -> "PromptDescriptor":
         """The template's descriptor."""
         return self.template.descriptor
 
     @property
-    def overrides(self) -> PromptOverride | None:
+    def overrides(self) -> "PromptOverride | None":
         """What the store holds for it at present; `None` without a store."""
         return None if self._store is None else self._store.resolve(self.descriptor, self._tag)
 
@@ -135,7 +137,7 @@ class Prompt(Specialised, Generic[OutputT]):
         *params: object,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
     ) -> RenderedPrompt[OutputT]:
         """The text and tools for the bound params; `params` replace bound ones for this call only.
 

@@ -4,21 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..limits import Deadline
 from ..ports import StateView
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
-from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
-from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
 from .structured_output import Container, StructuredOutputConfig
 from .tool import AnyTool
-from .tool_journal import ToolJournal
 from .walk import NOTHING, Scene, Visit, session_overrides
 
 if TYPE_CHECKING:
+    from ..limits import Deadline
+    from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
     from .prompt import Prompt
+    from .tool_journal import ToolJournal
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
@@ -45,10 +44,10 @@ class RenderedPrompt[Out](Specialised):
     tools: tuple[AnyTool, ...]
     structured_output: StructuredOutputConfig[Out] | None
     tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    deadline: Deadline | None = None
+    deadline: "Deadline | None" = None
     prompt: "Prompt[Out] | None" = None
-    journal: ToolJournal | None = None
-    overrides: PromptOverride | None = None
+    journal: "ToolJournal | None" = None
+    overrides: "PromptOverride | None" = None
     scene: Scene = field(repr=False)
     visits: tuple[Visit, ...] = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
@@ -64,7 +63,7 @@ class RenderedPrompt[Out](Specialised):
         return None if self.structured_output is None else self.structured_output.container
 
     @property
-    def descriptor(self) -> PromptDescriptor | None:
+    def descriptor(self) -> "PromptDescriptor | None":
         """The texts and hashes of the prompt as its code has it; `None` when rendered by a bare `PromptRenderer`."""
         return None if self.prompt is None else self.prompt.descriptor
 
@@ -102,14 +101,21 @@ class RenderedPrompt[Out](Specialised):
         return tuple(spans)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PromptRenderer[Out](Specialised):
-    """Renders one tree; built once per template."""
+    """Renders one tree."""
 
-    registry: RegistrySnapshot
-    structured_output: StructuredOutputConfig[Out] | None = None
-    disclosure: Disclosure = Disclosure.READ
-    closable: bool = False
+    def __init__(
+        self,
+        registry: RegistrySnapshot,
+        structured_output: StructuredOutputConfig[Out] | None = None,
+        disclosure: Disclosure = Disclosure.READ,
+        *,
+        closable: bool = False,
+    ) -> None:
+        self.registry = registry
+        self.structured_output = structured_output
+        self.disclosure = disclosure
+        self.closable = closable
 
     def render(
         self,
@@ -117,11 +123,11 @@ class PromptRenderer[Out](Specialised):
         # Any: params of every type, each looked up by its own.
         param_lookup: Mapping[type[Any], object],
         overrides: Mapping[SectionPath, str] | None = None,
-        tool_overrides: Mapping[str, ToolOverride] | None = None,
-        stored: PromptOverride | None = None,
+        tool_overrides: "Mapping[str, ToolOverride] | None" = None,
+        stored: "PromptOverride | None" = None,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
         prompt: "Prompt[Out] | None" = None,
     ) -> RenderedPrompt[Out]:
         """The prompt for these params. `overrides` are section bodies by path, `tool_overrides` texts by tool name.
@@ -150,6 +156,8 @@ class PromptRenderer[Out](Specialised):
         visits = scene.visits()
         parts, tools, summarized = scene.write(visits)
         if summarized or self.closable:
+            from .progressive_disclosure import disclosure_tools
+
             tools += disclosure_tools(scene, summarized, closable=self.closable)
         return RenderedPrompt(
             text="\n\n".join(parts),

@@ -96,6 +96,9 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Every template text of this section; their placeholders are checked when a tree is built."""
         return () if self._summary is None else (self._summary,)
 
+    def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
+        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
+
     def whole_template(self, heading: str) -> CompiledTemplate | None:
         """Heading and body as one text, when the body is a template and nothing else; the renderer then fills that."""
         return None
@@ -225,6 +228,9 @@ class MarkdownSection(Section[ParamsT]):
 
     def templates(self) -> tuple[CompiledTemplate, ...]:
         return (self._body, *super().templates())
+
+    def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
+        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
 
     def whole_template(self, heading: str) -> CompiledTemplate | None:
         return self._body.under(heading, self.params_type) if self._is_plain else None

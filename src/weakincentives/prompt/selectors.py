@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ports import StateView
 from ..visibility import SectionPath
@@ -14,8 +13,7 @@ __all__ = ["BoundSelector", "normalise"]
 _FORMS = "(), (*, session), (params) or (params, *, session)"
 
 
-@dataclass(frozen=True, slots=True)
-class BoundSelector:
+class BoundSelector(NamedTuple):
     """A selector as one callable of params and session, either of which may be `None`.
 
     What it takes is what its answer can depend on.

@@ -16,37 +16,38 @@ __all__ = ["Container", "StructuredOutputConfig", "json_text", "parse_output", "
 
 type Container = Literal["object", "array"]
 
-_FENCE = re.compile(
-    r"^[ \t]*(?P<fence>`{3,})[ \t]*(?P<language>[^`\s]*)[^`\n]*\n(?P<text>.*?)^[ \t]*(?P=fence)`*[ \t\r]*$",
-    re.DOTALL | re.MULTILINE,
-)
+# Compiled on first use: a search keeps its pattern.
+_FENCE = r"(?ms)^[ \t]*(?P<fence>`{3,})[ \t]*(?P<language>[^`\s]*)[^`\n]*\n(?P<text>.*?)^[ \t]*(?P=fence)`*[ \t\r]*$"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class StructuredOutputConfig[Out](Specialised):
     """The declared output: `T`, a dataclass, asks for one JSON object; `list[T]` for an array of objects.
 
-    `item_type` is the dataclass in both cases. Keys that it does not have are refused unless `allow_extra_keys`.
-    Raises `PromptValidationError` for any other type.
+    Keys that the dataclass does not have are refused unless `allow_extra_keys`. Raises `PromptValidationError` for any
+    other type.
     """
 
     output_type: type[Out]
-    # Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
-    item_type: type[Any] = field(init=False)
-    container: Container = field(init=False)
-    allow_extra_keys: bool
+    allow_extra_keys: bool = field(default=False, kw_only=True)
 
-    def __init__(self, output_type: type[Out], *, allow_extra_keys: bool = False) -> None:
-        is_list = get_origin(output_type) is list
-        item: Any = get_args(output_type)[0] if is_list else output_type
-        if not (isinstance(item, type) and is_dataclass(item)):
+    def __post_init__(self) -> None:
+        if not (isinstance(self.item_type, type) and is_dataclass(self.item_type)):
             raise PromptValidationError(
-                f"output type {output_type!r} is neither a dataclass nor a list of one; declare a dataclass"
+                f"output type {self.output_type!r} is neither a dataclass nor a list of one; declare a dataclass"
             )
-        object.__setattr__(self, "output_type", output_type)
-        object.__setattr__(self, "item_type", item)
-        object.__setattr__(self, "container", "array" if is_list else "object")
-        object.__setattr__(self, "allow_extra_keys", allow_extra_keys)
+
+    @property
+    def container(self) -> Container:
+        """`"array"` for `list[T]`, else `"object"`."""
+        return "array" if get_origin(self.output_type) is list else "object"
+
+    # Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
+    @property
+    def item_type(self) -> type[Any]:
+        """`T` for `T` and for `list[T]`."""
+        item: type[Any] = get_args(self.output_type)[0] if self.container == "array" else self.output_type
+        return item
 
 
 def parse_structured_output[Out](output_text: str, rendered: "RenderedPrompt[Out]") -> Out:
@@ -78,7 +79,7 @@ def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> 
 
 def json_text(output_text: str) -> str:
     """The first fenced block that says it is JSON, else the first that names no language, else the whole text."""
-    blocks = list(_FENCE.finditer(output_text))
+    blocks = list(re.finditer(_FENCE, output_text))
     for wanted in ("json", ""):
         for block in blocks:
             if block["language"].lower() == wanted:

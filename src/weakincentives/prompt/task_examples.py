@@ -1,6 +1,6 @@
 """Worked examples of a whole task: what was asked, which tools were called with what, what came out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, is_dataclass
 from typing import Self
@@ -8,7 +8,9 @@ from typing import Self
 from .. import serde
 from ..errors import SerdeError
 from ..visibility import SectionPath
+from .errors import PromptValidationError
 from .sections import AnySection, Section
+from .tool import AnyTool
 
 __all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
 
@@ -58,6 +60,19 @@ class TaskExamplesSection(Section[None]):
         changed = copy(self)
         changed._texts = texts  # noqa: SLF001 - its own class
         return changed
+
+    def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
+        for index, example in enumerate(self.examples):
+            for step in example.steps:
+                called = tool(step.tool)
+                if called is None or not isinstance(step.input, called.params_type):
+                    wanted = (
+                        f"give it {called.params_type.__name__}" if called else "no section has a tool of that name"
+                    )
+                    raise PromptValidationError(
+                        f"task example {index} calls {step.tool!r} with {type(step.input).__name__}: {wanted}",
+                        section_path=path,
+                    )
 
     def _compile(self) -> None:
         super()._compile()

@@ -5,25 +5,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast
 
-from ..limits import Deadline
 from ..ports import StateView
 from ..resources import Bindable, ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
 from .errors import PromptValidationError
-from .overrides.model import PromptDescriptor
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
 from .structured_output import StructuredOutputConfig
-from .task_examples import TaskExamplesSection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from typing_extensions import TypeVar
 
+    from ..limits import Deadline
+    from .overrides.model import PromptDescriptor
     from .prompt import Prompt
 
     OutputT = TypeVar("OutputT", default=None)
@@ -57,7 +56,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     closable: bool
     resources: ResourceRegistry
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
-    _descriptor: PromptDescriptor | None = field(init=False, repr=False, compare=False)
+    _descriptor: "PromptDescriptor | None" = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -91,7 +90,6 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         assign(self, "resources", resources or ResourceRegistry())
         assign(self, "registry", RegistrySnapshot(roots))
         assign(self, "_descriptor", None)
-        self._check_task_examples()
 
     @property
     def output_type(self) -> type[OutputT] | None:
@@ -99,13 +97,13 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         return None if self.structured_output is None else self.structured_output.output_type
 
     @property
-    def descriptor(self) -> PromptDescriptor:
+    def descriptor(self) -> "PromptDescriptor":
         """The hashes of what an author can see, and every text that an override can replace; made on first use."""
         if self._descriptor is None:
             from .overrides.descriptors import describe
 
             object.__setattr__(self, "_descriptor", describe(self.ns, self.key, self.registry))
-        return cast(PromptDescriptor, self._descriptor)  # set two lines above, which no checker sees
+        return cast("PromptDescriptor", self._descriptor)  # set two lines above, which no checker sees
 
     def bind(self, *params: object, resources: Bindable | None = None) -> "Prompt[OutputT]":
         """A new prompt of this template with `params` and `resources` bound; see `Prompt.bind`."""
@@ -118,7 +116,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         *params: object,
         session: StateView | None = None,
         visibility_overrides: "Mapping[SectionPath, SectionVisibility] | None" = None,
-        deadline: Deadline | None = None,
+        deadline: "Deadline | None" = None,
     ) -> RenderedPrompt[OutputT]:
         """Renders with `params` alone; see `Prompt.render`."""
         return self.bind(*params).render(session=session, visibility_overrides=visibility_overrides, deadline=deadline)
@@ -126,25 +124,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     @property
     def renderer(self) -> PromptRenderer[OutputT]:
         """The renderer of this template's tree."""
-        return PromptRenderer(self.registry, self.structured_output, self.disclosure, self.closable)
-
-    def _check_task_examples(self) -> None:
-        for node in self.registry.sections:
-            if not isinstance(node.section, TaskExamplesSection):
-                continue
-            for index, example in enumerate(node.section.examples):
-                for step in example.steps:
-                    tool = self.registry.tool(step.tool)
-                    if tool is None or not isinstance(step.input, tool.params_type):
-                        wanted = (
-                            "no section has a tool of that name"
-                            if tool is None
-                            else f"give it {tool.params_type.__name__}"
-                        )
-                        raise PromptValidationError(
-                            f"task example {index} calls {step.tool!r} with {type(step.input).__name__}: {wanted}",
-                            section_path=node.path,
-                        )
+        return PromptRenderer(self.registry, self.structured_output, self.disclosure, closable=self.closable)
 
 
 # Any: an output type that was not declared is any type at all.

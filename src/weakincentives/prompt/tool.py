@@ -8,13 +8,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
-from ..limits import Budget, Deadline
 from ..ports import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
 from ..specialised import Specialised
 from .errors import PromptValidationError
 
 if TYPE_CHECKING:
+    from ..limits import Budget, Deadline
     from .prompt import Prompt
     from .renderer import RenderedPrompt
 
@@ -90,8 +90,8 @@ class Evaluator(Protocol):
         *,
         session: SessionProtocol,
         bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
     ) -> Response[Out]:
         """Runs the conversation that `prompt` opens; hand it the context's own session and bus."""
         ...
@@ -110,7 +110,7 @@ class ToolContext:
     adapter: Evaluator
     session: SessionProtocol
     event_bus: EventBus
-    deadline: Deadline | None = None
+    deadline: "Deadline | None" = None
     call_id: str = ""
     resources: Resources = field(default_factory=ResourceContext)
     idempotency_key: str = ""

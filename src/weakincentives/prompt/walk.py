@@ -14,6 +14,7 @@ from .errors import PromptError, PromptRenderError
 from .markdown import CompiledTemplate
 from .registry import RegistrySnapshot, SectionNode
 from .sections import substitute
+from .selectors import BoundSelector
 
 if TYPE_CHECKING:
     from .tool import AnyTool
@@ -115,7 +116,7 @@ class Scene:
         while index < stop:
             node = nodes[index]
             enabled = node.enabled
-            if enabled is not None and not self._enabled(node, built):
+            if enabled is not True and not self._enabled(node, built):
                 index = node.end
                 continue
             params = None
@@ -125,7 +126,12 @@ class Scene:
                     params = node.default if node.default is not None else _build(node, built)
             shown = overrides.get(node.path) if overrides else None
             if shown is None:
-                shown = node.visibility if node.selector is None else _selected(node, params, session)
+                own = node.visibility
+                shown = (
+                    own
+                    if own is full or not isinstance(own, BoundSelector)
+                    else _selected(own, params, session, node.path)
+                )
             found.append((node, params, shown))
             index = index + 1 if shown is full else node.end
         return found
@@ -185,8 +191,8 @@ class Scene:
 
     def _enabled(self, node: SectionNode, built: dict[type[Any], object]) -> bool:
         enabled = node.enabled
-        if enabled is None or isinstance(enabled, bool):
-            return enabled is not False
+        if isinstance(enabled, bool):
+            return enabled
         params = self._params(node, built) if enabled.needs_params else None
         return bool(enabled(params, self.session, node.path))
 
@@ -220,11 +226,12 @@ def _build(node: SectionNode, built: dict[type[Any], object]) -> object:
     return built[kind]
 
 
-def _selected(node: SectionNode, params: object, session: StateView | None) -> SectionVisibility:
-    answer = node.selector and node.selector(params, session, node.path)
+def _selected(
+    selector: BoundSelector, params: object, session: StateView | None, path: SectionPath
+) -> SectionVisibility:
+    answer = selector(params, session, path)
     if not isinstance(answer, SectionVisibility):
         raise PromptRenderError(
-            f"visibility selector answered {answer!r}; return SectionVisibility.FULL or .SUMMARY",
-            section_path=node.path,
+            f"visibility selector answered {answer!r}; return SectionVisibility.FULL or .SUMMARY", section_path=path
         )
     return answer

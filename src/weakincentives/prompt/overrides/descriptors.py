@@ -10,7 +10,7 @@ from hashlib import sha256
 from ... import serde
 from ..errors import PromptValidationError
 from ..markdown import CompiledTemplate
-from ..registry import RegistrySnapshot, tool_example_text
+from ..registry import RegistrySnapshot, example_text
 from ..tool import AnyTool, check_description
 from .model import OverridableText, PromptDescriptor, SectionDescriptor, TextId, ToolDescriptor
 
@@ -39,7 +39,8 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
             texts[TextId("tool", tool.name)] = OverridableText(tool.description, contract, path, accepts)
             for param, text in param_texts(tool).items():
                 texts[TextId("param", f"{tool.name}.{param}")] = OverridableText(text, contract, path, accepts)
-            for index, text in enumerate(map(tool_example_text, tool.examples)):
+            for index in range(len(tool.examples)):
+                text = example_text(tool, index)
                 texts[TextId("tool-example", f"{tool.name}#{index}")] = OverridableText(
                     text, _hash(text), path, accepts
                 )

@@ -9,7 +9,7 @@ from operator import is_not
 from typing import Any
 
 from ...visibility import SectionPath
-from ..registry import RegistrySnapshot, SectionNode, tool_examples
+from ..registry import RegistrySnapshot, SectionNode, example_text, tool_examples
 from ..tool import AnyTool
 from .descriptors import param_texts
 from .model import TextId, ToolOverride
@@ -51,8 +51,12 @@ class Overlay:
             changes["tools"] = tools
         examples = [TextId("tool-example", f"{tool.name}#{i}") for tool in tools for i in range(len(tool.examples))]
         if not self.texts.keys().isdisjoint(examples):
-            changes["examples"] = tool_examples(tools, node.path, self.texts)
+            changes["examples"] = tool_examples(tools, node.path, self._example)
         return replace(node, **changes) if changes else node
+
+    def _example(self, tool: AnyTool, index: int) -> str:
+        other = self.texts.get(TextId("tool-example", f"{tool.name}#{index}")) if tool.accepts_overrides else None
+        return example_text(tool, index) if other is None else other
 
     def _tool(self, tool: AnyTool) -> AnyTool:
         if not tool.accepts_overrides:
