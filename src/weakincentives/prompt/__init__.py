@@ -1,8 +1,11 @@
-"""Prompts: templates, sections, tools, rendering and disclosure."""
+"""Prompts: templates, sections, tools, rendering and disclosure.
 
-from importlib import import_module
+What few prompts use is imported when it is first asked for.
+"""
+
 from typing import TYPE_CHECKING
 
+from ..lazy import door
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
 from .disclosure import Disclosure
 from .errors import (
@@ -18,15 +21,26 @@ from .prompt import Prompt
 from .registry import RegistrySnapshot, SectionNode
 from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
-from .structured_output import StructuredOutputConfig, parse_structured_output
 from .template import PromptTemplate
 from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
 
 if TYPE_CHECKING:
     from .overrides.model import ToolOverride
     from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
+    from .structured_output import StructuredOutputConfig, parse_structured_output
     from .task_examples import TaskExample, TaskExamplesSection, TaskStep
     from .workspace import HostMount, WorkspaceSection
+else:
+    __getattr__, __dir__ = door(
+        __name__,
+        {
+            ".overrides.model": "ToolOverride",
+            ".progressive_disclosure": "OpenSectionsParams ReadSectionParams ReadSectionResult",
+            ".structured_output": "StructuredOutputConfig parse_structured_output",
+            ".task_examples": "TaskExample TaskExamplesSection TaskStep",
+            ".workspace": "HostMount WorkspaceSection",
+        },
+    )
 
 __all__ = [
     "Disclosure",
@@ -68,17 +82,3 @@ __all__ = [
     "WorkspaceSection",
     "parse_structured_output",
 ]
-
-# What few prompts use is loaded when it is asked for.
-_LATER = {
-    **dict.fromkeys(["ToolOverride"], ".overrides.model"),
-    **dict.fromkeys(["OpenSectionsParams", "ReadSectionParams", "ReadSectionResult"], ".progressive_disclosure"),
-    **dict.fromkeys(["TaskExample", "TaskExamplesSection", "TaskStep"], ".task_examples"),
-    **dict.fromkeys(["HostMount", "WorkspaceSection"], ".workspace"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name], __name__), name)

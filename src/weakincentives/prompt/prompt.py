@@ -13,12 +13,12 @@ from .disclosure import Disclosure
 from .errors import PromptValidationError
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
-from .structured_output import StructuredOutputConfig
 from .template import OutputT, PromptTemplate
 
 if TYPE_CHECKING:
     from ..limits import Deadline
     from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
+    from .structured_output import StructuredOutputConfig
 
 __all__ = ["Prompt", "RenderedPrompt"]
 
@@ -51,7 +51,7 @@ class Prompt(Specialised, Generic[OutputT]):
         key: str,
         name: str | None = None,
         sections: Iterable[AnySection] = (),
-        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        structured_output: "StructuredOutputConfig[OutputT] | None" = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
         resources: ResourceRegistry | None = None,

@@ -9,7 +9,6 @@ from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .disclosure import Disclosure
 from .registry import RegistrySnapshot
-from .structured_output import Container, StructuredOutputConfig
 from .tool import AnyTool
 from .walk import NOTHING, Scene, Visit, session_overrides
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from ..limits import Deadline
     from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
     from .prompt import Prompt
+    from .structured_output import Container, StructuredOutputConfig
     from .tool_journal import ToolJournal
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
@@ -42,7 +42,7 @@ class RenderedPrompt[Out](Specialised):
 
     text: str
     tools: tuple[AnyTool, ...]
-    structured_output: StructuredOutputConfig[Out] | None
+    structured_output: "StructuredOutputConfig[Out] | None"
     tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     deadline: "Deadline | None" = None
     prompt: "Prompt[Out] | None" = None
@@ -58,7 +58,7 @@ class RenderedPrompt[Out](Specialised):
         return None if self.structured_output is None else self.structured_output.item_type
 
     @property
-    def container(self) -> Container | None:
+    def container(self) -> "Container | None":
         """`"object"`, `"array"`, or `None` when the prompt asks for text."""
         return None if self.structured_output is None else self.structured_output.container
 
@@ -107,7 +107,7 @@ class PromptRenderer[Out](Specialised):
     def __init__(
         self,
         registry: RegistrySnapshot,
-        structured_output: StructuredOutputConfig[Out] | None = None,
+        structured_output: "StructuredOutputConfig[Out] | None" = None,
         disclosure: Disclosure = Disclosure.READ,
         *,
         closable: bool = False,

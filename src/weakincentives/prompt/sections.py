@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from ..ports import StateView
 from ..resources import ResourceRegistry
@@ -19,10 +19,19 @@ from .markdown import CompiledTemplate
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from typing_extensions import TypeVar
 
     # Any: sections without params are written without a subscript.
     ParamsT = TypeVar("ParamsT", default=Any)
+
+    class _SessionSelector[R](Protocol):
+        def __call__(self, *, session: StateView) -> R: ...
+
+    class _ParamsSessionSelector[P, R](Protocol):
+        def __call__(self, params: P, /, *, session: StateView) -> R: ...
+
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
     from typing import TypeVar
 
@@ -32,14 +41,6 @@ __all__ = ["AnySection", "MarkdownSection", "Section", "Selector"]
 
 _NO_RESOURCES = ResourceRegistry()
 KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-class _SessionSelector[R](Protocol):
-    def __call__(self, *, session: StateView) -> R: ...
-
-
-class _ParamsSessionSelector[P, R](Protocol):
-    def __call__(self, params: P, /, *, session: StateView) -> R: ...
 
 
 type Selector[P, R] = Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]

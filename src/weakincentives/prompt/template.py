@@ -14,7 +14,6 @@ from .errors import PromptValidationError
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
-from .structured_output import StructuredOutputConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from ..limits import Deadline
     from .overrides.model import PromptDescriptor
     from .prompt import Prompt
+    from .structured_output import StructuredOutputConfig
 
     OutputT = TypeVar("OutputT", default=None)
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
@@ -51,7 +51,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     key: str
     name: str
     sections: tuple[AnySection, ...]
-    structured_output: StructuredOutputConfig[OutputT] | None
+    structured_output: "StructuredOutputConfig[OutputT] | None"
     disclosure: Disclosure
     closable: bool
     resources: ResourceRegistry
@@ -65,7 +65,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         key: str,
         name: str | None = None,
         sections: Iterable[AnySection] = (),
-        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        structured_output: "StructuredOutputConfig[OutputT] | None" = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
         resources: ResourceRegistry | None = None,
@@ -129,11 +129,13 @@ class PromptTemplate(Specialised, Generic[OutputT]):
 
 # Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: type[Any] | None, config: StructuredOutputConfig[Any] | None
-) -> StructuredOutputConfig[Any] | None:
+    output_type: type[Any] | None, config: "StructuredOutputConfig[Any] | None"
+) -> "StructuredOutputConfig[Any] | None":
     if output_type is None or output_type is type(None):
         return config
     if config is None:
+        from .structured_output import StructuredOutputConfig
+
         return StructuredOutputConfig(output_type)
     if config.output_type != output_type:
         raise PromptValidationError(
