@@ -3,7 +3,7 @@
 They render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,14 +22,13 @@ __all__ = [
     "OpenSectionsParams",
     "ReadSectionParams",
     "ReadSectionResult",
-    "create_close_section_handler",
-    "create_open_sections_handler",
     "create_read_section_handler",
     "disclosure_tools",
     "summary_suffix",
 ]
 
 _MAX_REASON = 256
+_FULL = SectionVisibility.FULL
 
 
 @dataclass(slots=True, frozen=True)
@@ -107,6 +106,110 @@ def _summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...
     return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
 
 
+def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> ToolResult[ReadSectionResult]:
+    """The content is what the prompt would show were the section `FULL`; the tools are those that it would have."""
+    node = _find(scene, params.section_key)
+    if node is None:
+        return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
+    above = _summarized_above(scene, node)
+    opened_scene = scene.opening({node.path: _FULL})
+    written = opened_scene.write(opened_scene.visits(node.index, node.end))
+    if not above and scene.visibility_of(node) is _FULL:
+        return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content=written.text))
+    opened: dict[SectionPath, None] = {}
+    tools = written.tools
+    if tools:  # enough overrides to show the section and to keep its tools where they are
+        opened = dict.fromkeys((*(one.path for one in above), node.path))
+        if above:  # these open too, and so their tools come along
+            around = scene.opening(dict.fromkeys(opened, _FULL))
+            tools = around.tools(around.visits(above[0].index, above[0].end))
+        opened.update(dict.fromkeys(scene.registry.tool_paths[tool.name] for tool in tools))
+    return ToolResult(
+        message=f"Content of section '{params.section_key}':",
+        value=ReadSectionResult(written.text, tuple(tools), tuple(opened)),
+    )
+
+
+def _open_sections(scene: Scene, params: OpenSectionsParams, _: ToolContext) -> ToolResult[object]:
+    """Raises `VisibilityExpansionRequired`, or refuses the call."""
+    wanted: dict[SectionPath, SectionNode] = {}
+    for key in params.section_keys:
+        node = _find(scene, key)
+        if node is None:
+            raise ToolValidationError(f"Unknown section key: '{key}'")
+        wanted[node.path] = node
+    for node in wanted.values():
+        above = _summarized_above(scene, node)
+        missing = [one.key for one in above if one.path not in wanted]
+        if missing:
+            raise ToolValidationError(f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first.")
+        if not above and scene.visibility_of(node) is _FULL:
+            raise ToolValidationError(f"Section '{node.key}' is already expanded.")
+    if not wanted:
+        raise ToolValidationError("section_keys is empty: name at least one summarized section.")
+    raise VisibilityExpansionRequired(
+        requested_overrides=dict.fromkeys(wanted, _FULL),
+        reason=params.reason[:_MAX_REASON],
+        section_keys=params.section_keys,
+    )
+
+
+def _close_section(scene: Scene, params: CloseSectionParams, context: ToolContext) -> ToolResult[CloseSectionResult]:
+    """Takes back what the model opened in this session."""
+    node = _find(scene, params.section_key)
+    if node is None:
+        raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
+    if session_overrides(context.session).get(node.path) is not _FULL or _summarized_above(scene, node):
+        raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
+    names = tuple([tool.name for tool in scene.tools(scene.visits(node.index, node.end))])
+    context.session.dispatch(SetVisibilityOverride(path=node.path, visibility=SectionVisibility.SUMMARY))
+    return ToolResult(
+        message=f"Closed section '{params.section_key}'.",
+        value=CloseSectionResult(params.section_key, names, disclosure_tool(scene.disclosure, node)),
+        exclude_value_from_context=True,
+    )
+
+
+# In the order in which a prompt has them. Any: handlers of three tools.
+_TOOLS: Mapping[str, tuple[str, Callable[[Scene, Any, ToolContext], ToolResult[Any]], type, type]] = {
+    OPEN_SECTIONS: (
+        "Open summarized sections so that their full content and tools become available.",
+        _open_sections,
+        OpenSectionsParams,
+        object,
+    ),
+    READ_SECTION: (
+        "Read the full content of a summarized section.",
+        _read_section,
+        ReadSectionParams,
+        ReadSectionResult,
+    ),
+    CLOSE_SECTION: (
+        "Close a section that you opened, when its content and tools are no longer needed.",
+        _close_section,
+        CloseSectionParams,
+        CloseSectionResult,
+    ),
+}
+
+
+def _tool(name: str, rendered: Scene) -> AnyTool:
+    description, answer, params_type, result_type = _TOOLS[name]
+
+    # Any: see `_TOOLS`.
+    def handler(params: Any, *, context: ToolContext) -> ToolResult[Any]:
+        return answer(rendered.now(), params, context)
+
+    return Tool(
+        name=name,
+        description=description,
+        handler=handler,
+        params_type=params_type,
+        result_type=result_type,
+        accepts_overrides=False,
+    )
+
+
 def create_read_section_handler(
     *,
     registry: RegistrySnapshot,
@@ -116,11 +219,7 @@ def create_read_section_handler(
     session: StateView | None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
-    """The `read_section` tool for one rendered prompt.
-
-    `current_visibility` are the overrides in force at the render. The answer's content is what the prompt would show
-    were the section `FULL`; its tools are those of all sections that are then `FULL`.
-    """
+    """The `read_section` tool of a prompt rendered with these; `current_visibility` were the overrides in force."""
     rendered = Scene(
         registry=registry,
         params=param_lookup,
@@ -128,109 +227,11 @@ def create_read_section_handler(
         session=session,
         disclosure=disclosure,
     )
-
-    def read_section(params: ReadSectionParams, *, context: ToolContext) -> ToolResult[ReadSectionResult]:  # noqa: ARG001 - every handler takes it
-        scene = rendered.now()
-        node = _find(scene, params.section_key)
-        if node is None:
-            return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
-        above = _summarized_above(scene, node)
-        shown = not above and scene.visibility_of(node) is SectionVisibility.FULL
-        opened_scene = scene.opening({node.path: SectionVisibility.FULL})
-        written = opened_scene.write(opened_scene.visits(node.index, node.end))
-        if shown:
-            return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content=written.text))
-        opened: dict[SectionPath, None] = {}
-        tools = written.tools
-        if tools:  # enough overrides to show the section and to keep its tools where they are
-            opened = dict.fromkeys((*(one.path for one in above), node.path))
-            if above:  # these open too, and so their tools come along
-                around = scene.opening(dict.fromkeys(opened, SectionVisibility.FULL))
-                tools = around.tools(around.visits(above[0].index, above[0].end))
-            opened.update(dict.fromkeys(registry.tool_paths[tool.name] for tool in tools))
-        return ToolResult(
-            message=f"Content of section '{params.section_key}':",
-            value=ReadSectionResult(written.text, tuple(tools), tuple(opened)),
-        )
-
-    return Tool(
-        name=READ_SECTION,
-        description="Read the full content of a summarized section.",
-        handler=read_section,
-        params_type=ReadSectionParams,
-        result_type=ReadSectionResult,
-        accepts_overrides=False,
-    )
-
-
-def create_open_sections_handler(rendered: Scene) -> Tool[OpenSectionsParams, object]:
-    """The `open_sections` tool for one rendered prompt: it raises `VisibilityExpansionRequired` or refuses the call."""
-
-    def open_sections(params: OpenSectionsParams, *, context: ToolContext) -> ToolResult[object]:  # noqa: ARG001 - every handler takes it
-        scene = rendered.now()
-        wanted: dict[SectionPath, SectionNode] = {}
-        for key in params.section_keys:
-            node = _find(scene, key)
-            if node is None:
-                raise ToolValidationError(f"Unknown section key: '{key}'")
-            wanted[node.path] = node
-        for node in wanted.values():
-            above = _summarized_above(scene, node)
-            missing = [one.key for one in above if one.path not in wanted]
-            if missing:
-                raise ToolValidationError(f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first.")
-            if not above and scene.visibility_of(node) is SectionVisibility.FULL:
-                raise ToolValidationError(f"Section '{node.key}' is already expanded.")
-        if not wanted:
-            raise ToolValidationError("section_keys is empty: name at least one summarized section.")
-        raise VisibilityExpansionRequired(
-            requested_overrides=dict.fromkeys(wanted, SectionVisibility.FULL),
-            reason=params.reason[:_MAX_REASON],
-            section_keys=params.section_keys,
-        )
-
-    return Tool(
-        name=OPEN_SECTIONS,
-        description="Open summarized sections so that their full content and tools become available.",
-        handler=open_sections,
-        params_type=OpenSectionsParams,
-        result_type=object,
-        accepts_overrides=False,
-    )
-
-
-def create_close_section_handler(rendered: Scene) -> Tool[CloseSectionParams, CloseSectionResult]:
-    """The `close_section` tool for one rendered prompt: it takes back what the model opened in this session."""
-
-    def close_section(params: CloseSectionParams, *, context: ToolContext) -> ToolResult[CloseSectionResult]:
-        scene = rendered.now()
-        node = _find(scene, params.section_key)
-        if node is None:
-            raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
-        opened = session_overrides(context.session).get(node.path) is SectionVisibility.FULL
-        if not opened or _summarized_above(scene, node):
-            raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
-        tools = scene.tools(scene.visits(node.index, node.end))
-        context.session.dispatch(SetVisibilityOverride(path=node.path, visibility=SectionVisibility.SUMMARY))
-        names = tuple(tool.name for tool in tools)
-        return ToolResult(
-            message=f"Closed section '{params.section_key}'.",
-            value=CloseSectionResult(params.section_key, names, disclosure_tool(scene.disclosure, node)),
-            exclude_value_from_context=True,
-        )
-
-    return Tool(
-        name=CLOSE_SECTION,
-        description="Close a section that you opened, when its content and tools are no longer needed.",
-        handler=close_section,
-        params_type=CloseSectionParams,
-        result_type=CloseSectionResult,
-        accepts_overrides=False,
-    )
+    return _tool(READ_SECTION, rendered)
 
 
 def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closable: bool = False) -> tuple[AnyTool, ...]:
-    """The disclosure tools that the `summarized` sections need, `open_sections` first, `close_section` last.
+    """The disclosure tools that the `summarized` sections need.
 
     `close_section` comes in where the template allows it and something is or can be opened; what is closed can be
     opened again.
@@ -238,22 +239,9 @@ def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closabl
     opened = [
         node
         for path, visibility in session_overrides(scene.session).items()
-        if closable and visibility is SectionVisibility.FULL and (node := scene.registry.get_section(path))
+        if closable and visibility is _FULL and (node := scene.registry.get_section(path))
     ]
     needed = {disclosure_tool(scene.disclosure, node) for node in (*summarized, *opened)}
-    tools: list[AnyTool] = []
-    if OPEN_SECTIONS in needed:
-        tools.append(create_open_sections_handler(scene))
-    if READ_SECTION in needed:
-        tools.append(
-            create_read_section_handler(
-                registry=scene.registry,
-                current_visibility=VisibilityOverrides(scene.visibility),
-                param_lookup=scene.params,
-                session=scene.session,
-                disclosure=scene.disclosure,
-            )
-        )
-    if closable and (summarized or opened):
-        tools.append(create_close_section_handler(scene))
-    return tuple(tools)
+    if closable and needed:
+        needed.add(CLOSE_SECTION)
+    return tuple([_tool(name, scene) for name in _TOOLS if name in needed])
