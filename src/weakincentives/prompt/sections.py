@@ -6,9 +6,9 @@ What a section says is checked where it can be seen first: by itself here, again
 import copy
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from ..ports import StateView
 from ..resources import ResourceRegistry
@@ -19,12 +19,25 @@ from .markdown import CompiledTemplate
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypedDict
 
     from typing_extensions import TypeVar
 
     # Any: sections without params are written without a subscript.
     ParamsT = TypeVar("ParamsT", default=Any)
+
+    class SectionArguments[P](TypedDict, total=False):
+        """What every section can be given beside its title and what it shows; see `Section.__init__`."""
+
+        key: str | None
+        summary: str | None
+        children: Iterable["AnySection"]
+        tools: Iterable[AnyTool]
+        enabled: "Selector[P, bool] | bool | None"
+        visibility: "Selector[P, SectionVisibility] | SectionVisibility"
+        default_params: P | None
+        accepts_overrides: bool
+        params_type: type[P] | None
 
     class _SessionSelector[R](Protocol):
         def __call__(self, *, session: StateView) -> R: ...
@@ -198,34 +211,9 @@ class MarkdownSection(Section[ParamsT]):
     Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are.
     """
 
-    def __init__(
-        self,
-        *,
-        title: str,
-        template: str,
-        key: str | None = None,
-        summary: str | None = None,
-        children: Sequence[AnySection] = (),
-        tools: Sequence[AnyTool] = (),
-        enabled: Selector[ParamsT, bool] | bool | None = None,
-        visibility: Selector[ParamsT, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
-        default_params: ParamsT | None = None,
-        accepts_overrides: bool = True,
-        params_type: type[ParamsT] | None = None,
-    ) -> None:
+    def __init__(self, *, title: str, template: str, **others: "Unpack[SectionArguments[ParamsT]]") -> None:
         self.template = template
-        super().__init__(
-            title=title,
-            key=key,
-            summary=summary,
-            children=children,
-            tools=tools,
-            enabled=enabled,
-            visibility=visibility,
-            default_params=default_params,
-            accepts_overrides=accepts_overrides,
-            params_type=params_type,
-        )
+        super().__init__(title=title, **others)
 
     def templates(self) -> tuple[CompiledTemplate, ...]:
         return (self._body, *super().templates())

@@ -6,20 +6,20 @@ The disk is reached through `weakincentives.filesystem` alone, and not before th
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from ..errors import WeakIncentivesError
 from ..ports import Resources
 from ..resources import Binding, ResourceRegistry
-from ..visibility import SectionVisibility
 from .errors import PromptValidationError
-from .sections import AnySection, MarkdownSection, Selector
+from .sections import MarkdownSection
 from .tool import AnyTool
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
     from ..filesystem import Filesystem
+    from .sections import SectionArguments
 
 __all__ = ["HostMount", "WorkspaceSection", "WorkspaceText"]
 
@@ -115,26 +115,10 @@ class WorkspaceSection(MarkdownSection[WorkspaceText]):
         filesystem: "Filesystem | Callable[[], Filesystem] | None" = None,
         read_only: bool = False,
         template: str = _TEMPLATE,
-        key: str | None = None,
-        summary: str | None = None,
-        children: Sequence[AnySection] = (),
-        tools: Sequence[AnyTool] = (),
-        enabled: Selector[WorkspaceText, bool] | bool | None = None,
-        visibility: Selector[WorkspaceText, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
-        accepts_overrides: bool = True,
+        **others: "Unpack[SectionArguments[WorkspaceText]]",
     ) -> None:
         self.mounts, self.filesystem, self.read_only = tuple(mounts), filesystem, read_only
-        super().__init__(
-            title=title,
-            template=template,
-            key=key,
-            summary=summary,
-            children=children,
-            tools=tools,
-            enabled=enabled,
-            visibility=visibility,
-            accepts_overrides=accepts_overrides,
-        )
+        super().__init__(title=title, template=template, **others)
 
     def tools(self) -> tuple[AnyTool, ...]:
         """The file tools, those that write unless it is read-only, and the tools that were given."""
