@@ -125,11 +125,9 @@ def test_an_error_of_a_values_own_str_comes_through() -> None:
 
 @given(SOURCES)
 @settings(max_examples=50)
-def test_a_compiled_template_is_a_value(source: str) -> None:
+def test_a_compiled_template_can_be_pickled(source: str) -> None:
     compiled: Any = CompiledTemplate(source)
     copy = pickle.loads(pickle.dumps(compiled))
-    assert copy == compiled
-    assert hash(copy) == hash(compiled)
+    assert copy.source == compiled.source
     params = params_of(dict.fromkeys(NAMES, "x"))
     assert outcome(lambda: copy.substitute(params)) == outcome(lambda: compiled.substitute(params))
-    assert compiled != CompiledTemplate(source + "x")

@@ -12,15 +12,7 @@ from typing import Annotated, cast
 
 from typer import Argument, Exit, Option, Typer
 
-from ..prompt.overrides import (
-    OverridesTag,
-    SectionOverride,
-    TaskExampleOverride,
-    TextId,
-    ToolExampleOverride,
-    ToolOverride,
-)
-from ..prompt.overrides.model import Override, PromptDescriptor, TextKind
+from ..prompt.overrides.model import OverridesTag, TextId, TextKind
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from .target import Mistake, Target, bound_prompt, text_in
 
@@ -64,7 +56,7 @@ def edit_(
     before = {**{stale.id: stale.text for stale in held.stale}, **held.texts}.get(one, now.text).rstrip("\n")
     written = (_edited(before) if file is None else text_in(file)).rstrip("\n")
     if file is not None or written != before:
-        store.upsert(descriptor, _override(descriptor, one, written), tag)
+        store.replace(descriptor, {one: written}, tag)
 
 
 @app.command()
@@ -145,23 +137,3 @@ def _name(one: TextId) -> str:
 def _text_id(text: str) -> TextId:
     kind, _, place = text.partition(":")
     return TextId(cast(TextKind, kind), place)  # an unknown kind is in no descriptor, which is what is asked next
-
-
-def _override(descriptor: PromptDescriptor, one: TextId, text: str) -> Override:
-    """The override that replaces one text of the descriptor."""
-    path = descriptor.texts[one].path
-    place, _, index = one.at.rpartition("#")
-    match one.kind:
-        case "body":
-            return SectionOverride(path=path, body=text)
-        case "summary":
-            return SectionOverride(path=path, summary=text)
-        case "task-example":
-            return TaskExampleOverride(path=path, index=int(index), text=text)
-        case "tool":
-            return ToolOverride(tool_name=one.at, description=text)
-        case "param":
-            tool, _, param = one.at.partition(".")
-            return ToolOverride(tool_name=tool, param_descriptions={param: text})
-        case "tool-example":
-            return ToolExampleOverride(tool_name=place, index=int(index), text=text)

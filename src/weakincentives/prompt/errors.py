@@ -117,10 +117,10 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         return f"Visibility expansion required for sections: {keys}. Reason: {self._reason}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.args[0], dict(self._overrides), self._reason, self._section_keys)
-
-
-def _rebuild(
-    message: str, overrides: dict[SectionPath, SectionVisibility], reason: str, keys: tuple[str, ...]
-) -> VisibilityExpansionRequired:
-    return VisibilityExpansionRequired(message, requested_overrides=overrides, reason=reason, section_keys=keys)
+        made = partial(
+            type(self),
+            requested_overrides=dict(self._overrides),
+            reason=self._reason,
+            section_keys=self._section_keys,
+        )
+        return made, self.args

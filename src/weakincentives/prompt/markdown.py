@@ -54,15 +54,6 @@ class CompiledTemplate:
     def __reduce__(self) -> tuple[type["CompiledTemplate"], tuple[str, type | None]]:
         return CompiledTemplate, (self.source, self.fits)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CompiledTemplate) and self.source == other.source
-
-    def __hash__(self) -> int:
-        return hash(self.source)
-
-    def __repr__(self) -> str:
-        return f"CompiledTemplate({self.source!r})"
-
     def substitute(self, params: object) -> str:
         """The text with each placeholder replaced by `str` of the field of that name.
 

@@ -176,7 +176,8 @@ class Tool[P, R](Specialised):
         accepts_overrides: bool = True,
         effect: Effect = "repeatable",
     ) -> None:
-        _check_name(name)
+        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+            raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
         if handler is not None:
             _check_handler(name, handler)
         if description is None:
@@ -212,11 +213,6 @@ class Tool[P, R](Specialised):
 
 # Any: a registry holds the tools of all sections, each with types of its own.
 type AnyTool = Tool[Any, Any]
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
 
 
 def check_description(name: str, description: object) -> None:

@@ -4,6 +4,7 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,14 +72,9 @@ class Scene:
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
         """This scene with further visibility overrides, which beat those it has."""
-        return Scene(
-            registry=self.registry,
-            params=self.params,
-            visibility={**self.visibility, **visibility},
-            session=self.session,
-            seen=self.seen,
-            disclosure=self.disclosure,
-        )
+        scene = copy(self)
+        scene.visibility = {**self.visibility, **visibility}
+        return scene
 
     def everything(self) -> "Scene":
         """This scene once the model has opened all there is."""
@@ -123,7 +119,7 @@ class Scene:
             if node.params_type is not None:
                 params = get_params(node.params_type)
                 if params is None:
-                    params = node.default if node.default is not None else _build(node, built)
+                    params = self._params(node, built)
             shown = overrides.get(node.path) if overrides else None
             if shown is None:
                 own = node.visibility
@@ -197,33 +193,27 @@ class Scene:
         return bool(enabled(params, self.session, node.path))
 
     def _params(self, node: SectionNode, built: dict[type[Any], object]) -> object:
-        params = None if node.params_type is None else self.params.get(node.params_type)
-        if params is None:
-            params = node.default if node.default is not None else _build(node, built)
-        return params
+        """What is bound, else the default, else the type built with no arguments, once a walk."""
+        kind = node.params_type
+        params = node.default if kind is None else self.params.get(kind, node.default)
+        if params is not None or kind is None:
+            return params
+        if kind not in built:
+            try:
+                built[kind] = kind()
+            except Exception as error:  # missing fields, or whatever __post_init__ raises
+                raise PromptRenderError(
+                    f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
+                    f"bind one: prompt.bind({kind.__name__}(…))",
+                    section_path=node.path,
+                ) from error
+        return built[kind]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
     """The visibility overrides that `session` holds; none without a session."""
     latest = None if session is None else session[VisibilityOverrides].latest()
     return NOTHING if latest is None else latest.overrides
-
-
-def _build(node: SectionNode, built: dict[type[Any], object]) -> object:
-    """The params type built with no arguments, once a walk."""
-    kind = node.params_type
-    if kind is None:
-        return None
-    if kind not in built:
-        try:
-            built[kind] = kind()
-        except Exception as error:  # missing fields, or whatever __post_init__ raises
-            raise PromptRenderError(
-                f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
-                f"bind one: prompt.bind({kind.__name__}(…))",
-                section_path=node.path,
-            ) from error
-    return built[kind]
 
 
 def _selected(

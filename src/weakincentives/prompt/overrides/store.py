@@ -6,7 +6,7 @@ whole, under a lock; whatever goes wrong, the old one stays.
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -125,9 +125,14 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def upsert(
         self, descriptor: PromptDescriptor, override: Override, tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
+        return self.replace(descriptor, texts_of(override), tag)
+
+    def replace(
+        self, descriptor: PromptDescriptor, texts: Mapping[TextId, str], tag: str = "latest"
+    ) -> tuple[StaleOverride, ...]:
+        """Does as `upsert`, for texts by id."""
         from .descriptors import check_text
 
-        texts = texts_of(override)
         for one, text in texts.items():
             check_text(descriptor, one, text)
         written = {one: StoredOverride.against(descriptor, one, text) for one, text in texts.items()}
