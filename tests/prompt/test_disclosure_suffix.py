@@ -7,7 +7,7 @@ from markdown_it import MarkdownIt
 
 from support.strategies import SUMMARY, Nothing, Who, forests, overrides, sections
 from weakincentives.prompt import Disclosure, MarkdownSection, PromptTemplate, PromptValidationError, Tool
-from weakincentives.prompt.disclosure import disclosure_tool
+from weakincentives.prompt.walk import disclosure_tool
 
 READ = "`read_section`"
 OPEN = "`open_sections`"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ..lazy import door
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
-from .disclosure import Disclosure
 from .errors import (
     OutputParseError,
     OverridesStoreError,
@@ -23,6 +22,7 @@ from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
 from .template import PromptTemplate
 from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
+from .walk import Disclosure
 
 if TYPE_CHECKING:
     from .overrides.model import ToolOverride

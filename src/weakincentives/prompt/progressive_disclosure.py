@@ -9,11 +9,10 @@ from typing import Any
 
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
-from .disclosure import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, Disclosure, disclosure_tool, summary_suffix
 from .errors import ToolValidationError, VisibilityExpansionRequired
-from .registry import RegistrySnapshot, SectionNode
+from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import Scene, session_overrides
+from .walk import Disclosure, Scene, disclosure_tool, session_overrides, summary_suffix
 
 __all__ = [
     "CloseSectionParams",

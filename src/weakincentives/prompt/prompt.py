@@ -9,11 +9,11 @@ from ..ports import StateView
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
-from .disclosure import Disclosure
 from .errors import PromptValidationError
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
 from .template import OutputT, PromptTemplate
+from .walk import Disclosure
 
 if TYPE_CHECKING:
     from ..limits import Deadline

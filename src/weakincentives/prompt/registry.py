@@ -17,7 +17,8 @@ from .tool import AnyTool
 
 __all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode", "example_text", "tool_examples"]
 
-RESERVED_TOOL_NAMES = frozenset({"read_section", "open_sections", "close_section"})
+READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "close_section"
+RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)  # not frozen, which takes twice the time to make

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ports import StateView
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
-from .disclosure import Disclosure
 from .registry import RegistrySnapshot
 from .tool import AnyTool
-from .walk import NOTHING, Scene, Visit, session_overrides
+from .walk import NOTHING, Disclosure, Scene, Visit, session_overrides
 
 if TYPE_CHECKING:
     from ..limits import Deadline

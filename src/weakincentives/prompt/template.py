@@ -9,11 +9,11 @@ from ..ports import StateView
 from ..resources import Bindable, ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
-from .disclosure import Disclosure
 from .errors import PromptValidationError
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
+from .walk import Disclosure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,25 +5,47 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
-from .disclosure import Disclosure, summary_suffix
 from .errors import PromptError, PromptRenderError
 from .markdown import CompiledTemplate
-from .registry import RegistrySnapshot, SectionNode
+from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
 from .selectors import BoundSelector
 
 if TYPE_CHECKING:
     from .tool import AnyTool
 
-__all__ = ["NOTHING", "Scene", "Visit", "Written", "session_overrides"]
+__all__ = [
+    "NOTHING",
+    "Disclosure",
+    "Scene",
+    "Visit",
+    "Written",
+    "disclosure_tool",
+    "session_overrides",
+    "summary_suffix",
+]
 
 # Any: an empty mapping of whatever to whatever.
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Disclosure(Enum):
+    """What the model calls to see a summarized section.
+
+    `READ`: `read_section`, which answers with the content; the section's tools arrive in the running conversation
+    where the adapter can do that, else evaluation starts again. `OPEN`: `open_sections`, after which evaluation always
+    starts again. `SPLIT`: `open_sections` for sections with tools in their subtree, `read_section` for the others.
+    """
+
+    READ = "read"
+    OPEN = "open"
+    SPLIT = "split"
 
 
 type Visit = tuple[SectionNode, object, SectionVisibility]
@@ -214,6 +236,24 @@ def session_overrides(session: StateView | None) -> Mapping[SectionPath, Section
     """The visibility overrides that `session` holds; none without a session."""
     latest = None if session is None else session[VisibilityOverrides].latest()
     return NOTHING if latest is None else latest.overrides
+
+
+def disclosure_tool(disclosure: Disclosure, node: SectionNode) -> str:
+    """The name of the tool that discloses the section at `node`."""
+    opens = disclosure is Disclosure.OPEN or (disclosure is Disclosure.SPLIT and node.tools_in_subtree)
+    return OPEN_SECTIONS if opens else READ_SECTION
+
+
+def summary_suffix(disclosure: Disclosure, node: SectionNode) -> str:
+    """The rule and the line that end a summarized section; the children named are the direct ones."""
+    tool = disclosure_tool(disclosure, node)
+    children = ", ".join([child.key for child in node.section.children])
+    if not children:
+        return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'
+    return (
+        f'---\n[This section is summarized. Call `{tool}` with key "{node.key}" to view full content '
+        f"including subsections: {children}.]"
+    )
 
 
 def _selected(
