@@ -110,7 +110,7 @@ def bound_prompt(
     for name, values in given.items():
         bound = found.params.get(types[name])
         try:
-            whole = values if bound is None else {**vars_of(bound), **values}
+            whole = values if bound is None else {**json.loads(serde.dump_json(bound)), **values}
             found.bind(serde.parse(types[name], whole))
         except SerdeError as error:
             faults += [Fault((name, *fault.path), fault.message) for fault in error.faults]
@@ -119,29 +119,20 @@ def bound_prompt(
     return found
 
 
-def vars_of(params: object) -> dict[str, object]:
-    """The fields of params as JSON."""
-    values = serde.dump(params)
-    return dict(values) if isinstance(values, dict) else {}
-
-
 def opened(
     prompt: Prompt[Any], opening: Iterable[str] | None, summarized: Iterable[str] | None
 ) -> dict[SectionPath, SectionVisibility]:
     """Visibility overrides for the named sections; what lies around an opened one opens too."""
     registry = prompt.template.registry
     found: dict[SectionPath, SectionVisibility] = {}
-    for key, visibility in [
-        *((key, SectionVisibility.SUMMARY) for key in summarized or ()),
-        *((key, SectionVisibility.FULL) for key in opening or ()),
-    ]:
-        node = registry.find(key)
-        if node is None:
-            raise Mistake(
-                f"no section has the key {key!r}; there are {', '.join(one.key for one in registry.sections)}"
-            )
-        above = registry.ancestors(node) if visibility is SectionVisibility.FULL else ()
-        found.update(dict.fromkeys([one.path for one in (*above, node)], visibility))
+    for keys, visibility in ((summarized, SectionVisibility.SUMMARY), (opening, SectionVisibility.FULL)):
+        for key in keys or ():
+            node = registry.find(key)
+            if node is None:
+                known = ", ".join(one.key for one in registry.sections)
+                raise Mistake(f"no section has the key {key!r}; there are {known}")
+            above = registry.ancestors(node) if visibility is SectionVisibility.FULL else ()
+            found |= dict.fromkeys([one.path for one in (*above, node)], visibility)
     return found
 
 
