@@ -208,7 +208,8 @@ type AnySection = Section[Any]
 class MarkdownSection(Section[ParamsT]):
     """A section whose body is a Markdown `template` with `$field` placeholders, filled from its params.
 
-    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are.
+    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are. The other
+    arguments are those of `Section`.
     """
 
     def __init__(self, *, title: str, template: str, **others: "Unpack[SectionArguments[ParamsT]]") -> None:
