@@ -15,10 +15,10 @@ class CompiledTemplate:
     """A `string.Template` text, ready to be filled from a dataclass instance; a value, not changed once made.
 
     `names` are its placeholders; `malformed` is where the first `$` stands that starts none (`$$` is a dollar sign).
-    For params of the type `fits` the text is `format % values(params)`.
+    For params of the type `fits` the text is `format % values(params)`; unless it is `ragged`, no white space ends it.
     """
 
-    __slots__ = ("fits", "format", "malformed", "names", "source", "values")
+    __slots__ = ("fits", "format", "malformed", "names", "ragged", "source", "values")
 
     def __init__(self, source: str, fits: type | None = None) -> None:
         self.source = source
@@ -40,6 +40,7 @@ class CompiledTemplate:
         parts.append(source[start:].replace("%", "%%"))
         self.names = frozenset(names)
         self.format = "".join(parts)
+        self.ragged = self.format.rstrip() != self.format or self.format.endswith("%s")
         self.values = _reader(names)
 
     def under(self, heading: str, params_type: type | None) -> "CompiledTemplate":
@@ -47,6 +48,7 @@ class CompiledTemplate:
         whole = CompiledTemplate.__new__(CompiledTemplate)  # from the parts, without compiling again
         whole.source = f"{heading.replace('$', '$$')}\n\n{self.source}"
         whole.format = f"{heading.replace('%', '%%')}\n\n{self.format}"
+        whole.ragged = self.ragged or not self.format
         whole.fits = type(None) if params_type is None else params_type
         whole.names, whole.malformed, whole.values = self.names, self.malformed, self.values
         return whole

@@ -131,6 +131,7 @@ class Scene:
         index = start
         found: list[Visit] = []
         built: dict[type[Any], object] = {}  # Any: as in `params`
+        last, bound = None, None
         while index < stop:
             node = nodes[index]
             enabled = node.enabled
@@ -138,18 +139,19 @@ class Scene:
                 index = node.end
                 continue
             params = None
-            if node.params_type is not None:
-                params = get_params(node.params_type)
-                if params is None:
-                    params = self._params(node, built)
-            shown = overrides.get(node.path) if overrides else None
-            if shown is None:
-                own = node.visibility
-                shown = (
-                    own
-                    if own is full or not isinstance(own, BoundSelector)
-                    else _selected(own, params, session, node.path)
-                )
+            kind = node.params_type
+            if kind is not None:
+                if kind is not last:  # most sections share the params of the one before
+                    last, bound = kind, get_params(kind)
+                params = self._params(node, built) if bound is None else bound
+            own = node.visibility
+            if overrides:
+                own = overrides.get(node.path, own)
+            if own is full:
+                found.append((node, params, full))
+                index += 1
+                continue
+            shown = _selected(own, params, session, node.path) if isinstance(own, BoundSelector) else own
             found.append((node, params, shown))
             index = index + 1 if shown is full else node.end
         return found
@@ -161,34 +163,25 @@ class Scene:
         summarized: list[SectionNode] = []
         full = SectionVisibility.FULL
         for node, params, visibility in visits:
-            section, path = node.section, node.path
+            whole = node.whole
             try:
                 if visibility is full:
                     if node.tools:
                         tools += node.tools
-                    whole = node.whole
                     if whole is not None and type(params) is whole.fits:
-                        parts.append((whole.format % whole.values(params)).rstrip())
+                        text = whole.format % whole.values(params)
+                        parts.append(text.rstrip() if whole.ragged else text)
                         continue
-                    if node.body is not None:
-                        body = section.render_override(node.body, params, path=path).rstrip()
-                    else:
-                        body = section.render_body(params, path=path).rstrip()
-                    if node.examples:
-                        body = f"{body}\n\n{node.examples}" if body else node.examples
+                    body = _body(node, params)
                 else:
-                    if node.summary is not None:
-                        body = substitute(CompiledTemplate(node.summary.strip()), params, path).rstrip()
-                    else:
-                        body = section.render_summary(params, path=path).rstrip()
-                    suffix = summary_suffix(self.disclosure, node)
+                    body = _summary(node, params, self.disclosure)
                     summarized.append(node)
-                    body = f"{body}\n\n{suffix}" if body else suffix
             except PromptError:
                 raise
             except Exception as error:  # a section's own code; its author needs the path
                 raise PromptRenderError(
-                    f"{type(section).__name__} failed to render: {type(error).__name__}: {error}", section_path=path
+                    f"{type(node.section).__name__} failed to render: {type(error).__name__}: {error}",
+                    section_path=node.path,
                 ) from error
             parts.append(f"{node.heading}\n\n{body}" if body else node.heading)
         return Written(parts, tools, summarized)
@@ -254,6 +247,22 @@ def summary_suffix(disclosure: Disclosure, node: SectionNode) -> str:
         f'---\n[This section is summarized. Call `{tool}` with key "{node.key}" to view full content '
         f"including subsections: {children}.]"
     )
+
+
+def _body(node: SectionNode, params: object) -> str:
+    if node.body is None:
+        body = node.section.render_body(params, path=node.path)
+    else:
+        body = node.section.render_override(node.body, params, path=node.path)
+    return "\n\n".join(filter(None, (body.rstrip(), node.examples)))
+
+
+def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
+    if node.summary is None:
+        summary = node.section.render_summary(params, path=node.path)
+    else:
+        summary = substitute(CompiledTemplate(node.summary.strip()), params, node.path)
+    return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
 
 
 def _selected(
