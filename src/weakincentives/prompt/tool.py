@@ -181,7 +181,8 @@ class Tool[P, R](Specialised):
         if handler is not None:
             _check_handler(name, handler)
         if description is None:
-            description = _docstring_line(handler) or name
+            docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
+            description = (docstring or "").strip().partition("\n")[0].strip() or name
         check_description(name, description)
         if params_type is None or (result_type is None and handler is not None):
             annotated = _annotated_types(name, handler, required=params_type is None)
@@ -244,11 +245,6 @@ def _check_handler(name: str, handler: Callable[..., Any]) -> None:
 
 def _handler_name(handler: Callable[..., Any]) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
-
-
-def _docstring_line(handler: Callable[..., Any] | None) -> str:
-    own = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
-    return (own or "").strip().partition("\n")[0].strip()
 
 
 def _annotated_types(name: str, handler: Callable[..., Any] | None, *, required: bool) -> tuple[Any, Any]:

@@ -23,27 +23,26 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
     sections: list[SectionDescriptor] = []
     tools: list[ToolDescriptor] = []
     for node in registry.sections:
-        section, path, accepts = node.section, node.path, node.section.accepts_overrides
+        section, path, key = node.section, node.path, node.key
+        accepts = section.accepts_overrides
         names = frozenset(one.name for one in fields(node.params_type)) if node.params_type else frozenset[str]()
-        body, examples = section.body_text(), section.example_texts()
-        content = _hash(body, section.summary, examples)
+        body, summary, examples = section.body_text(), section.summary, section.example_texts()
+        content = _hash(body, summary, examples)
         sections.append(SectionDescriptor(path, content))
-        texts[TextId("body", node.key)] = OverridableText(body, content, path, accepts, names)
-        texts[TextId("summary", node.key)] = OverridableText(section.summary or "", content, path, accepts, names)
+        texts[TextId("body", key)] = OverridableText(body, content, path, accepts, names)
+        texts[TextId("summary", key)] = OverridableText(summary or "", content, path, accepts, names)
         for index, text in enumerate(examples):
-            texts[TextId("task-example", f"{node.key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
+            texts[TextId("task-example", f"{key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
         for tool in node.tools:
-            accepts = tool.accepts_overrides
-            contract = _hash(tool.name, tool.description, serde.json_schema(tool.params_type))
-            tools.append(ToolDescriptor(path, tool.name, contract))
-            texts[TextId("tool", tool.name)] = OverridableText(tool.description, contract, path, accepts)
+            name, accepts = tool.name, tool.accepts_overrides
+            contract = _hash(name, tool.description, serde.json_schema(tool.params_type))
+            tools.append(ToolDescriptor(path, name, contract))
+            texts[TextId("tool", name)] = OverridableText(tool.description, contract, path, accepts)
             for param, text in param_texts(tool).items():
-                texts[TextId("param", f"{tool.name}.{param}")] = OverridableText(text, contract, path, accepts)
+                texts[TextId("param", f"{name}.{param}")] = OverridableText(text, contract, path, accepts)
             for index in range(len(tool.examples)):
                 text = example_text(tool, index)
-                texts[TextId("tool-example", f"{tool.name}#{index}")] = OverridableText(
-                    text, _hash(text), path, accepts
-                )
+                texts[TextId("tool-example", f"{name}#{index}")] = OverridableText(text, _hash(text), path, accepts)
     whole = _hash([(*one, of.hash, of.text, of.accepts_overrides) for one, of in texts.items()])
     return PromptDescriptor(ns, key, tuple(sections), tuple(tools), texts, whole)
 

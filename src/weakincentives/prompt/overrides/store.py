@@ -9,7 +9,7 @@ import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ... import serde
 from ...errors import SerdeError
@@ -59,14 +59,13 @@ class StoredOverride:
 
     def held_against(self, descriptor: PromptDescriptor) -> StaleOverride | None:
         """Why it does not apply to the prompt as it is now; `None` when it does."""
-        one = TextId(self.kind, self.at)
+        one, base, text = TextId(self.kind, self.at), "\n".join(self.base), "\n".join(self.text)
         now = descriptor.texts.get(one)
-        if now is not None and now.accepts_overrides and now.hash == self.hash:
+        if now is None:
+            return StaleOverride(one, "gone", base, text, None)
+        if now.accepts_overrides and now.hash == self.hash:
             return None
-        reason: Literal["changed", "gone", "fixed"] = "changed"
-        if now is None or not now.accepts_overrides:
-            reason = "fixed" if now else "gone"
-        return StaleOverride(one, reason, "\n".join(self.base), "\n".join(self.text), now.text if now else None)
+        return StaleOverride(one, "changed" if now.accepts_overrides else "fixed", base, text, now.text)
 
 
 type Entries = dict[TextId, StoredOverride]
