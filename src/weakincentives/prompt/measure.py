@@ -61,15 +61,15 @@ def _texts(scene: Scene, visit: Visit, shown: Mapping[SectionPath, SectionVisibi
     node, params, visibility = visit
     opened = scene.opening({node.path: _FULL})
     try:
-        inside = opened.write(opened.visits(node.index, node.end))
+        parts, tools, _ = opened.write(opened.visits(node.index, node.end))
     except PromptRenderError:  # as in `measure`
-        inside = scene.write([(node, params, visibility)])
+        parts, tools, _ = scene.write([(node, params, visibility)])
     short = node.visibility is not _FULL or node.section.summary is not None or scene.visibility_of(node) is _SUMMARY
     return SectionTexts(
         path=node.path,
         visibility=shown.get(node.path),
-        full=inside.parts[0],
-        summary=scene.write([(node, params, _SUMMARY)]).text if short else None,
+        full=parts[0],
+        summary=scene.write([(node, params, _SUMMARY)])[0][0] if short else None,
         tools={tool.name: tool_text(tool) for tool in node.tools},
-        weight=len(inside.text) + sum(len(tool_text(tool)) for tool in inside.tools),
+        weight=len("\n\n".join(parts)) + sum(len(tool_text(tool)) for tool in tools),
     )

@@ -112,11 +112,11 @@ def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> To
         return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
     above = _summarized_above(scene, node)
     opened_scene = scene.opening({node.path: _FULL})
-    written = opened_scene.write(opened_scene.visits(node.index, node.end))
+    parts, tools = opened_scene.write(opened_scene.visits(node.index, node.end))[:2]
+    content = "\n\n".join(parts)
     if not above and scene.visibility_of(node) is _FULL:
-        return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content=written.text))
+        return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
     opened: dict[SectionPath, None] = {}
-    tools = written.tools
     if tools:  # enough overrides to show the section and to keep its tools where they are
         opened = dict.fromkeys((*(one.path for one in above), node.path))
         if above:  # these open too, and so their tools come along
@@ -125,7 +125,7 @@ def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> To
         opened.update(dict.fromkeys(scene.registry.tool_paths[tool.name] for tool in tools))
     return ToolResult(
         message=f"Content of section '{params.section_key}':",
-        value=ReadSectionResult(written.text, tuple(tools), tuple(opened)),
+        value=ReadSectionResult(content, tuple(tools), tuple(opened)),
     )
 
 

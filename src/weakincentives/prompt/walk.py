@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
@@ -52,17 +52,8 @@ type Visit = tuple[SectionNode, object, SectionVisibility]
 """The decision about one section that is shown: its node, its params and how; a bare tuple, one is made per section."""
 
 
-class Written(NamedTuple):
-    """What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
-
-    parts: list[str]
-    tools: "list[AnyTool]"
-    summarized: list[SectionNode]
-
-    @property
-    def text(self) -> str:
-        """The parts, a blank line between them."""
-        return "\n\n".join(self.parts)
+type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
+"""What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
 
 
 class Scene:
@@ -184,7 +175,7 @@ class Scene:
                     section_path=node.path,
                 ) from error
             parts.append(f"{node.heading}\n\n{body}" if body else node.heading)
-        return Written(parts, tools, summarized)
+        return parts, tools, summarized
 
     @staticmethod
     def tools(visits: Sequence[Visit]) -> "list[AnyTool]":
