@@ -156,6 +156,12 @@ def test_a_dotted_key_alone_is_found_by_itself() -> None:
     ]
 
 
+def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
+    registry = RegistrySnapshot((section("A", section("B")),))
+    assert registry.get_section(("a", "b")) is registry.find("a.b")
+    assert registry.get_section(("a.b",)) is None
+
+
 # ------------------------------------------------------------------------------------------------------------- tools
 
 

@@ -493,6 +493,16 @@ def test_headings_grow_by_one_mark_a_level() -> None:
     assert tree.render().text.split("\n\n") == ["## 2. Root", "### 2.1. Sub", "#### 2.1.1. Leaf", "## 3. Last"]
 
 
+@pytest.mark.parametrize("template", ["Hello $name", "", "$name\n\n$name"])
+def test_no_section_ends_in_white_space_whatever_its_params_end_in(template: str) -> None:
+    # PR-30
+    parts = [MarkdownSection[Who](title=title, template=template) for title in ("A", "B")]
+    rendered = PromptTemplate(ns="n", key="k", sections=parts).render(Who("Ada \n\n"))
+    first, second = (rendered.text[span.start : span.end] for span in rendered.spans)
+    assert (first, second) == (first.rstrip(), second.rstrip())
+    assert rendered.text == f"{first}\n\n{second}"
+
+
 def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
     # PR-31, PS-22
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))

@@ -53,7 +53,7 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 __all__ = ["AnySection", "MarkdownSection", "Section", "Selector"]
 
 _NO_RESOURCES = ResourceRegistry()
-KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+KEY = r"[a-z0-9][a-z0-9._-]{0,63}"
 
 
 type Selector[P, R] = Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
@@ -166,7 +166,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Checks what can be seen without the tree and compiles the texts; runs again for a clone."""
         if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
-        if not isinstance(self.key, str) or KEY.fullmatch(self.key) is None:
+        if not isinstance(self.key, str) or re.fullmatch(KEY, self.key) is None:
             raise self._refusal(
                 f"key {self.key!r} of section {self.title!r} is not valid; give it key= with 1 to 64 of a-z, 0-9, "
                 f"'.', '_' and '-', the first a letter or digit"

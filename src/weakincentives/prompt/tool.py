@@ -32,7 +32,7 @@ __all__ = [
     "check_description",
 ]
 
-_NAME = re.compile(r"[a-z0-9_-]{1,64}")
+_NAME = r"[a-z0-9_-]{1,64}"
 _MAX_DESCRIPTION = 200
 
 
@@ -176,7 +176,7 @@ class Tool[P, R](Specialised):
         accepts_overrides: bool = True,
         effect: Effect = "repeatable",
     ) -> None:
-        if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
             raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
         if handler is not None:
             _check_handler(name, handler)

@@ -6,6 +6,7 @@ whole, under a lock; whatever goes wrong, the old one stays.
 
 import json
 import os
+import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         """Where a set of overrides is kept, whether or not there is one."""
         parts = (*stored.ns.split("/"), stored.key, stored.tag)
         for part in parts:
-            if KEY.fullmatch(part) is None:
+            if re.fullmatch(KEY, part) is None:
                 raise _error(
                     stored,
                     f"{part!r} cannot be part of its path; use 1 to 64 of a-z, 0-9, '.', '_' and '-', no mark first",
@@ -178,7 +179,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
     def list(self) -> tuple[OverridesTag, ...]:
         places = [path.relative_to(self.folder).with_suffix("").parts for path in self.folder.rglob("*.json")]
-        good = [parts for parts in places if parts[2:] and all(map(KEY.fullmatch, parts))]
+        good = [parts for parts in places if parts[2:] and all(re.fullmatch(KEY, part) for part in parts)]
         return tuple(sorted(OverridesTag("/".join(ns), key, tag) for *ns, key, tag in good))
 
     def _inside(self, stored: OverridesTag, path: "Path") -> "Path":
