@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ParamsT = TypeVar("ParamsT", default=Any)
 
     class SectionArguments[P](TypedDict, total=False):
-        """What every section can be given beside its title and what it shows; see `Section.__init__`."""
+        """What sections of all kinds can be given beside title, text and params; see `Section.__init__`."""
 
         key: str | None
         summary: str | None
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
         tools: Iterable[AnyTool]
         enabled: "Selector[P, bool] | bool | None"
         visibility: "Selector[P, SectionVisibility] | SectionVisibility"
-        default_params: P | None
         accepts_overrides: bool
-        params_type: type[P] | None
 
     class _SessionSelector[R](Protocol):
         def __call__(self, *, session: StateView) -> R: ...
@@ -212,9 +210,17 @@ class MarkdownSection(Section[ParamsT]):
     arguments are those of `Section`.
     """
 
-    def __init__(self, *, title: str, template: str, **others: "Unpack[SectionArguments[ParamsT]]") -> None:
+    def __init__(
+        self,
+        *,
+        title: str,
+        template: str,
+        default_params: ParamsT | None = None,
+        params_type: type[ParamsT] | None = None,
+        **others: "Unpack[SectionArguments[ParamsT]]",
+    ) -> None:
         self.template = template
-        super().__init__(title=title, **others)
+        super().__init__(title=title, default_params=default_params, params_type=params_type, **others)
 
     def templates(self) -> tuple[CompiledTemplate, ...]:
         return (self._body, *super().templates())
