@@ -23,16 +23,16 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
     sections: list[SectionDescriptor] = []
     tools: list[ToolDescriptor] = []
     for node in registry.sections:
-        section, path, key = node.section, node.path, node.key
+        section, path = node.section, node.path
         accepts = section.accepts_overrides
         names = frozenset(one.name for one in fields(node.params_type)) if node.params_type else frozenset[str]()
         body, summary, examples = section.body_text(), section.summary, section.example_texts()
         content = _hash(body, summary, examples)
         sections.append(SectionDescriptor(path, content))
-        texts[TextId("body", key)] = OverridableText(body, content, path, accepts, names)
-        texts[TextId("summary", key)] = OverridableText(summary or "", content, path, accepts, names)
+        texts[TextId("body", node.key)] = OverridableText(body, content, path, accepts, names)
+        texts[TextId("summary", node.key)] = OverridableText(summary or "", content, path, accepts, names)
         for index, text in enumerate(examples):
-            texts[TextId("task-example", f"{key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
+            texts[TextId("task-example", f"{node.key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
         for tool in node.tools:
             name, accepts = tool.name, tool.accepts_overrides
             contract = _hash(name, tool.description, serde.json_schema(tool.params_type))
