@@ -222,6 +222,7 @@ def test_opening_a_section_opens_what_it_lies_in() -> None:
         ("filter",): FULL,
         ("filter", "inner"): FULL,
     }
+    assert opened(factory(), ["filter.inner"], ["filter"]) == {("filter",): FULL, ("filter", "inner"): FULL}
 
 
 def test_an_unknown_section_is_answered_with_those_there_are() -> None:

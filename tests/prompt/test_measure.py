@@ -87,3 +87,10 @@ def test_hidden_sections_that_lack_params_do_not_stand_in_the_way() -> None:
     (only,) = measure(PromptTemplate(ns="n", key="k", sections=[parent]).render().scene)
     assert only.path == ("all",)
     assert only.shown == only.full == only.summary
+
+
+def test_a_section_that_a_condition_can_summarize_is_measured_summarized_too() -> None:
+    gated = MarkdownSection(title="Gated", template="x", visibility=lambda: SectionVisibility.FULL)
+    (texts,) = measure(PromptTemplate(ns="n", key="k", sections=[gated]).render().scene)
+    assert texts.summary is not None
+    assert texts.summary.startswith("## 1. Gated\n\n---\n[This section is summarized.")

@@ -1,4 +1,7 @@
-"""Prompts: templates, sections, tools, rendering, disclosure. What few prompts use is loaded when it is asked for."""
+"""Prompts: templates, sections, tools, rendering and disclosure.
+
+What few prompts use is imported when it is first asked for.
+"""
 
 from typing import TYPE_CHECKING
 

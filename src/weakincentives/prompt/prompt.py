@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
     from .structured_output import StructuredOutputConfig
 
-if TYPE_CHECKING:
-    from ..limits import Deadline
-
-if TYPE_CHECKING:
-    from ..limits import Deadline
-
 __all__ = ["Prompt", "RenderedPrompt"]
 
 

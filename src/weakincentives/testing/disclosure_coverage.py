@@ -44,8 +44,7 @@ class _Seen:
         sizes: dict[SectionPath, int] = {}
         with suppress(Exception):  # what no test showed may lack its params
             visits = whole.visits()
-            parts, _, _ = whole.write(visits)
-            sizes = {node.path: len(part) for (node, _, _), part in zip(visits, parts, strict=True)}
+            sizes = {node.path: len(part) for (node, _, _), part in zip(visits, whole.write(visits)[0], strict=True)}
         rows = {"": [0, 1, 0]}
         for node in self.rendered.registry.sections:
             full = node.path in self.full

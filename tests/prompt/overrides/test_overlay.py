@@ -356,3 +356,19 @@ def calls_during(run: Callable[[], object]) -> int:
         sys.setprofile(before)
         gc.enable()
     return count
+
+
+def test_examples_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_gives() -> None:
+    @dataclass(frozen=True)
+    class Query:
+        text: str
+
+    fixed, free = (
+        Tool[Query, Query](name=name, examples=[ToolExample(name, Query("q"), Query("a"))], accepts_overrides=accepts)
+        for name, accepts in (("fixed", False), ("free", True))
+    )
+    template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[fixed, free])])
+    stored = PromptOverride("latest", {TextId("tool-example", f"{name}#0"): "Other." for name in ("fixed", "free")})
+    text = template.renderer.render(param_lookup={}, stored=stored).text
+    assert "Examples of `fixed`:\n\n- fixed\n" in text
+    assert text.endswith("Examples of `free`:\n\n- Other.")
