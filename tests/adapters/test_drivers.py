@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.adapters.drivers import INLINE, Subject, drive, drive_async
+from weakincentives.adapters.drivers import Subject, drive
 from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.inner_loop import InnerLoop, InnerLoopConfig, ProviderRequest
 from weakincentives.adapters.tool_executor import ToolExecutor
@@ -129,15 +129,16 @@ def test_the_synchronous_and_the_asynchronous_driver_tell_the_same_story(
 # --- The journal
 
 
-class Recording:
-    """Remembers the names in the order of the loop, and runs the work."""
+class Keeping:
+    """Runs the work, and keeps what it is about and what came of it."""
 
+    # Any: a record holds what every kind of work gave.
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.record: list[tuple[Subject, Any]] = []
 
-    def reserve[T](self, name: str, subject: Subject, /) -> Callable[[Callable[[], T]], T]:
-        self.names.append(name)
-        return lambda work: work()
+    def __call__(self, subject: Subject, work: Callable[[], Any], /) -> Any:
+        self.record.append((subject, work()))
+        return self.record[-1][1]
 
 
 def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter[Any]]:
@@ -158,46 +159,22 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter[An
 
 
 def test_every_piece_of_work_passes_the_journal_in_order() -> None:
-    journal, journal_async = Recording(), Recording()
+    journal = Keeping()
     loop, executor, adapter = parts(Session())
-    finished = drive(loop, adapter.ask, executor, journal=journal)
-    assert journal.names == ["provider", "writes", "unknown", "provider", "writes_later", "provider"]
-    loop, executor, adapter = parts(Session())
-    assert asyncio.run(drive_async(loop, adapter.ask_async, executor, journal=journal_async)) == finished
-    assert journal_async.names == journal.names
+    drive(loop, adapter.ask, executor, journal=journal)
+    names = ["provider" if isinstance(of, ProviderRequest) else [one.name for one in of] for of, _ in journal.record]
+    assert names == ["provider", ["writes"], ["unknown"], "provider", ["writes_later"], "provider"]
 
 
 def test_a_journal_may_answer_from_its_record() -> None:
-    class Replaying:
-        def __init__(self, record: list[Any]) -> None:
-            self.record = record
-
-        # Any: a record holds what every kind of work gave.
-        def reserve(self, name: str, subject: Subject, /) -> Callable[[Callable[[], Any]], Any]:
-            return lambda work: self.record.pop(0)
-
-    class Keeping:
-        def __init__(self) -> None:
-            self.record: list[Any] = []
-
-        def reserve(self, name: str, subject: Subject, /) -> Callable[[Callable[[], Any]], Any]:
-            def run(work: Callable[[], Any]) -> Any:
-                self.record.append(work())
-                return self.record[-1]
-
-            return run
-
     keeping = Keeping()
     loop, executor, adapter = parts(Session())
     finished = drive(loop, adapter.ask, executor, journal=keeping)
     again, executor, adapter = parts(Session())
-    assert drive(again, adapter.ask, executor, journal=Replaying(keeping.record)) == finished
+    record = [came for _, came in keeping.record]
+    assert drive(again, adapter.ask, executor, journal=lambda _subject, _work: record.pop(0)) == finished
     assert again.transcript == loop.transcript
     assert adapter.requests == []
-
-
-def test_the_inline_journal_runs_the_work_at_once() -> None:
-    assert INLINE.reserve("x", ())(lambda: 3) == 3
 
 
 # --- Injection

@@ -18,7 +18,7 @@ from weakincentives.adapters.errors import (
     TurnLimitError,
 )
 from weakincentives.adapters.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
-from weakincentives.adapters.tool_executor import Injection, ToolExecutionOutcome
+from weakincentives.adapters.tool_executor import ToolExecutionOutcome
 from weakincentives.adapters.tool_spec import tool_to_spec
 from weakincentives.adapters.transcript import (
     AssistantMessage,
@@ -110,9 +110,7 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
     def advance(step: Step) -> Step:
         match step:
             case ProviderRequest(turn=turn, changes=changes):
-                injected.extend(
-                    (one.section_key, one.added, one.duplicates) for one in changes if isinstance(one, Injection)
-                )
+                injected.extend((one.section_key, [tool.name for tool in one.expanded_tools]) for one in changes)
                 answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
                 return loop.receive(answer, now())
             case ToolCalls(calls):

@@ -18,7 +18,7 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..runtime.events import OverridesDropped, PromptExecuted, PromptRendered, ProviderCalled, Work
 from ..specialised import Specialised
-from .drivers import INLINE, Journal, drive, drive_async, stream, stream_async
+from .drivers import Journal, at_once, drive, drive_async, stream, stream_async
 from .errors import PromptEvaluationError, ThrottleError
 from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
 from .streaming import Completed, StreamEvent, TextDelta
@@ -188,7 +188,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
 
     def journal(self, tools: ToolExecutor, /) -> Journal:
         """Where `evaluate` does the work of one evaluation: at once, and without a record."""
-        return INLINE
+        return at_once
 
     def evaluate[Out](
         self,

@@ -1,61 +1,34 @@
 """Carry out the steps of an `InnerLoop`. Asking providers and running tools happens here and nowhere else.
 
-`drive` and `drive_async` do each piece of work through a `Journal`, which may record it and answer from its record
-later; `stream` and `stream_async` tell what happens while it does.
+`drive` and `drive_async` give the end of a conversation, `stream` and `stream_async` tell what happens until then.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Protocol
 
 from ..limits import Clock, utc_now
-from .inner_loop import Finished, InnerLoop, ProviderRequest, ToolCalls
+from .inner_loop import Finished, InnerLoop, ProviderRequest, Step, ToolCalls
 from .streaming import TextDelta, ToolCallFinished, ToolCallStarted
-from .tool_executor import ToolExecutor
+from .tool_executor import ToolExecutionOutcome, ToolExecutor
 from .transcript import AssistantMessage, ToolCall, ToolsAdded, ToolsRemoved
 
-__all__ = [
-    "INLINE",
-    "InlineJournal",
-    "Journal",
-    "Progress",
-    "Subject",
-    "drive",
-    "drive_async",
-    "stream",
-    "stream_async",
-]
-
+__all__ = ["Journal", "Progress", "Subject", "at_once", "drive", "drive_async", "stream", "stream_async"]
 
 type Subject = ProviderRequest | Sequence[ToolCall]
 """What a piece of work is about: the request to the provider, or the tool calls."""
 
 
 class Journal(Protocol):
-    """Where the work of a run is done."""
+    """Does each piece of a run's work, which is about `subject`, or answers from a record."""
 
-    def reserve[T](self, name: str, subject: Subject, /) -> Callable[[Callable[[], T]], T]:
-        """Fixes this work's position in the order of the loop; the result runs the work, or answers from a record.
-
-        `subject` is what the work is about. For an asynchronous driver the work gives an awaitable, and so does the
-        result.
-        """
-        ...
+    def __call__[T](self, subject: Subject, work: Callable[[], T], /) -> T: ...
 
 
-class InlineJournal:
-    """Runs all work at once and records nothing."""
-
-    def reserve[T](self, name: str, subject: Subject, /) -> Callable[[Callable[[], T]], T]:
-        return _run
-
-
-def _run[T](work: Callable[[], T]) -> T:
+def at_once[T](_: Subject, work: Callable[[], T], /) -> T:
+    """The `Journal` that records nothing."""
     return work()
-
-
-INLINE = InlineJournal()
 
 
 def drive(
@@ -63,26 +36,17 @@ def drive(
     ask: Callable[[ProviderRequest], AssistantMessage],
     tools: ToolExecutor,
     *,
-    journal: Journal = INLINE,
+    journal: Journal = at_once,
     clock: Clock = utc_now,
 ) -> Finished:
     """Runs `loop` to its end. What `ask` and limits raise goes through."""
-    step = loop.start(clock())
-    while True:
-        match step:
-            case ProviderRequest():
-                for change in step.changes:
-                    tools.apply(change)
-                answer = journal.reserve("provider", step)(partial(ask, step))
-                step = loop.receive(answer, clock())
-            case ToolCalls(calls):
-                together = tools.together(calls)
-                run = journal.reserve(together[0].name, together)
-                step = loop.submit(run(partial(tools.execute_together, together)), clock())
-            case Finished():
-                return step
-            case never:
-                assert_never(never)
+    step = _ready(loop.start(clock()), tools)
+    while not isinstance(step, Finished):
+        if isinstance(step, ProviderRequest):
+            step = _next(loop, tools, clock, journal(step, partial(ask, step)))
+        else:
+            step = _next(loop, tools, clock, journal(step.calls, partial(tools.execute, step.calls)))
+    return step
 
 
 async def drive_async(
@@ -90,25 +54,14 @@ async def drive_async(
     ask: Callable[[ProviderRequest], Awaitable[AssistantMessage]],
     tools: ToolExecutor,
     *,
-    journal: Journal = INLINE,
     clock: Clock = utc_now,
 ) -> Finished:
     """As `drive`, without blocking the event loop."""
-    step = loop.start(clock())
-    while True:
-        match step:
-            case ProviderRequest():
-                for change in step.changes:
-                    tools.apply(change)
-                step = loop.receive(await journal.reserve("provider", step)(partial(ask, step)), clock())
-            case ToolCalls(calls):
-                together = tools.together(calls)
-                run = journal.reserve(together[0].name, together)
-                step = loop.submit(await run(partial(tools.execute_together_async, together)), clock())
-            case Finished():
-                return step
-            case never:
-                assert_never(never)
+    step = _ready(loop.start(clock()), tools)
+    while not isinstance(step, Finished):
+        came = await (ask(step) if isinstance(step, ProviderRequest) else tools.execute_async(step.calls))
+        step = _next(loop, tools, clock, came)
+    return step
 
 
 type Progress = TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved
@@ -123,32 +76,21 @@ def stream(
     clock: Clock = utc_now,
 ) -> Iterator[Progress | Finished]:
     """As `drive`, telling what happens; `ask` gives the pieces of the answer and then the whole."""
-    step = loop.start(clock())
-    while True:
-        match step:
-            case ProviderRequest():
-                for change in step.changes:
-                    tools.apply(change)
-                yield from _changed_tools(step)
-                answer: AssistantMessage | None = None
-                for piece in ask(step):
-                    if isinstance(piece, AssistantMessage):
-                        answer = piece
-                    else:
-                        yield piece
-                assert answer is not None  # noqa: S101 - `ask` ends with the whole
-                step = loop.receive(answer, clock())
-            case ToolCalls(calls):
-                together = tools.together(calls)
-                yield from map(ToolCallStarted, together)
-                outcomes = tools.execute_together(together)
-                yield from [ToolCallFinished(call, one.message) for call, one in zip(together, outcomes, strict=False)]
-                step = loop.submit(outcomes, clock())
-            case Finished():
-                yield step
-                return
-            case never:
-                assert_never(never)
+    step = _ready(loop.start(clock()), tools)
+    while not isinstance(step, Finished):
+        came: AssistantMessage | Sequence[ToolExecutionOutcome] | None = None
+        yield from _before(step)
+        if isinstance(step, ToolCalls):
+            came = tools.execute(step.calls)
+            yield from _after(step, came)
+        else:
+            for piece in ask(step):
+                if isinstance(piece, TextDelta):
+                    yield piece
+                else:
+                    came = piece
+        step = _next(loop, tools, clock, came)
+    yield step
 
 
 async def stream_async(
@@ -159,43 +101,57 @@ async def stream_async(
     clock: Clock = utc_now,
 ) -> AsyncGenerator[Progress | Finished]:
     """As `stream`, without blocking the event loop."""
-    step = loop.start(clock())
-    while True:
-        match step:
-            case ProviderRequest():
-                for change in step.changes:
-                    tools.apply(change)
-                for added in _changed_tools(step):
-                    yield added
-                answer: AssistantMessage | None = None
-                async with aclosing(ask(step)) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, AssistantMessage):
-                            answer = piece
-                        else:
-                            yield piece
-                assert answer is not None  # noqa: S101 - `ask` ends with the whole
-                step = loop.receive(answer, clock())
-            case ToolCalls(calls):
-                together = tools.together(calls)
-                for call in together:
-                    yield ToolCallStarted(call)
-                outcomes = await tools.execute_together_async(together)
-                for call, one in zip(together, outcomes, strict=False):
-                    yield ToolCallFinished(call, one.message)
-                step = loop.submit(outcomes, clock())
-            case Finished():
-                yield step
-                return
-            case never:
-                assert_never(never)
+    step = _ready(loop.start(clock()), tools)
+    while not isinstance(step, Finished):
+        came: AssistantMessage | Sequence[ToolExecutionOutcome] | None = None
+        for told in _before(step):
+            yield told
+        if isinstance(step, ToolCalls):
+            came = await tools.execute_async(step.calls)
+            for told in _after(step, came):
+                yield told
+        else:
+            async with aclosing(ask(step)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, TextDelta):
+                        yield piece
+                    else:
+                        came = piece
+        step = _next(loop, tools, clock, came)
+    yield step
 
 
-def _changed_tools(request: ProviderRequest) -> list[ToolsAdded | ToolsRemoved]:
-    """The changes that this request makes known, which stand at the end of its transcript."""
-    changed: list[ToolsAdded | ToolsRemoved] = []
-    for message in reversed(request.transcript):
+def _next(
+    loop: InnerLoop, tools: ToolExecutor, clock: Clock, came: AssistantMessage | Sequence[ToolExecutionOutcome] | None
+) -> Step:
+    """The step after what `came` of the one before."""
+    assert came is not None  # noqa: S101 - what asks for pieces ends with the whole
+    now = clock()
+    return _ready(loop.receive(came, now) if isinstance(came, AssistantMessage) else loop.submit(came, now), tools)
+
+
+def _ready(step: Step, tools: ToolExecutor) -> Step:
+    """`step`, after the changes that it needs; of tool calls those that may run at once."""
+    if isinstance(step, ToolCalls):
+        return ToolCalls(tools.together(step.calls))
+    if isinstance(step, ProviderRequest):
+        for change in step.changes:
+            tools.apply(change)
+    return step
+
+
+def _before(step: ProviderRequest | ToolCalls) -> Sequence[Progress]:
+    """The calls, or the changes of tools that a request makes known: these stand at the end of its transcript."""
+    if isinstance(step, ToolCalls):
+        return list(map(ToolCallStarted, step.calls))
+    changed: list[Progress] = []
+    for message in reversed(step.transcript):
         if not isinstance(message, ToolsAdded | ToolsRemoved):
             break
         changed.insert(0, message)
     return changed
+
+
+def _after(step: ToolCalls, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[Progress]:
+    """What came of the calls; those after one that ends the evaluation have no outcome."""
+    return (ToolCallFinished(call, one.message) for call, one in zip(step.calls, outcomes, strict=False))

@@ -13,7 +13,7 @@ between any two steps and go on from there.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from ..errors import SerdeError
 from ..limits import Budget, Deadline, Spent, TokenUsage
@@ -26,11 +26,18 @@ from .errors import (
     PromptEvaluationError,
     TurnLimitError,
 )
-from .tool_executor import Injection, ToolExecutionOutcome, Withdrawal
+from .tool_executor import ToolExecutionOutcome
 from .tool_spec import WRAPPED_ITEMS, OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
-from .transcript import AssistantMessage, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
+from .transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
 
 __all__ = ["Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
+
+_UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
+    "length": ("the answer was cut off at its length limit", "truncated", "allow more output tokens or ask for less"),
+    "content_filter": ("the provider's content filter stopped the answer", "content_filter", ""),
+    "refusal": ("the model refused: {}", "refused", ""),
+}
+"""By why the model stopped without an answer: what to say, the code, the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class ProviderRequest:
     tools: tuple[ToolSpec, ...]
     output: OutputSpec | None
     deadline: Deadline | None
-    changes: tuple[Injection | Withdrawal, ...] = ()
+    changes: tuple[ToolExecutionOutcome, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,30 +131,10 @@ class InnerLoop:
         self.usage += answer.usage
         self.transcript.append(answer)
         self.pending = answer.tool_calls
-        match answer.finish:
-            case "stop" | "tool_calls":
-                pass
-            case "length":
-                raise self.failed(
-                    PromptEvaluationError(
-                        "the answer was cut off at its length limit",
-                        phase="response",
-                        code="truncated",
-                        remedy="allow more output tokens or ask for less",
-                    )
-                )
-            case "content_filter":
-                raise self.failed(
-                    PromptEvaluationError(
-                        "the provider's content filter stopped the answer", phase="response", code="content_filter"
-                    )
-                )
-            case "refusal":
-                raise self.failed(
-                    PromptEvaluationError(f"the model refused: {answer.text}", phase="response", code="refused")
-                )
-            case other:
-                assert_never(other)
+        if answer.finish in _UNFINISHED:
+            message, code, remedy = _UNFINISHED[answer.finish]
+            told = message.format(answer.text)
+            raise self.failed(PromptEvaluationError(told, phase="response", code=code, remedy=remedy))
         if self.pending:
             return self._next_calls(now)
         return self._finish(answer.text, now)
@@ -180,8 +167,10 @@ class InnerLoop:
         return ToolCalls(self.pending[:left])
 
     def _request(self, now: datetime) -> ProviderRequest:
-        changes = tuple([self._inject(one) if one.expanded_tools else self._withdraw(one) for one in self.changing])
+        changes = tuple(self.changing)
         self.changing.clear()
+        for change in changes:
+            self._change(change)
         self._check_limits(now, before="request")
         if self.config.max_turns is not None and self.turns >= self.config.max_turns:
             raise self.failed(
@@ -203,22 +192,17 @@ class InnerLoop:
             changes=changes,
         )
 
-    def _inject(self, outcome: ToolExecutionOutcome) -> Injection:
-        names = tuple(tool.name for tool in outcome.expanded_tools)
-        added = tuple(tool for tool in outcome.expanded_tools if tool.name not in self.available)
+    def _change(self, outcome: ToolExecutionOutcome) -> None:
+        """Notes in the transcript which tools come and go."""
+        gone = tuple([name for name in outcome.closed_tools if name in self.available])
+        if gone:
+            self.available.difference_update(gone)
+            self.transcript.append(ToolsRemoved(gone))
+        added = [tool for tool in outcome.expanded_tools if tool.name not in self.available]
         if added:
+            self.available.update([tool.name for tool in added])
             texts = self.param_descriptions
-            self.transcript.append(ToolsAdded(tuple(tool_to_spec(tool, texts.get(tool.name)) for tool in added)))
-        duplicates = tuple(name for name in names if name in self.available)
-        self.available.update(names)
-        return Injection(outcome.section_key, tuple(tool.name for tool in added), duplicates, outcome)
-
-    def _withdraw(self, outcome: ToolExecutionOutcome) -> Withdrawal:
-        names = tuple(name for name in outcome.closed_tools if name in self.available)
-        if names:
-            self.transcript.append(ToolsRemoved(names))
-        self.available.difference_update(names)
-        return Withdrawal(outcome.section_key, names, outcome.opened_by)
+            self.transcript.append(ToolsAdded(tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in added])))
 
     def _finish(self, text: str, now: datetime) -> Step:
         if self.structured_output is None:

@@ -1,12 +1,13 @@
-"""Tool calls of one turn side by side: each on forks of session and resources, then made real one after the other.
+"""How tool calls are run: in this thread, beside an event loop, or several of one turn side by side.
 
-A call that cannot be isolated, or that read what an earlier one has changed since, is run again by itself, so the
-outcome is that of running all in order.
+Calls side by side each run on forks of session and resources, and are made real one after the other. One that cannot
+be isolated, or that read what an earlier one has changed since, is run again by itself, so the outcome is that of
+running all in order.
 """
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
@@ -16,55 +17,43 @@ from typing import Any
 from ..ports import Forkable
 from ..resources import NotIsolatedError, ResourceContext
 
-__all__ = ["Isolated", "call_in_thread", "run_all", "run_all_async", "run_to_end"]
+__all__ = ["Flow", "Isolated", "run", "run_async"]
 
 _MOST_AT_ONCE = 16
 
 # Any below: handlers of every type pass through here.
+type Attempt = Callable[[], Any]
+type Came = tuple[Any, BaseException | None]
+"""What an attempt gave or raised. A future cannot carry every exception: StopIteration would never arrive."""
+
+type Flow[T] = Generator[Attempt | Sequence[Flow[None]], Came, T]
+"""Yields an attempt and is sent what came of it, or yields flows to be run side by side."""
 
 
 class Isolated:
-    """One call that runs beside others, as a `part` of the evaluation. Run it, then `replay` it in its turn."""
+    """One call that runs beside others. Run its `flow`, then `replay` it in its turn."""
 
-    __slots__ = ("_error", "_origin", "_part", "_result", "resources", "seconds", "session")
+    __slots__ = ("_came", "_origin", "resources", "seconds", "session")
 
-    def __init__(
-        self, session: Forkable, resources: ResourceContext, part: AbstractContextManager[Callable[[object], None]]
-    ) -> None:
+    def __init__(self, session: Forkable, resources: ResourceContext) -> None:
         self._origin = session
-        self._part = part
+        self._came: Came = None, NotIsolatedError("it was not run")
         self.session = session.fork()
         self.resources = resources.fork()
         self.seconds = 0.0
-        self._result: object = None
-        self._error: BaseException | None = NotIsolatedError("it was not run")
 
-    def run(self, work: Callable[[], Any]) -> None:
-        """Runs a handler in this thread and keeps what it gave or raised."""
+    def flow(self, work: Attempt, part: AbstractContextManager[Callable[[object], None]]) -> Flow[None]:
+        """Runs a handler, as a `part` of the evaluation, and keeps what it gave or raised."""
         started = perf_counter()
         try:
-            with self._part as gave, self.resources:
-                result = work()
-                self._result = run_to_end(result) if inspect.isawaitable(result) else result
-                gave(self._result)
-            self._error = None
-        except BaseException as error:
-            self._error = error
-        self.seconds = perf_counter() - started
-
-    async def run_async(self, work: Callable[[], Any], pool: Executor) -> None:
-        """As `run`, without blocking the event loop."""
-        started = perf_counter()
-        try:
-            with self._part as gave, self.resources:
-                result, error = await call_in_thread(work, pool)
+            with part as gave, self.resources:
+                result, error = yield work
                 if error is not None:
                     raise error
-                self._result = await result if inspect.isawaitable(result) else result
-                gave(self._result)
-            self._error = None
-        except BaseException as error:
-            self._error = error
+                gave(result)
+            self._came = result, None
+        except BaseException as raised:
+            self._came = None, raised
         self.seconds = perf_counter() - started
 
     def replay(self) -> object:
@@ -72,7 +61,8 @@ class Isolated:
 
         Raises `NotIsolatedError` when it must be run again; a transaction around this then undoes half a replay.
         """
-        if isinstance(self._error, NotIsolatedError) or self.resources.refused or self.session.refused:
+        result, raised = self._came
+        if isinstance(raised, NotIsolatedError) or self.resources.refused or self.session.refused:
             raise NotIsolatedError
         # The session comes last, for with it go the events that the call published.
         for origin, fork in (*self.resources.forks, (self._origin, self.session)):
@@ -82,31 +72,84 @@ class Isolated:
                 raise NotIsolatedError from error
             if not merged:
                 raise NotIsolatedError
-        if self._error is not None:
-            raise self._error
-        return self._result
+        if raised is not None:
+            raise raised
+        return result
 
 
-def run_all(calls: Iterable[Callable[[], None]]) -> None:
-    """Runs all in threads of their own and waits for them, at most 16 at once; an interrupt begins no more of them."""
+def run[T](flow: Flow[T]) -> T:
+    """Runs attempts in this thread, and `async` ones to their end in an event loop of their own.
+
+    Flows side by side run each in a thread of its own, at most 16 at once; an interrupt begins no more of them.
+    """
+    try:
+        step = next(flow)
+        while True:
+            step = flow.send(_caught(step, to_end=True) if callable(step) else _side_by_side(step))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def run_async[T](flow: Flow[T], pool: Executor | None = None) -> T:
+    """As `run`, without blocking the event loop; a cancellation waits for attempts in threads, of `pool` if given."""
+    try:
+        step = next(flow)
+        while True:
+            came = _caught_async(step, pool) if callable(step) else _side_by_side_async(step)
+            step = flow.send(await came)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _side_by_side(flows: Sequence[Flow[None]]) -> Came:
     pool = ThreadPoolExecutor(_MOST_AT_ONCE)
     try:
-        for call in calls:
-            pool.submit(copy_context().run, call)
+        for flow in flows:
+            pool.submit(copy_context().run, run, flow)
         pool.shutdown()
     finally:
         pool.shutdown(cancel_futures=True)
+    return None, None
 
 
-async def run_all_async(calls: Iterable[Callable[[Executor], Coroutine[Any, Any, None]]]) -> None:
-    """Runs all at once, handlers that need a thread at most 16 at once; a cancellation waits until each has ended."""
+async def _side_by_side_async(flows: Sequence[Flow[None]]) -> Came:
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(call(pool))
+            for flow in flows:
+                group.create_task(run_async(flow, pool))
+    return None, None
 
 
-def run_to_end(awaitable: Any) -> Any:
+def _caught(attempt: Attempt, *, to_end: bool = False) -> Came:
+    try:
+        result = attempt()
+        return (_run_to_end(result) if to_end and inspect.isawaitable(result) else result), None
+    except BaseException as error:
+        return None, error
+
+
+async def _caught_async(attempt: Attempt, pool: Executor | None) -> Came:
+    """A plain handler runs in a thread. That cannot be interrupted, so a cancellation waits until it is done."""
+    try:
+        if inspect.iscoroutinefunction(attempt):
+            return await attempt(), None
+        context = copy_context()
+        work = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(_caught, attempt))
+        try:
+            result, error = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
+            raise
+        return (await result if inspect.isawaitable(result) else result), error
+    except BaseException as raised:
+        return None, raised
+
+
+def _run_to_end(awaitable: Any) -> Any:
     """Runs a coroutine from synchronous code, in a thread of its own when this thread's loop is already running."""
 
     async def wait() -> Any:
@@ -118,29 +161,3 @@ def run_to_end(awaitable: Any) -> Any:
         return asyncio.run(wait())
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(copy_context().run, asyncio.run, wait()).result()
-
-
-async def call_in_thread(attempt: Callable[[], Any], pool: Executor | None = None) -> tuple[Any, BaseException | None]:
-    """What a plain handler, run beside the loop, gave or raised; a coroutine function gives its coroutine.
-
-    A thread cannot be interrupted, so a cancellation waits until it is done.
-    """
-    if inspect.iscoroutinefunction(attempt):
-        return attempt(), None
-    context = copy_context()
-    work = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(_caught, attempt))
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        while not work.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        raise
-
-
-def _caught(attempt: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """What `attempt` gave or raised. A future cannot carry every exception: StopIteration would never arrive."""
-    try:
-        return attempt(), None
-    except BaseException as error:
-        return None, error

@@ -4,10 +4,9 @@ Whatever the model or the tool does wrong becomes a failed answer. Only control 
 this module.
 """
 
-import inspect
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -32,7 +31,7 @@ from ..resources import NotIsolatedError
 from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
-from .isolation import Isolated, call_in_thread, run_all, run_all_async, run_to_end
+from .isolation import Flow, Isolated, run, run_async
 from .tool_spec import without_nulls
 from .transcript import ToolCall, ToolMessage, sendable
 
@@ -40,15 +39,12 @@ if TYPE_CHECKING:
     from ..prompt.prompt import Prompt
     from ..prompt.renderer import RenderedPrompt
 
-__all__ = ["Injection", "ToolExecutionOutcome", "ToolExecutor", "Withdrawal"]
+__all__ = ["ToolExecutionOutcome", "ToolExecutor"]
 
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURE = 1_000
 _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
-
-# Any below: results and tools of every type pass through here.
-type _Attempt = Callable[[], Any]
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,25 +65,6 @@ class ToolExecutionOutcome:
     closed_tools: tuple[str, ...] = ()
     opened_by: str = ""
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Injection:
-    """Tools that became available because the model read a section; `duplicates` were there already."""
-
-    section_key: str
-    added: tuple[str, ...]
-    duplicates: tuple[str, ...]
-    outcome: ToolExecutionOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
-    """Tools that went because the model closed their section; `opened_by` is the tool that brings them back."""
-
-    section_key: str
-    names: tuple[str, ...]
-    opened_by: str
 
 
 class ToolExecutor:
@@ -131,7 +108,7 @@ class ToolExecutor:
         self.key = ""
         self.begun = False
 
-    def together(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+    def together(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The first of `calls` that may run at once; one of them, if they run in order."""
         if self._forkable is None:
             return calls[:1]
@@ -143,84 +120,16 @@ class ToolExecutor:
             count += 1
         return calls[: max(count, 1)]
 
-    def execute_together(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
+    def execute(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
         """Runs what `together` gave; several calls run each in a thread of its own.
 
-        When one of them raises `ControlFlow`, those before it are answered first: the next time it is raised.
+        When one of several raises `ControlFlow`, those before it are answered first: the next time it is raised.
         """
-        self._raise_held()
-        if len(calls) == 1:
-            return (self.execute(calls[0]),)
-        prepared = [self._isolate(call, at) for at, call in enumerate(calls)]
-        run_all([partial(run.run, work) for _, run, work in prepared if run is not None])
-        outcomes: list[ToolExecutionOutcome] = []
-        for call, run, _ in prepared:
-            try:
-                with suppress(NotIsolatedError):
-                    outcomes.append(self.execute(call, run))
-                    continue
-                outcomes.append(self.execute(call))
-            except ControlFlow as signal:
-                self._hold(signal, outcomes)
-                break
-        return tuple(outcomes)
+        return run(self._calls(calls))
 
-    async def execute_together_async(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
-        """As `execute_together`, without blocking the event loop."""
-        self._raise_held()
-        if len(calls) == 1:
-            return (await self.execute_async(calls[0]),)
-        prepared = [self._isolate(call, at) for at, call in enumerate(calls)]
-        await run_all_async([partial(run.run_async, work) for _, run, work in prepared if run is not None])
-        outcomes: list[ToolExecutionOutcome] = []
-        for call, run, _ in prepared:
-            try:
-                with suppress(NotIsolatedError):
-                    outcomes.append(await self.execute_async(call, run))
-                    continue
-                outcomes.append(await self.execute_async(call))
-            except ControlFlow as signal:
-                self._hold(signal, outcomes)
-                break
-        return tuple(outcomes)
-
-    def execute(self, call: ToolCall, isolated: Isolated | None = None) -> ToolExecutionOutcome:
-        """Runs `call`; an `async` handler runs to its end in an event loop of its own.
-
-        `isolated` is the call's run beside others, which then only has to count.
-        """
-        flow = self._flow(call, isolated)
-        try:
-            attempt = next(flow)
-            while True:
-                try:
-                    result = attempt()
-                    if inspect.isawaitable(result):
-                        result = run_to_end(result)
-                except BaseException as error:
-                    attempt = flow.throw(error)
-                else:
-                    attempt = flow.send(result)
-        except StopIteration as done:
-            outcome: ToolExecutionOutcome = done.value
-            return outcome
-
-    async def execute_async(self, call: ToolCall, isolated: Isolated | None = None) -> ToolExecutionOutcome:
+    async def execute_async(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
         """As `execute`; a plain handler runs in a thread, which a cancellation waits for before it undoes the call."""
-        flow = self._flow(call, isolated)
-        try:
-            attempt = next(flow)
-            while True:
-                try:
-                    result, error = await call_in_thread(attempt)
-                    if inspect.isawaitable(result):
-                        result = await result
-                except BaseException as raised:
-                    result, error = None, raised
-                attempt = flow.send(result) if error is None else flow.throw(error)
-        except StopIteration as done:
-            outcome: ToolExecutionOutcome = done.value
-            return outcome
+        return await run_async(self._calls(calls))
 
     def effect_of(self, call: ToolCall) -> Effect | None:
         """What it means to run this call again; `None` for an unknown tool."""
@@ -245,77 +154,73 @@ class ToolExecutor:
             raise LookupError(f"the prompt has no tool {names[found.index(None)]!r}")
         return tuple([tool for tool in found if tool is not None])
 
-    def apply(self, change: Injection | Withdrawal) -> None:
+    def apply(self, change: ToolExecutionOutcome) -> None:
         """Makes a change of the available tools effective, now that the turn is over."""
-        if isinstance(change, Injection):
-            self._inject(change)
-            return
-        for name in change.names:
-            if self._tools.pop(name, None) is not None:
-                self._closed[name] = f"call {change.opened_by} with key '{change.section_key}' first"
-        if change.names:
-            self._publish(ToolsWithdrawn(change.names, change.section_key, session_id=self._session.session_id))
-
-    def _inject(self, injection: Injection) -> None:
-        """Makes tools that the model unlocked available and writes the opened sections to the session."""
-        outcome = injection.outcome
-        for name in injection.duplicates:
-            _log.warning("Skipping duplicate tool during injection", extra={"tool_name": name})
-        for tool in outcome.expanded_tools:
-            if tool.name in injection.added:
-                self._tools[tool.name] = tool
-                self._closed.pop(tool.name, None)
-        for path in outcome.opened:
+        key, session_id = change.section_key, self._session.session_id
+        gone = tuple([name for name in change.closed_tools if self._tools.pop(name, None) is not None])
+        if gone:
+            self._closed |= dict.fromkeys(gone, f"call {change.opened_by} with key '{key}' first")
+            self._publish(ToolsWithdrawn(gone, key, session_id=session_id))
+        added: list[str] = []
+        for tool in change.expanded_tools:
+            if tool.name in self._tools:
+                _log.warning("Skipping duplicate tool during injection", extra={"tool_name": tool.name})
+                continue
+            added.append(tool.name)
+            self._tools[tool.name] = tool
+            self._closed.pop(tool.name, None)
+        for path in change.opened:
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=SectionVisibility.FULL))
-        if injection.added:
-            _log.info(
-                "Injected tools from section expansion",
-                extra={
-                    "section_key": injection.section_key,
-                    "tool_count": len(injection.added),
-                    "tool_names": list(injection.added),
-                },
-            )
-            self._publish(ToolsInjected(injection.added, injection.section_key, session_id=self._session.session_id))
+        if added:
+            told = {"section_key": key, "tool_count": len(added), "tool_names": added}
+            _log.info("Injected tools from section expansion", extra=told)
+            self._publish(ToolsInjected(tuple(added), key, session_id=session_id))
 
-    def _hold(self, signal: ControlFlow, outcomes: Sequence[ToolExecutionOutcome]) -> None:
-        if not outcomes:
-            raise signal
-        self._held = signal
-
-    def _raise_held(self) -> None:
+    def _calls(self, calls: Sequence[ToolCall]) -> Flow[tuple[ToolExecutionOutcome, ...]]:
         if self._held is not None:
             raise self._held
+        if len(calls) == 1:
+            return ((yield from self._told(calls[0])),)
+        beside = [self._isolate(call, at) for at, call in enumerate(calls)]
+        yield [flow for _, flow in filter(None, beside)]
+        outcomes: list[ToolExecutionOutcome] = []
+        for call, isolated in zip(calls, beside, strict=True):
+            try:
+                try:
+                    replayed = self._steps(call, isolated[0]) if isolated else self._told(call)
+                    outcomes.append((yield from replayed))
+                except NotIsolatedError:
+                    outcomes.append((yield from self._told(call)))
+            except ControlFlow as signal:
+                if not outcomes:
+                    raise
+                self._held = signal
+                break
+        return tuple(outcomes)
 
-    def _isolate(self, call: ToolCall, at: int) -> tuple[ToolCall, Isolated | None, _Attempt]:
-        """The call with forks to run it on and its handler bound to them; nothing to run where it is not admitted."""
+    def _isolate(self, call: ToolCall, at: int) -> tuple[Isolated, Flow[None]] | None:
+        """A run of the call on forks, and how it goes; `None` where it is not admitted."""
         try:
             _, handler, params = self._admit(call)
         except ToolValidationError:
-            return call, None, _nothing
+            return None
         assert self._forkable is not None  # noqa: S101 - else no calls run at once
-        run = Isolated(self._forkable, self._resources, self._part(call))
-        context = self._context(call, run.resources, run.session, run.session.bus_for(self._bus), at)
-        return call, run, partial(handler, params, context=context)
+        isolated = Isolated(self._forkable, self._resources)
+        context = self._context(call, isolated.resources, isolated.session, isolated.session.bus_for(self._bus), at)
+        return isolated, isolated.flow(partial(handler, params, context=context), self._part(call))
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
         return self._work.part("tool", call.name, call_id=call.call_id, text=call.arguments)
 
-    def _flow(self, call: ToolCall, isolated: Isolated | None) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
-        """The steps around the handler, and word of it to who listens; what ran beside others has told already."""
-        steps = self._steps(call, isolated)
-        return self._told(call, steps) if isolated is None and self._work.heard else steps
-
-    def _told(
-        self, call: ToolCall, steps: Generator[_Attempt, Any, ToolExecutionOutcome]
-    ) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
+    def _told(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
+        """A call by itself, and word of it to who listens; what ran beside others has told already."""
         with self._part(call) as gave:
-            outcome = yield from steps
+            outcome = yield from self._steps(call, None)
             gave(outcome)
         return outcome
 
-    def _steps(self, call: ToolCall, isolated: Isolated | None) -> Generator[_Attempt, Any, ToolExecutionOutcome]:
-        """The steps around the handler, which the caller runs where this yields."""
+    def _steps(self, call: ToolCall, isolated: Isolated | None) -> Flow[ToolExecutionOutcome]:
+        """From the model's text to the answer it gets."""
         started = perf_counter() - (isolated.seconds if isolated else 0)
         try:
             tool, handler, params = self._admit(call)
@@ -326,37 +231,46 @@ class ToolExecutor:
             entry, again = self._rendered.journal.enter(call.name, _same_call(call, params))
             if again or self.begun:
                 return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
-        content, visibility = "", _NO_VISIBILITY
+        visibility, content = _NO_VISIBILITY, ""
         raised: Exception | None = None
         try:
             visibility = self._visibility_before(params)
-            with (
-                self._resources.for_call() as resources,
-                tool_transaction(self._session, resources, call.name) as transaction,
-            ):
-                context = self._context(call, resources, self._session, self._bus)
-                result = yield isolated.replay if isolated else partial(handler, params, context=context)
-                if not isinstance(result, ToolResult):
-                    raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
-                content = result.content()
-                if not isinstance(content, str):
-                    raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
-                if not result.success:
-                    transaction.rollback()
-                elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
-                    raise _restart(result.value, params)
-                resources.close()  # what they do then is the call's doing
+            result, content = yield from self._in_transaction(call, handler, params, isolated)
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)), visibility=visibility)
             raise
-        except ToolValidationError as error:  # the model's mistake, and it is told
-            raised, result, content = error, _failure(_text_of(error)), ""
         except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
-            _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
-            raised, result, content = error, _failure(_text_of(error)), ""
+            if not isinstance(error, ToolValidationError):  # that is the model's mistake, and it is told
+                _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
+            raised, result = error, _failure(_text_of(error))
         if entry is not None:
             entry.result = result
         return self._answer(call, started, params, result, content, visibility=visibility, error=raised)
+
+    # Any: a handler of whatever types.
+    def _in_transaction(
+        self, call: ToolCall, handler: ToolHandler[Any, Any], params: object, isolated: Isolated | None
+    ) -> Flow[tuple[ToolResult[Any], str]]:
+        """What the handler answered and what the model is sent of it; undone unless that is a success."""
+        with (
+            self._resources.for_call() as resources,
+            tool_transaction(self._session, resources, call.name) as transaction,
+        ):
+            context = self._context(call, resources, self._session, self._bus)
+            result, raised = yield isolated.replay if isolated else partial(handler, params, context=context)
+            if raised is not None:
+                raise raised
+            if not isinstance(result, ToolResult):
+                raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
+            content = result.content()
+            if not isinstance(content, str):
+                raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
+            if not result.success:
+                transaction.rollback()
+            elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
+                raise _restart(result.value, params)
+            resources.close()  # what they do then is the call's doing
+        return result, content
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
         """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
@@ -435,10 +349,6 @@ class ToolExecutor:
             resources=resources,
             idempotency_key=self.key or f"{self._id}:{self._answered + after}",
         )
-
-
-def _nothing() -> None:
-    """What a call does that is not admitted."""
 
 
 def _same_call(call: ToolCall, params: object) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from hashlib import sha256
 from os import urandom
 from typing import Any, Protocol
@@ -290,11 +289,11 @@ class _RunJournal:
         self._read = 0
 
     # Any: T is the answer to a request, and outcomes for tool calls, which a checker cannot tell by the subject.
-    def reserve(self, name: str, subject: Subject, /) -> Callable[[Callable[[], Any]], Any]:
+    def __call__(self, subject: Subject, work: Callable[[], Any], /) -> Any:
         if isinstance(subject, ProviderRequest):
-            return partial(self._ask, subject)
+            return self._ask(subject, work)
         [call] = subject  # in order, so there is one
-        return partial(self._call, call)
+        return self._call(call, work)
 
     def _ask(self, request: ProviderRequest, ask: Callable[[], AssistantMessage]) -> AssistantMessage:
         came, _ = self._run.step("provider", self._digest(request), lambda: _answer(ask))
