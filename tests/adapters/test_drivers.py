@@ -22,7 +22,7 @@ from weakincentives.adapters.transcript import AssistantMessage, ToolsAdded
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
-from weakincentives.runtime.events import Event, ProviderCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime.events import Event, ProviderCalled, ToolInvoked, ToolsInjected, Work
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility, VisibilityOverrides
@@ -154,6 +154,7 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter[An
         session=session,
         bus=session.bus,
         publish=session.bus.publish,
+        work=Work(bus=session.bus, kind="evaluation", name="agent"),
     )
     return loop, executor, adapter
 

@@ -118,7 +118,7 @@ def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread(
     with pytest.raises(AttributeError):
         adapter.supports_dynamic_tools = True
     asked: Prompt[Any] = prompt()
-    got = asyncio.run(adapter.evaluate_async(asked, session=Session()))
+    got = asyncio.run(adapter.evaluate_async(asked, session=Session(), bus=None, deadline=None, budget=None))
     assert got == (asked, ["budget", "bus", "deadline", "session"])
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Required, Self, TypedDict, Unpack
 
 from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
 from ..ports import EventBus, SessionProtocol
@@ -45,8 +45,8 @@ __all__ = [
     "ThrottleError",
 ]
 
-
 _log = logging.getLogger(__name__)
+_NO_ANSWER = AssistantMessage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,15 @@ class PromptResponse[Out](Specialised):
     usage: TokenUsage
     turns: int
     transcript: Sequence[Message] = field(default=(), repr=False)
+
+
+class Given(TypedDict, total=False):
+    """What an evaluation is given beside its prompt, as `ProviderAdapter.evaluate` says."""
+
+    session: Required[SessionProtocol]
+    bus: EventBus | None
+    deadline: Deadline | None
+    budget: Budget | None
 
 
 class ProviderAdapter(ABC, Generic[OutputT]):
@@ -96,21 +105,10 @@ class ProviderAdapter(ABC, Generic[OutputT]):
         """
 
     async def evaluate_async[Out](
-        self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> PromptResponse[Out]:
         """As `evaluate`, without blocking the event loop; by default `evaluate` in a thread."""
-
-        def run() -> PromptResponse[Out]:
-            return self.evaluate(prompt, session=session, bus=bus, deadline=deadline, budget=budget)
-
-        return await asyncio.to_thread(run)
+        return await asyncio.to_thread(lambda: self.evaluate(prompt, **given))
 
 
 class Conversation(Protocol):
@@ -191,80 +189,41 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         return at_once
 
     def evaluate[Out](
-        self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> PromptResponse[Out]:
-        with _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget) as run:
+        with _Run(self, prompt, **given) as run:
             with run.resources, closing(run.line):
                 finished = drive(run.loop, run.ask, run.tools, journal=self.journal(run.tools), clock=self.clock)
             return run.response(finished)
 
     async def evaluate_async[Out](
-        self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> PromptResponse[Out]:
-        with _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget) as run:
+        with _Run(self, prompt, **given) as run:
             async with run.resources, aclosing(run.line):
                 finished = await drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
             return run.response(finished)
 
     def stream[Out](
-        self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> Generator[StreamEvent[Out]]:
         """As `evaluate`, telling what happens while it does; the last event holds the response.
 
         Close the generator to stop early: nothing more runs then, and what has run stays.
         """
-        run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, streamed=True)
-        with run, run.resources, closing(run.line):
+        with _Run(self, prompt, streamed=True, **given) as run, run.resources, closing(run.line):
             for event in stream(run.loop, run.ask_stream, run.tools, clock=self.clock):
-                if isinstance(event, Finished):
-                    yield Completed(run.response(event))
-                else:
-                    yield event
+                yield Completed(run.response(event)) if isinstance(event, Finished) else event
 
     async def stream_async[Out](
-        self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """As `stream`, without blocking the event loop."""
-        run = _Run(self, prompt, session=session, bus=bus, deadline=deadline, budget=budget, streamed=True)
-        with run:
-            async with (
-                run.resources,
-                aclosing(run.line),
-                aclosing(stream_async(run.loop, run.ask_stream_async, run.tools, clock=self.clock)) as events,
-            ):
+        with _Run(self, prompt, streamed=True, **given) as run:
+            events = stream_async(run.loop, run.ask_stream_async, run.tools, clock=self.clock)
+            async with run.resources, aclosing(run.line), aclosing(events):
                 async for event in events:
-                    if isinstance(event, Finished):
-                        yield Completed(run.response(event))
-                    else:
-                        yield event
+                    yield Completed(run.response(event)) if isinstance(event, Finished) else event
 
 
 class _Run[Out]:
@@ -276,35 +235,33 @@ class _Run[Out]:
         prompt: Prompt[Out] | RenderedPrompt[Out],
         *,
         session: SessionProtocol,
-        bus: EventBus | None,
-        deadline: Deadline | None,
-        budget: Budget | None,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
         streamed: bool = False,
     ) -> None:
         self._started = perf_counter()
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
-        if rendered.prompt is None:
+        bound = rendered.prompt
+        if bound is None:
             raise ValueError("evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer")
-        self.resources = rendered.prompt.resources
+        template = bound.template
+        self.resources = bound.resources
         self.line = adapter.converse(rendered)
-        offered = rendered
         if self.line.provider_tools:
-            offered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
-        self._name = rendered.prompt.name
-        self._adapter_name = adapter.name
-        self._session_id = session.session_id
-        self._publish = publisher(session, bus)
-        config = adapter.config
+            rendered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
+        self.session_id = session.session_id
+        self.publish = publisher(session, bus)
+        bus = session.bus if bus is None else bus
+        config, texts = adapter.config, rendered.tool_param_descriptions
         budget = budget or adapter.budget
         own = budget and budget.deadline(adapter.clock())
         ends = [one for one in (deadline, rendered.deadline, config.deadline, own) if one]
         self.loop = InnerLoop(
             text=sendable(rendered.text),
-            tools=tuple(
-                [tool_to_spec(tool, rendered.tool_param_descriptions.get(tool.name)) for tool in offered.tools]
-            ),
+            tools=tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in rendered.tools]),
             structured_output=rendered.structured_output,
-            param_descriptions=rendered.tool_param_descriptions,
+            param_descriptions=texts,
             config=replace(
                 config,
                 supports_dynamic_tools=adapter.supports_dynamic_tools,
@@ -312,51 +269,49 @@ class _Run[Out]:
                 budget=budget,
             ),
         )
-        bus = session.bus if bus is None else bus
         self.work = Work(
             bus=bus,
             kind="evaluation",
-            name=self._name,
+            name=template.name,
             provider=adapter.name,
             model=adapter.model,
             text=rendered.text,
             streamed=streamed,
-            session_id=self._session_id,
+            session_id=self.session_id,
         )
         self.tools = ToolExecutor(
-            prompt=rendered.prompt,
-            rendered=offered,
+            prompt=bound,
+            rendered=rendered,
             adapter=adapter,
-            supports_dynamic_tools=adapter.supports_dynamic_tools,
+            supports_dynamic_tools=self.loop.config.supports_dynamic_tools,
             session=session,
             bus=bus,
-            publish=self._publish,
+            publish=self.publish,
             work=self.work,
             deadline=self.loop.config.deadline,
             isolated=config.parallel_tool_calls == "isolated",
         )
-        template = rendered.prompt.template
-        self._publish(
+        self.publish(
             PromptRendered(
                 ns=template.ns,
                 key=template.key,
                 name=template.name,
                 adapter=adapter.name,
                 text=rendered.text,
-                tool_names=tuple([tool.name for tool in offered.tools]),
+                tool_names=tuple([tool.name for tool in rendered.tools]),
                 rendered=rendered,
-                session_id=self._session_id,
+                session_id=self.session_id,
             )
         )
         stored = rendered.overrides
         if stored is not None and stored.stale:
-            self._publish(
+            self.publish(
                 OverridesDropped(
                     ns=template.ns,
                     key=template.key,
                     tag=stored.tag,
                     texts=tuple([str(one.id) for one in stored.stale]),
-                    session_id=self._session_id,
+                    session_id=self.session_id,
                 )
             )
 
@@ -407,59 +362,41 @@ class _Run[Out]:
 
     def response(self, finished: Finished) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
-        # Any: the loop parsed the output by the prompt's own declaration, which is what Out stands for.
-        output: Any = finished.output
-        loop = self.loop
-        self._publish(
+        output: Any = finished.output  # Any: parsed by the prompt's own declaration, which is what Out stands for
+        work, loop = self.work, self.loop
+        self.publish(
             PromptExecuted(
-                prompt_name=self._name,
-                adapter=self._adapter_name,
+                prompt_name=work.name,
+                adapter=work.provider,
                 text=finished.text,
                 output=output,
                 usage=loop.usage,
                 turns=loop.turns,
                 seconds=perf_counter() - self._started,
-                session_id=self._session_id,
+                session_id=self.session_id,
             )
         )
         response: PromptResponse[Out] = PromptResponse(
-            prompt_name=self._name,
+            prompt_name=work.name,
             text=finished.text,
             output=output,
             usage=loop.usage,
             turns=loop.turns,
             transcript=tuple(loop.transcript),
         )
-        self.work.gave(response)
+        work.gave(response)
         return response
-
-    def called(self, request: ProviderRequest, seconds: float, result: AssistantMessage | BaseException) -> None:
-        """Publishes what came of one call of the provider."""
-        answer = result if isinstance(result, AssistantMessage) else None
-        self._publish(
-            ProviderCalled(
-                adapter=self._adapter_name,
-                turn=request.turn,
-                seconds=seconds,
-                usage=answer.usage if answer else TokenUsage(),
-                finish=answer.finish if answer else "",
-                tool_calls=len(answer.tool_calls) if answer else 0,
-                error=None if answer else f"{type(result).__name__}: {result}",
-                session_id=self._session_id,
-            )
-        )
 
 
 class _Call:
     """One call of the provider, from which an event is made when it is over."""
 
-    __slots__ = ("_gave", "_part", "_request", "_run", "_started", "answer")
-
-    answer: AssistantMessage
+    __slots__ = ("_gave", "_part", "_run", "_started", "_turn", "answer")
 
     def __init__(self, run: _Run[Any], request: ProviderRequest) -> None:
         self._run = run
-        self._request = request
+        self._turn = request.turn
+        self.answer = _NO_ANSWER
 
     def __enter__(self) -> Self:
         work = self._run.work
@@ -471,9 +408,21 @@ class _Call:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run.called(self._request, perf_counter() - self._started, error or self.answer)
+        answer, run = self.answer, self._run
+        run.publish(
+            ProviderCalled(
+                adapter=run.work.provider,
+                turn=self._turn,
+                seconds=perf_counter() - self._started,
+                usage=answer.usage,
+                finish=answer.finish if error is None else "",
+                tool_calls=len(answer.tool_calls),
+                error=None if error is None else f"{type(error).__name__}: {error}",
+                session_id=run.session_id,
+            )
+        )
         if error is None:
-            self._gave(self.answer)
+            self._gave(answer)
         self._part.__exit__(kind, error, trace)
 
 

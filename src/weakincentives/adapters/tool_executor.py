@@ -85,7 +85,7 @@ class ToolExecutor:
         session: SessionProtocol,
         bus: EventBus,
         publish: Callable[[object], None],
-        work: Work | None = None,
+        work: Work,
         deadline: Deadline | None = None,
         isolated: bool = False,
     ) -> None:
@@ -97,7 +97,7 @@ class ToolExecutor:
         self._session = session
         self._bus = bus
         self._publish = publish
-        self._work = work or Work(bus=bus, kind="evaluation", name=prompt.name)
+        self._work = work
         self._deadline = deadline
         self._dynamic = supports_dynamic_tools
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
@@ -180,17 +180,17 @@ class ToolExecutor:
         if self._held is not None:
             raise self._held
         if len(calls) == 1:
-            return ((yield from self._told(calls[0])),)
+            return ((yield from self._alone(calls[0])),)
         beside = [self._isolate(call, at) for at, call in enumerate(calls)]
         yield [flow for _, flow in filter(None, beside)]
         outcomes: list[ToolExecutionOutcome] = []
         for call, isolated in zip(calls, beside, strict=True):
             try:
                 try:
-                    replayed = self._steps(call, isolated[0]) if isolated else self._told(call)
+                    replayed = self._steps(call, isolated[0]) if isolated else self._alone(call)
                     outcomes.append((yield from replayed))
                 except NotIsolatedError:
-                    outcomes.append((yield from self._told(call)))
+                    outcomes.append((yield from self._alone(call)))
             except ControlFlow as signal:
                 if not outcomes:
                     raise
@@ -212,8 +212,11 @@ class ToolExecutor:
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
         return self._work.part("tool", call.name, call_id=call.call_id, text=call.arguments)
 
+    def _alone(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
+        """A call by itself, and word of it to who listens; one that ran beside others has told already."""
+        return self._told(call) if self._work.heard else self._steps(call, None)
+
     def _told(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
-        """A call by itself, and word of it to who listens; what ran beside others has told already."""
         with self._part(call) as gave:
             outcome = yield from self._steps(call, None)
             gave(outcome)
@@ -234,7 +237,8 @@ class ToolExecutor:
         visibility, content = _NO_VISIBILITY, ""
         raised: Exception | None = None
         try:
-            visibility = self._visibility_before(params)
+            if call.name in RESERVED_TOOL_NAMES:
+                visibility = self._rendered.visibility_now()
             result, content = yield from self._in_transaction(call, handler, params, isolated)
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)), visibility=visibility)
@@ -311,7 +315,7 @@ class ToolExecutor:
                 result=result,
                 content=content,
                 seconds=perf_counter() - started,
-                prompt_name=self._prompt.name,
+                prompt_name=self._work.name,
                 replayed=replayed,
                 requested_sections=_requested_sections(params),
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
@@ -330,9 +334,6 @@ class ToolExecutor:
             case _:
                 name = "" if error is None else type(error).__qualname__
                 return ToolExecutionOutcome(call.call_id, message, result.success, error=name)
-
-    def _visibility_before(self, params: object) -> Mapping[tuple[str, ...], SectionVisibility]:
-        return self._rendered.visibility_now() if _requested_sections(params) else _NO_VISIBILITY
 
     def _context(
         self, call: ToolCall, resources: Resources, session: SessionProtocol, bus: EventBus, after: int = 0
