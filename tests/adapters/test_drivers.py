@@ -150,9 +150,8 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter[An
         prompt=rendered.prompt,
         rendered=rendered,
         adapter=adapter,
-        supports_dynamic_tools=True,
+        config=InnerLoopConfig(supports_dynamic_tools=True),
         session=session,
-        bus=session.bus,
         publish=session.bus.publish,
         work=Work(bus=session.bus, kind="evaluation", name="agent"),
     )

@@ -18,13 +18,13 @@ from weakincentives.adapters.errors import (
     TurnLimitError,
 )
 from weakincentives.adapters.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
-from weakincentives.adapters.tool_executor import ToolExecutionOutcome
 from weakincentives.adapters.tool_spec import tool_to_spec
 from weakincentives.adapters.transcript import (
     AssistantMessage,
     Finish,
     Message,
     ToolCall,
+    ToolExecutionOutcome,
     ToolMessage,
     ToolsAdded,
     UserMessage,

@@ -27,8 +27,7 @@ from support.codecs import ANY_TEXT
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.tool_executor import ToolExecutionOutcome
-from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.adapters.transcript import ToolExecutionOutcome, ToolMessage
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
 from weakincentives.prompt.errors import ToolValidationError, VisibilityExpansionRequired

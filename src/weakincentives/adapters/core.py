@@ -252,7 +252,6 @@ class _Run[Out]:
             rendered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
         self.session_id = session.session_id
         self.publish = publisher(session, bus)
-        bus = session.bus if bus is None else bus
         config, texts = adapter.config, rendered.tool_param_descriptions
         budget = budget or adapter.budget
         own = budget and budget.deadline(adapter.clock())
@@ -270,7 +269,7 @@ class _Run[Out]:
             ),
         )
         self.work = Work(
-            bus=bus,
+            bus=session.bus if bus is None else bus,
             kind="evaluation",
             name=template.name,
             provider=adapter.name,
@@ -283,13 +282,10 @@ class _Run[Out]:
             prompt=bound,
             rendered=rendered,
             adapter=adapter,
-            supports_dynamic_tools=self.loop.config.supports_dynamic_tools,
+            config=self.loop.config,
             session=session,
-            bus=bus,
             publish=self.publish,
             work=self.work,
-            deadline=self.loop.config.deadline,
-            isolated=config.parallel_tool_calls == "isolated",
         )
         self.publish(
             PromptRendered(

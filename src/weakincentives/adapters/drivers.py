@@ -11,8 +11,8 @@ from typing import Protocol
 from ..limits import Clock, utc_now
 from .inner_loop import Finished, InnerLoop, ProviderRequest, Step, ToolCalls
 from .streaming import TextDelta, ToolCallFinished, ToolCallStarted
-from .tool_executor import ToolExecutionOutcome, ToolExecutor
-from .transcript import AssistantMessage, ToolCall, ToolsAdded, ToolsRemoved
+from .tool_executor import ToolExecutor
+from .transcript import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolsAdded, ToolsRemoved
 
 __all__ = ["Journal", "Progress", "Subject", "at_once", "drive", "drive_async", "stream", "stream_async"]
 

@@ -26,9 +26,18 @@ from .errors import (
     PromptEvaluationError,
     TurnLimitError,
 )
-from .tool_executor import ToolExecutionOutcome
 from .tool_spec import WRAPPED_ITEMS, OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
-from .transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage
+from .transcript import (
+    AssistantMessage,
+    Finish,
+    Message,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
 
 __all__ = ["Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
 

@@ -7,14 +7,12 @@ this module.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
 from ..errors import ControlFlow, SerdeError
-from ..limits import Deadline
 from ..ports import EventBus, Forkable, Resources, SessionProtocol
 from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import (
@@ -31,15 +29,16 @@ from ..resources import NotIsolatedError
 from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
+from .inner_loop import InnerLoopConfig
 from .isolation import Flow, Isolated, run, run_async
 from .tool_spec import without_nulls
-from .transcript import ToolCall, ToolMessage, sendable
+from .transcript import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 
 if TYPE_CHECKING:
     from ..prompt.prompt import Prompt
     from ..prompt.renderer import RenderedPrompt
 
-__all__ = ["ToolExecutionOutcome", "ToolExecutor"]
+__all__ = ["ToolExecutor"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,30 +46,10 @@ _MAX_FAILURE = 1_000
 _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 
-@dataclass(slots=True, frozen=True)
-class ToolExecutionOutcome:
-    """What came of one tool call, and how it changes the tools of the conversation.
-
-    `expanded_tools` are those of the section that was read, for which `opened` must be visible; `closed_tools` names
-    those whose section was closed, and `opened_by` the tool that opens it again. `error` names the class of what made
-    the call fail, if that was an exception.
-    """
-
-    tool_call_id: str
-    message: ToolMessage
-    success: bool
-    expanded_tools: tuple[AnyTool, ...] = ()
-    section_key: str = ""
-    opened: tuple[tuple[str, ...], ...] = ()
-    closed_tools: tuple[str, ...] = ()
-    opened_by: str = ""
-    error: str = ""
-
-
 class ToolExecutor:
     """Runs the tool calls of one evaluation, and knows which tools are available in it.
 
-    With `isolated`, calls of one turn that may be repeated run at once, each as if it were alone. A journal may set the
+    `publish` is for events, the bus of `work` for handlers. A journal may set the
     `adapter` for handlers, `key`, the next call's idempotency key, and `begun`: an earlier life of the run began the
     next call, so one that must not run twice is answered as of unknown outcome.
     """
@@ -81,25 +60,21 @@ class ToolExecutor:
         prompt: "Prompt[Any]",
         rendered: "RenderedPrompt[Any]",
         adapter: Evaluator,
-        supports_dynamic_tools: bool,
+        config: InnerLoopConfig,
         session: SessionProtocol,
-        bus: EventBus,
         publish: Callable[[object], None],
         work: Work,
-        deadline: Deadline | None = None,
-        isolated: bool = False,
     ) -> None:
+        isolated = config.parallel_tool_calls == "isolated"
+        self._forkable = session if isolated and isinstance(session, Forkable) else None
         self._prompt = prompt
         self._resources = prompt.resources
-        self._forkable = session if isolated and isinstance(session, Forkable) else None
         self._rendered = rendered
+        self._config = config
         self.adapter = adapter
         self._session = session
-        self._bus = bus
         self._publish = publish
         self._work = work
-        self._deadline = deadline
-        self._dynamic = supports_dynamic_tools
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._closed: dict[str, str] = {}  # by tool name, how to get it back
         self._held: ControlFlow | None = None
@@ -206,7 +181,9 @@ class ToolExecutor:
             return None
         assert self._forkable is not None  # noqa: S101 - else no calls run at once
         isolated = Isolated(self._forkable, self._resources)
-        context = self._context(call, isolated.resources, isolated.session, isolated.session.bus_for(self._bus), at)
+        context = self._context(
+            call, isolated.resources, isolated.session, isolated.session.bus_for(self._work.bus), at
+        )
         return isolated, isolated.flow(partial(handler, params, context=context), self._part(call))
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
@@ -260,7 +237,7 @@ class ToolExecutor:
             self._resources.for_call() as resources,
             tool_transaction(self._session, resources, call.name) as transaction,
         ):
-            context = self._context(call, resources, self._session, self._bus)
+            context = self._context(call, resources, self._session, self._work.bus)
             result, raised = yield isolated.replay if isolated else partial(handler, params, context=context)
             if raised is not None:
                 raise raised
@@ -271,7 +248,11 @@ class ToolExecutor:
                 raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
             if not result.success:
                 transaction.rollback()
-            elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
+            elif (
+                isinstance(result.value, ReadSectionResult)
+                and result.value.expanded_tools
+                and not self._config.supports_dynamic_tools
+            ):
                 raise _restart(result.value, params)
             resources.close()  # what they do then is the call's doing
         return result, content
@@ -345,7 +326,7 @@ class ToolExecutor:
             adapter=self.adapter,
             session=session,
             event_bus=bus,
-            deadline=self._deadline,
+            deadline=self._config.deadline,
             call_id=call.call_id,
             resources=resources,
             idempotency_key=self.key or f"{self._id}:{self._answered + after}",

@@ -1,9 +1,10 @@
-"""The conversation as neutral, append-only values; codecs turn it into what a provider's wire wants."""
+"""The conversation as neutral, append-only values, and what came of a tool call; codecs write them for a provider."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..limits import TokenUsage
+from ..prompt.tool import AnyTool
 from ..serde import Json
 from .tool_spec import ToolSpec
 
@@ -12,6 +13,7 @@ __all__ = [
     "Finish",
     "Message",
     "ToolCall",
+    "ToolExecutionOutcome",
     "ToolMessage",
     "ToolsAdded",
     "ToolsRemoved",
@@ -70,11 +72,6 @@ class ToolsAdded:
     tools: tuple[ToolSpec, ...]
 
 
-def sendable(text: str) -> str:
-    """`text` without lone surrogates, which no wire can carry."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
 @dataclass(frozen=True, slots=True)
 class ToolsRemoved:
     """From here on the tools of these names are no longer available."""
@@ -83,3 +80,28 @@ class ToolsRemoved:
 
 
 type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved
+
+
+@dataclass(slots=True, frozen=True)
+class ToolExecutionOutcome:
+    """What came of one tool call, and how it changes the tools of the conversation.
+
+    `expanded_tools` are those of the section that was read, for which `opened` must be visible; `closed_tools` names
+    those whose section was closed, and `opened_by` the tool that opens it again. `error` names the class of what made
+    the call fail, if that was an exception.
+    """
+
+    tool_call_id: str
+    message: ToolMessage
+    success: bool
+    expanded_tools: tuple[AnyTool, ...] = ()
+    section_key: str = ""
+    opened: tuple[tuple[str, ...], ...] = ()
+    closed_tools: tuple[str, ...] = ()
+    opened_by: str = ""
+    error: str = ""
+
+
+def sendable(text: str) -> str:
+    """`text` without lone surrogates, which no wire can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

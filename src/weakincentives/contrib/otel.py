@@ -12,8 +12,7 @@ from time import perf_counter
 
 from ..adapters.core import PromptResponse
 from ..adapters.errors import PromptEvaluationError
-from ..adapters.tool_executor import ToolExecutionOutcome
-from ..adapters.transcript import AssistantMessage, sendable
+from ..adapters.transcript import AssistantMessage, ToolExecutionOutcome, sendable
 from ..errors import ControlFlow
 from ..limits import TokenUsage
 from ..ports import EventBus

@@ -23,8 +23,8 @@ from ...adapters.errors import (
     TurnLimitError,
 )
 from ...adapters.inner_loop import ProviderRequest
-from ...adapters.tool_executor import ToolExecutionOutcome, ToolExecutor
-from ...adapters.transcript import AssistantMessage, ToolCall, ToolMessage, sendable
+from ...adapters.tool_executor import ToolExecutor
+from ...adapters.transcript import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 from ...errors import WeakIncentivesError
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.errors import VisibilityExpansionRequired
