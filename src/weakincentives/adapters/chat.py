@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
+from .codec import Assembly, Codec, Wire, call_of, malformed, provider_failed, usage_of
 from .tool_spec import OutputSpec, ToolSpec
 from .transcript import AssistantMessage, Finish, ToolCall, ToolMessage
 
@@ -23,7 +23,7 @@ class ChatCodec(Codec):
 
     streaming = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
 
-    def assembly(self) -> "_Assembly":
+    def assembly(self) -> Assembly:
         return _Assembly()
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
@@ -58,21 +58,24 @@ class ChatCodec(Codec):
         )
 
     def body(self, output: OutputSpec | None) -> Wire:
-        return {"messages": self.items, **({"response_format": _response_format(output)} if output else {})}
+        if output is None:
+            return {"messages": self.items}
+        wanted = {"type": "json_schema", "json_schema": output.as_dict()}
+        return {"messages": self.items, "response_format": wanted}
 
     def tool(self, spec: ToolSpec) -> Wire:
-        return {
-            "type": "function",
-            "function": {
-                "name": spec.name,
-                "description": spec.description,
-                "parameters": spec.parameters,
-                "strict": spec.strict,
-            },
-        }
+        return {"type": "function", "function": spec.as_dict()}
 
     def assistant(self, message: AssistantMessage) -> list[Wire]:
-        return [_assistant(message)]
+        """The provider's own message where we have it: it may hold fields that must come back."""
+        for wire in message.wire:
+            if isinstance(wire, dict) and wire.get("role") == "assistant":
+                return [wire if "content" in wire or "tool_calls" in wire else {**wire, "content": ""}]
+        calls = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+        return [{"role": "assistant", "content": message.text, **({"tool_calls": calls} if calls else {})}]
 
     def answer(self, message: ToolMessage) -> Wire:
         return dict(message.as_dict())
@@ -137,25 +140,6 @@ def _items(old: list[Any], pieces: list[Any]) -> list[Any]:  # Any: as the serve
         else:
             new.append(item)
     return new
-
-
-def _response_format(output: OutputSpec) -> Wire:
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": output.name, "schema": output.schema, "strict": output.strict},
-    }
-
-
-def _assistant(message: AssistantMessage) -> Wire:
-    """The provider's own message where we have it: it may hold fields that must come back."""
-    for wire in message.wire:
-        if isinstance(wire, dict) and wire.get("role") == "assistant":
-            return wire if "content" in wire or "tool_calls" in wire else {**wire, "content": ""}
-    calls = [
-        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.tool_calls
-    ]
-    return {"role": "assistant", "content": message.text, **({"tool_calls": calls} if calls else {})}
 
 
 def _text(content: Any) -> str:  # Any: a text, null, or from some servers a list of parts

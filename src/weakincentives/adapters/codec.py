@@ -15,19 +15,11 @@ from ..limits import Deadline, TokenUsage
 from ..serde import Json
 from .core import Conversation, LoopAdapter
 from .errors import PromptEvaluationError
-from .faults import deadline_fault
+from .faults import deadline_fault, request_fault
 from .inner_loop import ProviderRequest
 from .streaming import TextDelta
 from .tool_spec import OutputSpec, ToolSpec
-from .transcript import (
-    AssistantMessage,
-    ToolCall,
-    ToolMessage,
-    ToolsAdded,
-    ToolsRemoved,
-    UserMessage,
-    sendable,
-)
+from .transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage, sendable
 
 __all__ = [
     "Assembly",
@@ -41,8 +33,6 @@ __all__ = [
     "provider_failed",
     "usage_of",
 ]
-
-_MAX_MESSAGE = 500
 
 # Any: wire payloads are dicts of the provider's grammar, and become keyword arguments of its SDK.
 type Wire = dict[str, Any]
@@ -100,12 +90,14 @@ class Codec(ABC):
         """The request's body; its lists are this codec's own."""
         if self.tools is None:
             self.tools = [self.tool(spec) for spec in request.tools]
+        output, native = request.output, self.options.structured_output == "native"
         for message in request.transcript[self._encoded :]:
             match message:
                 case UserMessage(content) if self.items:
                     self.items.append({"role": "user", "content": content})
                 case UserMessage(content):
-                    self.items.append({"role": self.options.prompt_role, "content": self._opening(content, request)})
+                    asked = "" if output is None or native else f"\n\n{output_instructions(output)}"
+                    self.items.append({"role": self.options.prompt_role, "content": content + asked})
                 case AssistantMessage():
                     self.items += self.assistant(message)
                 case ToolMessage():
@@ -117,10 +109,9 @@ class Codec(ABC):
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
-        native = request.output is not None and self.options.structured_output == "native"
         return {
             "model": self.options.model,
-            **self.body(request.output if native else None),
+            **self.body(output if native else None),
             **({"tools": self.tools} if self.tools else {}),
             **self.options.extra,
         }
@@ -160,11 +151,6 @@ class Codec(ABC):
     def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
         """Takes tools away from here on."""
 
-    def _opening(self, content: str, request: ProviderRequest) -> str:
-        if request.output is None or self.options.structured_output == "native":
-            return content
-        return f"{content}\n\n{output_instructions(request.output)}"
-
 
 class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an adapter for prompts of every output
     """One conversation by way of a codec; a subclass sends the requests and says what it means when that fails.
@@ -192,10 +178,6 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
         """As `end`, without blocking the event loop."""
         await events.close()
 
-    def assembly(self) -> Assembly:
-        """Where the pieces of the next reply are put together; by default the codec's."""
-        return self.codec.assembly()
-
     @abstractmethod
     def fault(self, error: Exception) -> PromptEvaluationError:
         """What sending raised before the deadline, as one of our errors."""
@@ -206,14 +188,13 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
-        with self._faults(request.deadline):
-            reply = self.send(body, self.adapter.seconds_left(request.deadline), stream=False)
+        with self._faults(request.deadline) as left:
+            reply = self.send(body, left, stream=False)
         return decoded(self.codec, reply)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
-        left = self.adapter.seconds_left(request.deadline)
-        with self._faults(request.deadline):
+        with self._faults(request.deadline) as left:
             # An SDK's retries start anew each time; the deadline bounds them all together.
             async with asyncio.timeout(left):
                 reply = await self.send_async(body, left, stream=False)
@@ -221,9 +202,9 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
-        assembly = self.assembly()
-        with self._faults(request.deadline):
-            events = self.send(body, self.adapter.seconds_left(request.deadline), stream=True)
+        assembly = self.codec.assembly()
+        with self._faults(request.deadline) as left:
+            events = self.send(body, left, stream=True)
             try:
                 for event in events:
                     self.adapter.check_deadline(request.deadline)
@@ -236,9 +217,9 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
-        assembly = self.assembly()
-        with self._faults(request.deadline):
-            events = await self.send_async(body, self.adapter.seconds_left(request.deadline), stream=True)
+        assembly = self.codec.assembly()
+        with self._faults(request.deadline) as left:
+            events = await self.send_async(body, left, stream=True)
             try:
                 async for event in events:
                     self.adapter.check_deadline(request.deadline)
@@ -250,9 +231,10 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
         yield decoded(self.codec, reply)
 
     @contextmanager
-    def _faults(self, deadline: Deadline | None) -> Generator[None]:
+    def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
+        """Makes what sending raises one of our errors; gives the seconds until the deadline."""
         try:
-            yield
+            yield self.adapter.seconds_left(deadline)
         except PromptEvaluationError:
             raise
         except Exception as error:
@@ -289,24 +271,13 @@ def _sendable_json(value: Any) -> Any:  # Any: JSON of every shape
 
 def provider_failed(provider: str, message: object) -> PromptEvaluationError:
     """The error for a reply that says itself that there is no answer."""
-    return PromptEvaluationError(
-        str(message)[:_MAX_MESSAGE],
-        phase="response",
-        code="provider_failed",
-        provider=provider,
-        remedy="try again later",
-    )
+    return request_fault(provider, "provider_failed", str(message), "try again later", phase="response")
 
 
 def malformed(provider: str, what: str) -> PromptEvaluationError:
     """The error for a reply of the wrong shape."""
-    return PromptEvaluationError(
-        f"the reply is malformed: {what}",
-        phase="response",
-        code="malformed",
-        provider=provider,
-        remedy="check that base_url serves this API",
-    )
+    told, remedy = f"the reply is malformed: {what}", "check that base_url serves this API"
+    return request_fault(provider, "malformed", told, remedy, phase="response")
 
 
 def call_of(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:

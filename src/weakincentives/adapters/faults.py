@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from .errors import DeadlineExceededError, EvaluationPhase, PromptEvaluationError, ThrottleError
 
 __all__ = ["check_key", "deadline_fault", "request_fault", "status_fault"]
 
@@ -42,23 +42,28 @@ def status_fault(
         message = "the provider refused the API key"  # its own text often quotes the key
     elif secret:
         message = message.replace(secret, "***")
-    message = message[:_MAX_MESSAGE]
-    if kind != "throttled":
-        return PromptEvaluationError(
-            message, phase="request", code=kind, provider=provider, status=status, remedy=remedy
-        )
-    error = ThrottleError(message, phase="request", code=kind, provider=provider, status=status, remedy=remedy)
-    try:
-        wait = timedelta(seconds=float(retry_after or 0))
-    except (ValueError, OverflowError):  # a date, which no provider of ours sends
-        return error
-    error.retry_after = wait if wait > timedelta(0) else None
+    error_type = ThrottleError if kind == "throttled" else PromptEvaluationError
+    error = error_type(
+        message[:_MAX_MESSAGE], phase="request", code=kind, provider=provider, status=status, remedy=remedy
+    )
+    if isinstance(error, ThrottleError):
+        error.retry_after = _wait(retry_after)
     return error
 
 
-def request_fault(provider: str, code: str, message: str, remedy: str) -> PromptEvaluationError:
-    """The error for a request that got no reply."""
-    return PromptEvaluationError(message[:_MAX_MESSAGE], phase="request", code=code, provider=provider, remedy=remedy)
+def _wait(retry_after: str | None) -> timedelta | None:
+    try:
+        wait = timedelta(seconds=float(retry_after or 0))
+    except (ValueError, OverflowError):  # a date, which no provider of ours sends
+        return None
+    return wait if wait > timedelta(0) else None
+
+
+def request_fault(
+    provider: str, code: str, message: str, remedy: str, *, phase: EvaluationPhase = "request"
+) -> PromptEvaluationError:
+    """The error for a request that got no reply, or in phase `"response"` none that can be used."""
+    return PromptEvaluationError(message[:_MAX_MESSAGE], phase=phase, code=code, provider=provider, remedy=remedy)
 
 
 def check_key(provider: str, key: str) -> None:

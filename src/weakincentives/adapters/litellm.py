@@ -70,12 +70,19 @@ class LiteLLMAdapter(LoopAdapter[OutputT]):
 
     def converse(self, rendered: RenderedPrompt[Any], /) -> "_LiteLLMConversation":
         """A new conversation with this adapter's model."""
-        return _LiteLLMConversation(self, ChatCodec(self._options, _PROVIDER))
+        return _LiteLLMConversation(self, _LiteLLMCodec(self._options, _PROVIDER))
 
     def call(self, body: Wire, left: float | None) -> Wire:
         """The arguments of one call, with what is left until the deadline as its time-out."""
         check_key(_PROVIDER, self.api_key or "")
         return {**self._arguments, "timeout": min(self.timeout, left or self.timeout), **body}
+
+
+class _LiteLLMCodec(ChatCodec):
+    """Chat Completions, but LiteLLM itself puts the chunks of a stream together."""
+
+    def assembly(self) -> "_Assembly":
+        return _Assembly()
 
 
 class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prompts of every output
@@ -98,9 +105,6 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
         close: Any = getattr(source, "aclose", None) or getattr(source, "close", None)  # LiteLLM's own
         if close is not None:
             await close()
-
-    def assembly(self) -> "_Assembly":
-        return _Assembly(self.adapter.litellm)
 
     def fault(self, error: Exception) -> PromptEvaluationError:
         """By status, since LiteLLM's classes differ from route to route."""
@@ -139,7 +143,6 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
 class _Assembly:
     """The chunks of a stream, which LiteLLM itself puts together."""
 
-    litellm: Any  # Any: often not installed where types are checked
     chunks: list[Any] = field(default_factory=list)
 
     def add(self, event: Any) -> str:  # Any: LiteLLM's own
@@ -151,7 +154,7 @@ class _Assembly:
         """Where nothing came, LiteLLM would make up an end of its own."""
         for chunk in self.chunks:
             if getattr(chunk, "usage", None) or any(one.delta.model_dump(exclude_none=True) for one in chunk.choices):
-                return _plain(self.litellm.stream_chunk_builder(self.chunks))
+                return _plain(import_module("litellm").stream_chunk_builder(self.chunks))
         return None
 
 

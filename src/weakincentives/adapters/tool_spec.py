@@ -55,6 +55,11 @@ class ToolSpec:
     parameters: JsonSchema
     strict: bool
 
+    def as_dict(self) -> dict[str, object]:
+        """The form on which providers' APIs agree."""
+        told = {"name": self.name, "description": self.description}
+        return {**told, "parameters": self.parameters, "strict": self.strict}
+
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
@@ -64,6 +69,10 @@ class OutputSpec:
     schema: JsonSchema
     strict: bool
     wrapped: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """The form on which providers' APIs agree."""
+        return {"name": self.name, "schema": self.schema, "strict": self.strict}
 
 
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:

@@ -36,8 +36,14 @@ class ResponsesCodec(Codec):
         for index, item in enumerate(items):
             match item:
                 case {"type": "message", "content": list() as parts}:
-                    texts += [text for part in parts if (text := _part(part, "output_text", "text"))]
-                    refusals += [text for part in parts if (text := _part(part, "refusal", "refusal"))]
+                    for part in parts:
+                        match part:
+                            case {"type": "output_text", "text": str() as text}:
+                                texts.append(text)
+                            case {"type": "refusal", "refusal": str() as text}:
+                                refusals.append(text)
+                            case _:
+                                pass
                 case {"type": "function_call"}:
                     fallback = f"call_{len(self.items)}_{index}"
                     call = call_of(item.get("call_id"), item.get("name"), item.get("arguments"), fallback_id=fallback)
@@ -54,19 +60,22 @@ class ResponsesCodec(Codec):
         )
 
     def body(self, output: OutputSpec | None) -> Wire:
-        return {"input": self.items, **({"text": {"format": _format(output)}} if output else {})}
+        if output is None:
+            return {"input": self.items}
+        return {"input": self.items, "text": {"format": {"type": "json_schema", **output.as_dict()}}}
 
     def tool(self, spec: ToolSpec) -> Wire:
-        return {
-            "type": "function",
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": spec.parameters,
-            "strict": spec.strict,
-        }
+        return {"type": "function", **spec.as_dict()}
 
     def assistant(self, message: AssistantMessage) -> list[Wire]:
-        return _assistant(message)
+        if message.wire:
+            items: list[Any] = list(message.wire)  # Any: the provider's items, returned as they came
+            return items
+        said: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
+        return said + [
+            {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+            for call in message.tool_calls
+        ]
 
     def answer(self, message: ToolMessage) -> Wire:
         return {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
@@ -111,30 +120,6 @@ class _Assembly:
 
 def _without(tools: list[Wire], names: frozenset[str]) -> list[Wire]:
     return [tool for tool in tools if tool["name"] not in names]
-
-
-def _format(output: OutputSpec) -> Wire:
-    return {"type": "json_schema", "name": output.name, "schema": output.schema, "strict": output.strict}
-
-
-def _assistant(message: AssistantMessage) -> list[Any]:  # Any: the provider's items, returned as they came
-    if message.wire:
-        return list(message.wire)
-    said: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
-    return said + [
-        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-        for call in message.tool_calls
-    ]
-
-
-def _part(part: object, kind: str, key: str) -> str:
-    """The text of a content part of this kind; `""` for any other."""
-    match part:
-        case {"type": found, **rest} if found == kind:
-            text = rest.get(key)
-            return text if isinstance(text, str) else ""
-        case _:
-            return ""
 
 
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
