@@ -19,13 +19,7 @@ from ..errors import SerdeError
 from ..limits import Budget, Deadline, Spent, TokenUsage
 from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
-from .errors import (
-    BudgetExceededError,
-    DeadlineExceededError,
-    LimitError,
-    PromptEvaluationError,
-    TurnLimitError,
-)
+from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
 from .tool_spec import WRAPPED_ITEMS, OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
 from .transcript import (
     AssistantMessage,
@@ -181,15 +175,6 @@ class InnerLoop:
         for change in changes:
             self._change(change)
         self._check_limits(now, before="request")
-        if self.config.max_turns is not None and self.turns >= self.config.max_turns:
-            raise self.failed(
-                TurnLimitError(
-                    f"the model is not done after {self.turns} turns",
-                    phase="limit",
-                    code="turns",
-                    remedy="raise max_turns or narrow the task",
-                )
-            )
         self.turns += 1
         config = self.structured_output
         return ProviderRequest(
@@ -240,20 +225,18 @@ class InnerLoop:
             return self._request(now)
 
     def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
-        limit: LimitError | None = None
-        if self.config.deadline is not None and self.config.deadline.has_passed(now):
-            limit = DeadlineExceededError(
-                f"the deadline {self.config.deadline.expires_at.isoformat()} has passed",
-                phase="limit",
-                code="deadline",
-                remedy="allow more time",
-            )
-        elif self.config.budget is not None:
-            reached = self.config.budget.exceeded(self.spent, before=before)
-            if reached:
-                limit = BudgetExceededError(reached, phase="limit", code="budget", remedy="raise the budget")
-        if limit is not None:
-            raise self.failed(limit)
+        end, budget, most = self.config.deadline, self.config.budget, self.config.max_turns
+        if end is not None and end.has_passed(now):
+            told = f"the deadline {end.expires_at.isoformat()} has passed"
+            raise self._reached(DeadlineExceededError, "deadline", told, "allow more time")
+        if budget is not None and (bound := budget.exceeded(self.spent, before=before)):
+            raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
+        if before == "request" and most is not None and self.turns >= most:
+            told = f"the model is not done after {self.turns} turns"
+            raise self._reached(TurnLimitError, "turns", told, "raise max_turns or narrow the task")
+
+    def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
+        return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
 
 
 def _parsed(text: str, config: StructuredOutputConfig[Any]) -> Finished:  # Any: as in `InnerLoop`
