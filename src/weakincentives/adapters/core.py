@@ -248,8 +248,9 @@ class _Run[Out]:
         template = bound.template
         self.resources = bound.resources
         self.line = adapter.converse(rendered)
+        offered = rendered
         if self.line.provider_tools:
-            rendered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
+            offered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
         self.session_id = session.session_id
         self.publish = publisher(session, bus)
         config, texts = adapter.config, rendered.tool_param_descriptions
@@ -258,7 +259,7 @@ class _Run[Out]:
         ends = [one for one in (deadline, rendered.deadline, config.deadline, own) if one]
         self.loop = InnerLoop(
             text=sendable(rendered.text),
-            tools=tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in rendered.tools]),
+            tools=tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in offered.tools]),
             structured_output=rendered.structured_output,
             param_descriptions=texts,
             config=replace(
@@ -280,7 +281,7 @@ class _Run[Out]:
         )
         self.tools = ToolExecutor(
             prompt=bound,
-            rendered=rendered,
+            rendered=offered,
             adapter=adapter,
             config=self.loop.config,
             session=session,
@@ -294,7 +295,7 @@ class _Run[Out]:
                 name=template.name,
                 adapter=adapter.name,
                 text=rendered.text,
-                tool_names=tuple([tool.name for tool in rendered.tools]),
+                tool_names=tuple([tool.name for tool in offered.tools]),
                 rendered=rendered,
                 session_id=self.session_id,
             )

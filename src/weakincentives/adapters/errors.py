@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from ..errors import WeakIncentivesError
 from ..limits import TokenUsage
@@ -61,7 +61,7 @@ class PromptEvaluationError(WeakIncentivesError):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__
 
-    def at(self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]) -> "PromptEvaluationError":
+    def at(self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]) -> Self:
         """This error, told how far the evaluation had come."""
         self.usage, self.turns, self.transcript = usage, turns, tuple(transcript)
         return self

@@ -160,8 +160,7 @@ class InnerLoop:
         for call in self.pending:
             self.transcript.append(ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False))
         self.pending = ()
-        error.at(usage=self.usage, turns=self.turns, transcript=self.transcript)
-        return error
+        return error.at(usage=self.usage, turns=self.turns, transcript=self.transcript)
 
     def _next_calls(self, now: datetime) -> Step:
         self._check_limits(now, before="tool call")

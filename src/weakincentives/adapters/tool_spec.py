@@ -164,16 +164,10 @@ def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[Json
         }
         schema = {**schema, "properties": properties}
     try:
-        return _object(schema), True
+        strict = _strict(schema)
     except _NotStrict:
         return schema, False
-
-
-def _object(schema: JsonSchema) -> JsonSchema:
-    strict = _strict(schema)
-    if strict.get("type") != "object":
-        raise _NotStrict
-    return strict
+    return (strict, True) if strict.get("type") == "object" else (schema, False)
 
 
 def _strict(schema: JsonSchema) -> JsonSchema:
