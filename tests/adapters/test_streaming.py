@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from support.agents import Args, Note, ok, prompt, tool
 from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Step
 from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
-from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.streaming import Completed, TextDelta, ToolCallFinished, ToolCallStarted
-from weakincentives.adapters.transcript import ToolsAdded
+from weakincentives.adapters.transcript import AssistantMessage, ToolsAdded
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.prompt.disclosure import Disclosure
@@ -242,3 +242,16 @@ def test_an_adapter_without_pieces_gives_each_text_whole(run: Run) -> None:
         "TextDelta",
         "Completed",
     ]
+
+
+@drivers
+def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
+    class Unfinished(ScriptedAdapter[Any]):
+        def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+            yield TextDelta("Well")
+
+        async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+            yield TextDelta("Well")
+
+    with pytest.raises(TypeError, match="Unfinished streamed no whole AssistantMessage"):
+        run(Unfinished([]), prompt(), Session())

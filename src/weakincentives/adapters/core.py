@@ -36,14 +36,7 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 
     OutputT = TypeVar("OutputT")
 
-__all__ = [
-    "Conversation",
-    "LoopAdapter",
-    "PromptEvaluationError",
-    "PromptResponse",
-    "ProviderAdapter",
-    "ThrottleError",
-]
+__all__ = ["Conversation", "LoopAdapter", "PromptEvaluationError", "PromptResponse", "ProviderAdapter", "ThrottleError"]
 
 _log = logging.getLogger(__name__)
 _NO_ANSWER = AssistantMessage()
@@ -344,7 +337,7 @@ class _Run[Out]:
                     call.answer = piece
                 else:
                     yield piece
-        yield call.answer
+        yield call.whole
 
     async def ask_stream_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
         """As `ask_stream`, without blocking the event loop."""
@@ -355,7 +348,7 @@ class _Run[Out]:
                         call.answer = piece
                     else:
                         yield piece
-        yield call.answer
+        yield call.whole
 
     def response(self, finished: Finished) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
@@ -394,6 +387,13 @@ class _Call:
         self._run = run
         self._turn = request.turn
         self.answer = _NO_ANSWER
+
+    @property
+    def whole(self) -> AssistantMessage:
+        """The answer, once all its pieces came."""
+        if self.answer is _NO_ANSWER:
+            raise TypeError(f"{type(self._run.line).__name__} streamed no whole AssistantMessage; it comes last")
+        return self.answer
 
     def __enter__(self) -> Self:
         work = self._run.work

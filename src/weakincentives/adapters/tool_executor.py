@@ -70,7 +70,8 @@ class ToolExecutor:
         self._prompt = prompt
         self._resources = prompt.resources
         self._rendered = rendered
-        self._config = config
+        self._deadline = config.deadline
+        self._dynamic = config.supports_dynamic_tools
         self.adapter = adapter
         self._session = session
         self._publish = publish
@@ -117,10 +118,9 @@ class ToolExecutor:
             tool, _, params = self._admit(call)
         except ToolValidationError:
             return
-        if tool.effect in ONCE and self._rendered.journal is not None:
-            entry, _ = self._rendered.journal.enter(call.name, _same_call(call, params))
-            if answer is not None:
-                entry.result = ToolResult(answer.content, success=answer.success)
+        entry, _ = self._entry(call, params) if tool.effect in ONCE else (None, False)
+        if entry is not None and answer is not None:
+            entry.result = ToolResult(answer.content, success=answer.success)
 
     def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
         """The tools of these names, open or not. Raises `LookupError` for one that the prompt does not have."""
@@ -181,9 +181,8 @@ class ToolExecutor:
             return None
         assert self._forkable is not None  # noqa: S101 - else no calls run at once
         isolated = Isolated(self._forkable, self._resources)
-        context = self._context(
-            call, isolated.resources, isolated.session, isolated.session.bus_for(self._work.bus), at
-        )
+        bus = isolated.session.bus_for(self._work.bus)
+        context = self._context(call, isolated.resources, isolated.session, bus, at)
         return isolated, isolated.flow(partial(handler, params, context=context), self._part(call))
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
@@ -206,11 +205,9 @@ class ToolExecutor:
             tool, handler, params = self._admit(call)
         except ToolValidationError as error:
             return self._answer(call, started, None, _failure(str(error)), error=error)
-        entry: JournalEntry | None = None
-        if tool.effect in ONCE and self._rendered.journal is not None:
-            entry, again = self._rendered.journal.enter(call.name, _same_call(call, params))
-            if again or self.begun:
-                return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
+        entry, again = self._entry(call, params) if tool.effect in ONCE else (None, False)
+        if entry is not None and (again or self.begun):
+            return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
         visibility, content = _NO_VISIBILITY, ""
         raised: Exception | None = None
         try:
@@ -227,6 +224,17 @@ class ToolExecutor:
         if entry is not None:
             entry.result = result
         return self._answer(call, started, params, result, content, visibility=visibility, error=raised)
+
+    def _entry(self, call: ToolCall, params: object) -> tuple[JournalEntry | None, bool]:
+        """Where a call that must not run twice is noted, by its params, and whether it was made before."""
+        journal = self._rendered.journal
+        if journal is None:
+            return None, False
+        try:
+            same = serde.dump_json(params)
+        except SerdeError:  # the model's own text tells such calls apart as well
+            same = call.arguments
+        return journal.enter(call.name, same)
 
     # Any: a handler of whatever types.
     def _in_transaction(
@@ -248,11 +256,7 @@ class ToolExecutor:
                 raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
             if not result.success:
                 transaction.rollback()
-            elif (
-                isinstance(result.value, ReadSectionResult)
-                and result.value.expanded_tools
-                and not self._config.supports_dynamic_tools
-            ):
+            elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
                 raise _restart(result.value, params)
             resources.close()  # what they do then is the call's doing
         return result, content
@@ -326,19 +330,11 @@ class ToolExecutor:
             adapter=self.adapter,
             session=session,
             event_bus=bus,
-            deadline=self._config.deadline,
+            deadline=self._deadline,
             call_id=call.call_id,
             resources=resources,
             idempotency_key=self.key or f"{self._id}:{self._answered + after}",
         )
-
-
-def _same_call(call: ToolCall, params: object) -> str:
-    """What calls with the same arguments have in common: their params, or the model's own text where JSON fails."""
-    try:
-        return serde.dump_json(params)
-    except SerdeError:
-        return call.arguments
 
 
 def _text_of(error: Exception) -> str:

@@ -19,15 +19,7 @@ from ..prompt.structured_output import StructuredOutputConfig, json_text
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 
-__all__ = [
-    "WRAPPED_ITEMS",
-    "OutputSpec",
-    "ToolSpec",
-    "output_to_spec",
-    "tool_to_spec",
-    "unwrap_items",
-    "without_nulls",
-]
+__all__ = ["WRAPPED_ITEMS", "OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec", "unwrap_items", "without_nulls"]
 
 WRAPPED_ITEMS = "items"
 """The one property of the object in which an array travels, since providers want an object at the root."""

@@ -222,7 +222,10 @@ class _Conversation(Conversation):
         except PromptEvaluationError:
             raise
         except Exception as error:
-            raise self._fault(error, request.deadline) from error
+            if request.deadline is not None and request.deadline.has_passed(self._adapter.clock()):
+                raise deadline_fault(_PROVIDER) from error
+            told = f"{type(error).__name__}: {error}"
+            raise request_fault(_PROVIDER, "client_error", told, "check the adapter's options and the CLI") from error
 
     async def _builtin_result(self, call_id: str, deadline: Deadline | None) -> ToolResult[object]:
         self._answer()  # the CLI runs the calls of a turn one after another, and may be waiting for one before
@@ -425,13 +428,6 @@ class _Conversation(Conversation):
                 return malformed(_PROVIDER, said)
             case _:
                 return provider_failed(_PROVIDER, said)
-
-    def _fault(self, error: Exception, deadline: Deadline | None) -> PromptEvaluationError:
-        """What the SDK raised, as one of our errors."""
-        if deadline is not None and deadline.has_passed(self._adapter.clock()):
-            return deadline_fault(_PROVIDER)
-        told = f"{type(error).__name__}: {error}"
-        return request_fault(_PROVIDER, "client_error", told, "check the adapter's options and the CLI")
 
 
 def _usage(counts: Mapping[str, Any], names: tuple[str, str, str, str]) -> TokenUsage:  # Any: JSON
