@@ -637,6 +637,22 @@ def test_coroutines_come_from_handlers_of_every_make(run: Evaluate, handler: Cal
     assert ToolMessage("call_1", "awaited") in response.transcript
 
 
+@pytest.mark.parametrize("make", [lambda given: given, lambda given: lambda params, *, context: given(params, context)])
+def test_a_coroutine_runs_in_the_loop_of_the_evaluation(make: Callable[[Any], Any]) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def handler(params: Args, context: ToolContext) -> ToolResult[object]:
+        loops.append(asyncio.get_running_loop())
+        return ToolResult("ok")
+
+    async def main() -> asyncio.AbstractEventLoop:
+        await scripted(call(("probe", "{}"))).evaluate_async(prompt(tool(make(handler))), session=Session())
+        return asyncio.get_running_loop()
+
+    loop = asyncio.run(main())
+    assert loops == [loop]
+
+
 def test_a_cancellation_in_an_async_handler_passes_and_rolls_back() -> None:
     session = Session()
 
