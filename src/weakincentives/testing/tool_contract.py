@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
-from ..adapters.tool_executor import ToolExecutionOutcome, ToolExecutor
-from ..adapters.transcript import ToolCall, sendable
+from ..adapters.inner_loop import InnerLoopConfig
+from ..adapters.tool_executor import ToolExecutor
+from ..adapters.transcript import ToolCall, ToolExecutionOutcome, sendable
 from ..errors import ControlFlow, SerdeError
 from ..filesystem import Filesystem
 from ..ports import Snapshotable
@@ -24,7 +25,7 @@ from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext, ToolResult
 from ..resources import Bindable, Scope
-from ..runtime.events import ToolInvoked
+from ..runtime.events import ToolInvoked, Work
 from ..runtime.session import Session
 from ..runtime.session.snapshots import SessionSnapshot
 from ..serde import JsonSchema
@@ -157,15 +158,15 @@ class _Stage:
             prompt=self.prompt,
             rendered=replace(self.prompt.render(session=self.session), tools=(replace(tool, handler=spy),)),
             adapter=self.adapter,
-            supports_dynamic_tools=True,
+            config=InnerLoopConfig(supports_dynamic_tools=True),
             session=self.session,
-            bus=self.session.bus,
             publish=told.append,  # reducers of telemetry would change the session on nobody's behalf
+            work=Work(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
         executor.key = "1"  # the same one when the call is run again
         outcome = None
         with suppress(ControlFlow):
-            outcome = executor.execute(ToolCall("call_1", tool.name, text))
+            [outcome] = executor.execute([ToolCall("call_1", tool.name, text)])
         return spy, told[-1], outcome
 
     def seen(self) -> _Seen:
