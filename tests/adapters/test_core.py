@@ -344,7 +344,7 @@ def test_an_unforeseen_failure_passes_as_it_is_and_is_told_in_an_event() -> None
     with pytest.raises(OSError, match="disk on fire"):
         Broken().evaluate(prompt(), session=session)
     [event] = session[ProviderCalled].all()
-    assert (event.error, event.usage) == ("OSError: disk on fire", TokenUsage())
+    assert (event.error, event.usage, event.finish) == ("OSError: disk on fire", TokenUsage(), "")
 
 
 def test_a_cancelled_request_is_told_in_an_event() -> None:

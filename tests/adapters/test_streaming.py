@@ -21,7 +21,7 @@ from weakincentives.adapters.streaming import Completed, TextDelta, ToolCallFini
 from weakincentives.adapters.transcript import AssistantMessage, ToolsAdded
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
-from weakincentives.prompt.walk import Disclosure
+from weakincentives.prompt.disclosure import Disclosure
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -255,3 +255,15 @@ def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
 
     with pytest.raises(TypeError, match="Unfinished streamed no whole AssistantMessage"):
         run(Unfinished([]), prompt(), Session())
+
+
+@drivers
+def test_tools_of_sections_opened_in_one_turn_are_told_in_order(run: Run) -> None:
+    hidden = [
+        MarkdownSection(title=name, template="More.", visibility=SectionVisibility.SUMMARY, tools=[tool(name=name)])
+        for name in ("one", "two")
+    ]
+    reads = call(*[("read_section", {"section_key": name}) for name in ("one", "two")])
+    asked: Prompt[Any] = Prompt(ns="tests", key="agent", sections=hidden)
+    events = run(ScriptedAdapter([reads, say("Done.")]), asked, Session())
+    assert [[spec.name for spec in one.tools] for one in events if isinstance(one, ToolsAdded)] == [["one"], ["two"]]

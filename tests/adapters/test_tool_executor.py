@@ -637,6 +637,24 @@ def test_coroutines_come_from_handlers_of_every_make(run: Evaluate, handler: Cal
     assert ToolMessage("call_1", "awaited") in response.transcript
 
 
+def test_a_coroutine_runs_in_the_loop_of_the_evaluation_whoever_gives_it() -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def later() -> ToolResult[object]:
+        loops.append(asyncio.get_running_loop())
+        return ToolResult("ok")
+
+    def handler(params: Args, *, context: ToolContext) -> Any:
+        return later()
+
+    async def main() -> asyncio.AbstractEventLoop:
+        await scripted(call(("probe", "{}"))).evaluate_async(prompt(tool(handler)), session=Session())
+        return asyncio.get_running_loop()
+
+    loop = asyncio.run(main())
+    assert loops == [loop]
+
+
 def test_a_cancellation_in_an_async_handler_passes_and_rolls_back() -> None:
     session = Session()
 

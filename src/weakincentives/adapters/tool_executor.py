@@ -143,7 +143,6 @@ class ToolExecutor:
                 continue
             added.append(tool.name)
             self._tools[tool.name] = tool
-            self._closed.pop(tool.name, None)
         for path in change.opened:
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=SectionVisibility.FULL))
         if added:

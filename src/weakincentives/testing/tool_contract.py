@@ -27,7 +27,6 @@ from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext, ToolResult
 from ..resources import Bindable, Scope
 from ..runtime.events import ToolInvoked, Work
 from ..runtime.session import Session
-from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
 from ..serde import JsonSchema
 from .scripted import ScriptedAdapter
@@ -161,19 +160,19 @@ class _Stage:
             adapter=self.adapter,
             config=InnerLoopConfig(supports_dynamic_tools=True),
             session=self.session,
-            work=Work(bus=self.session.bus, kind="tool", name=tool.name),
             publish=told.append,  # reducers of telemetry would change the session on nobody's behalf
+            work=Work(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
         executor.key = "1"  # the same one when the call is run again
         outcome = None
         with suppress(ControlFlow):
-            (outcome,) = executor.execute([ToolCall("call_1", tool.name, text)])
+            [outcome] = executor.execute([ToolCall("call_1", tool.name, text)])
         return spy, told[-1], outcome
 
     def seen(self) -> _Seen:
         """What slices and resources hold, by copy: what changes in its place must show as well."""
         slices = self.session.snapshot().slices.items()
-        state = {("slice", of): held for of, top in slices if (held := [_copy(one) for one in read(top)])}
+        state = {("slice", of): [_copy(one) for one in log.read(length)] for of, (log, length) in slices if length}
         return {**state, **{("resource", of): _held(part) for of, part in self.parts.items()}}
 
 
