@@ -60,6 +60,27 @@ def test_other_failure(scripted_adapter):
     assert "three" not in text(ran).partition("1 == 2")[2], "what failed first is the matter"
 
 
+def test_a_test_that_is_run_once_more_is_held_to_its_new_script(author: Author) -> None:
+    author.pytester.makeconftest("""
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    first = runtestprotocol(item, nextitem=nextitem, log=False)
+    assert [one.outcome for one in first] == ["passed", "failed", "passed"]
+    return bool(runtestprotocol(item, nextitem=nextitem))
+""")
+    ran = author.runs("""
+replies = [say("one"), say("two")]
+
+def test_flaky(scripted_adapter, wink_session):
+    failing = len(replies) > 1
+    scripted_adapter(tuple(replies)).evaluate(template.bind(), session=wink_session)
+    replies.pop()
+    assert not failing
+""")
+    ran.assert_outcomes(passed=1)
+
+
 def test_a_script_that_is_too_short_fails_the_test(author: Author) -> None:
     ran = author.runs("""
 def test_short(scripted_adapter, wink_session):
@@ -193,6 +214,25 @@ def test_stale(wink_overrides):
             "E*body task: the code's text has changed",
         ]
     )
+
+
+def test_prompts_that_are_made_elsewhere_can_have_the_same_store(author: Author) -> None:
+    ran = author.runs(f"""{OVERRIDES}
+from weakincentives import MarkdownSection, Prompt, PromptTemplate
+
+@pytest.mark.wink_overrides(tag="brief", root="stored")
+def test_fresh(wink_overrides):
+    prompt = Prompt(template, overrides_store=wink_overrides.store, overrides_tag=wink_overrides.tag)
+    assert "Be brief." in prompt.render().text
+
+@pytest.mark.wink_overrides(tag="brief", root="stored")
+def test_stale(wink_overrides, scripted_adapter, wink_session):
+    new = PromptTemplate(ns="shop", key="support", sections=[MarkdownSection(title="Task", template="New.")])
+    prompt = Prompt(new, overrides_store=wink_overrides.store, overrides_tag=wink_overrides.tag)
+    scripted_adapter([say()]).evaluate(prompt, session=wink_session)
+""")
+    ran.assert_outcomes(passed=1, failed=1)
+    ran.stdout.fnmatch_lines(["E*AssertionError: stale overrides of shop/support*"])
 
 
 def test_a_marked_test_that_makes_no_prompt_with_overrides_fails(author: Author) -> None:

@@ -61,7 +61,7 @@ def count(events: Iterable[object]) -> Counts:
             case PromptRendered(ns=ns, key=key, name=name, rendered=RenderedPrompt() as rendered):
                 by_name[name] = seen.setdefault(f"{ns}/{key}", _Seen())
                 by_name[name].show(rendered)
-            case ToolInvoked(name=tool, success=True, prompt_name=name) if name in by_name and tool != "close_section":
+            case ToolInvoked(success=True, prompt_name=name) if name in by_name:
                 for one in event.requested_sections:
                     by_name[name].open(one)
             case _:

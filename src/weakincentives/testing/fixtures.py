@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice, repeat
+from os import PathLike
 from typing import Any
 
 from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from ..adapters.transcript import AssistantMessage
 from ..limits import Clock, utc_now
+from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
@@ -78,25 +80,35 @@ class ScriptedAdapters:
         return None
 
 
-@dataclass(slots=True)
-class PromptsWithOverrides:
-    """Makes prompts whose texts `store` replaces by what it holds under `tag`."""
+class _StrictStore(LocalPromptOverridesStore):
+    """Fails for stale overrides, whoever asks for them."""
 
-    store: LocalPromptOverridesStore
-    tag: str = "latest"
-    used: bool = False
+    asked = False
+
+    def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
+        self.asked = True
+        found = super().resolve(descriptor, tag)
+        if found.stale:
+            told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in found.stale)
+            raise AssertionError(
+                f"stale overrides of {descriptor.ns}/{descriptor.key}, tag {tag!r}, in '{self.folder}'; "
+                f"run `wink overrides rebase TARGET --tag {tag}`, or delete them:\n  {told}"
+            )
+        return found
+
+
+class PromptsWithOverrides:
+    """Makes prompts whose texts `store` replaces by what it holds under `tag`; it fails for what is stale."""
+
+    def __init__(self, root: PathLike[str], tag: str = "latest") -> None:
+        self.store = _StrictStore(root)
+        self.tag = tag
 
     def __call__[Out](self, of: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
         """A new prompt with the params and resources of `of`. Raises `AssertionError` for stale overrides."""
-        self.used = True
         template = of.template if isinstance(of, Prompt) else of
         prompt = Prompt(template, overrides_store=self.store, overrides_tag=self.tag)
         if isinstance(of, Prompt):
             prompt.bind(*of.params.values(), resources=of.resources.registry)
-        if stale := self.store.resolve(prompt.descriptor, self.tag).stale:
-            told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in stale)
-            raise AssertionError(
-                f"stale overrides of {prompt.ns}/{prompt.key}, tag {self.tag!r}, in '{self.store.folder}'; "
-                f"run `wink overrides rebase TARGET --tag {self.tag}`, or delete them:\n  {told}"
-            )
+        self.store.resolve(prompt.descriptor, self.tag)
         return prompt

@@ -41,8 +41,8 @@ def _judge(event: str, args: tuple[object, ...]) -> None:
         return
     host: object = None
     match event, args:
-        case (("socket.connect" | "socket.sendto" | "socket.sendmsg"), (socket, (to, *_))):
-            host = to if getattr(getattr(socket, "family", 0), "name", "") in {"AF_INET", "AF_INET6"} else None
+        case (("socket.connect" | "socket.sendto" | "socket.sendmsg"), (_, (to, *_))):
+            host = to  # a Unix socket's path is no tuple
         case (("socket.getaddrinfo" | "socket.gethostbyname"), (to, *_)):
             host = to.decode(errors="replace") if isinstance(to, bytes) else to
         case _:

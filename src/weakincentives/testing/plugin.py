@@ -71,8 +71,12 @@ def _may_leave(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    result = yield
-    faults = [look() for look in item.stash.get(_FAULTS, ())]
+    checks = item.stash.setdefault(_FAULTS, [])
+    try:
+        result = yield
+        faults = [check() for check in checks]
+    finally:
+        checks.clear()  # a plugin may run the same test once more
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
         faults.append(_UNUSED)
     if told := [fault for fault in faults if fault]:
@@ -186,18 +190,17 @@ def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters"
 def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     """Makes prompts with stored overrides: `wink_overrides(template).bind(...)`; the marker of this name says which.
 
-    Fails for a stale override. `store` and `tag` are at hand for prompts that are made elsewhere.
+    Fails for a stale override. A prompt that is made elsewhere can be given its `store` and `tag`.
     """
-    from ..prompt.overrides.store import LocalPromptOverridesStore
     from .fixtures import PromptsWithOverrides
 
     def make(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
-        return PromptsWithOverrides(LocalPromptOverridesStore(request.config.rootpath / (root or "")), tag)
+        return PromptsWithOverrides(request.config.rootpath / (root or ""), tag)
 
     if (marker := request.node.get_closest_marker("wink_overrides")) is None:
         return make()
     made = make(*marker.args, **marker.kwargs)
-    request.node.stash.setdefault(_FAULTS, []).append(lambda: None if made.used else _UNUSED)
+    request.node.stash.setdefault(_FAULTS, []).append(lambda: None if made.store.asked else _UNUSED)
     return made
 
 

@@ -1,0 +1,48 @@
+"""What counts as shown: what the model could read in full, by itself or because it opened something."""
+
+from weakincentives import MarkdownSection, Prompt, SectionVisibility
+from weakincentives.runtime.session import Session
+from weakincentives.testing import RecordedEvents, ScriptedAdapter, call, say
+from weakincentives.testing.disclosure_coverage import Counts, add, count
+
+
+def shown(*keys: str) -> Counts:
+    """The counts of one evaluation in which the model reads these sections."""
+    inner = [
+        MarkdownSection(title="Open", key="open", template="Open."),
+        MarkdownSection(title="Shut", key="shut", template="Shut.", summary="s", visibility=SectionVisibility.SUMMARY),
+    ]
+    outer = MarkdownSection(
+        title="Guide", key="guide", template="Guide.", summary="g", visibility=SectionVisibility.SUMMARY, children=inner
+    )
+    off = MarkdownSection(title="Off", key="off", template="Off.", enabled=False)
+    prompt = Prompt[None](ns="n", key="k", sections=[outer, off])
+    session, events = Session(), RecordedEvents()
+    events.watch(session.bus)
+    replies = [call(("read_section", {"section_key": key})) for key in keys]
+    ScriptedAdapter([*replies, say()]).evaluate(prompt, session=session)
+    return count(events)
+
+
+def test_a_section_that_was_read_is_shown_with_what_it_shows() -> None:
+    sizes = {"": 0, "guide": 19, "guide.open": 20, "guide.shut": 20, "off": 0}
+    rows = shown()["n/k"]
+    assert {path: row[0] for path, row in rows.items()} == sizes
+    assert {path: row[1:] for path, row in rows.items()} == {
+        "": [1, 0],
+        "guide": [0, 1],
+        "guide.open": [0, 0],
+        "guide.shut": [0, 0],
+        "off": [0, 0],
+    }
+    opened = shown("guide", "off", "nothing")["n/k"]
+    assert [path for path, (_, full, _) in opened.items() if full] == ["", "guide", "guide.open"]
+
+
+def test_counts_add_up() -> None:
+    total: Counts = {}
+    for keys in ((), ("guide",), ("guide.shut",)):
+        add(total, shown(*keys))
+    assert total["n/k"][""] == [0, 3, 0]
+    assert total["n/k"]["guide"] == [19, 1, 2]
+    assert total["n/k"]["guide.shut"] == [20, 1, 0]

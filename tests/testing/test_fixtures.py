@@ -1,0 +1,31 @@
+"""Prompts with overrides are the given ones in all but their texts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from weakincentives import MarkdownSection, Prompt
+from weakincentives.prompt.overrides import SectionOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.testing import PromptsWithOverrides
+
+
+@dataclass(frozen=True)
+class Customer:
+    name: str
+
+
+class Shelf:
+    pass
+
+
+def test_params_and_resources_of_a_bound_prompt_are_kept(tmp_path: Path) -> None:
+    section = MarkdownSection[Customer](title="Task", key="task", template="Help $name.")
+    shelf = Shelf()
+    prompt = Prompt[None](ns="n", key="k", sections=[section]).bind(Customer("Ada"), resources={Shelf: shelf})
+    override = SectionOverride(path=("task",), body="Greet $name.")
+    LocalPromptOverridesStore(tmp_path).upsert(prompt.descriptor, override, tag="warm")
+    made = PromptsWithOverrides(tmp_path, "warm")(prompt)
+    assert "Greet Ada." in made.render().text
+    assert "Help Ada." in prompt.render().text, "the given prompt is left alone"
+    with made.resources:
+        assert made.resources.get(Shelf) is shelf
