@@ -21,7 +21,7 @@ from weakincentives.adapters.streaming import Completed, TextDelta, ToolCallFini
 from weakincentives.adapters.transcript import AssistantMessage, ToolsAdded
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
-from weakincentives.prompt.disclosure import Disclosure
+from weakincentives.prompt.walk import Disclosure
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say

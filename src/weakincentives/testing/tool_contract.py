@@ -27,6 +27,7 @@ from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext, ToolResult
 from ..resources import Bindable, Scope
 from ..runtime.events import ToolInvoked, Work
 from ..runtime.session import Session
+from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
 from ..serde import JsonSchema
 from .scripted import ScriptedAdapter
@@ -172,7 +173,7 @@ class _Stage:
     def seen(self) -> _Seen:
         """What slices and resources hold, by copy: what changes in its place must show as well."""
         slices = self.session.snapshot().slices.items()
-        state = {("slice", of): [_copy(one) for one in log.read(length)] for of, (log, length) in slices if length}
+        state = {("slice", of): held for of, top in slices if (held := [_copy(one) for one in read(top)])}
         return {**state, **{("resource", of): _held(part) for of, part in self.parts.items()}}
 
 
