@@ -130,6 +130,9 @@ def test_the_params_are_frozen_slotted_and_described() -> None:
     assert {name: one["description"] for name, one in schema["properties"].items()} == texts
     assert schema["required"] == ["section_keys", "reason"]
     assert schema["properties"]["reason"]["maxLength"] == 256
+    one_key: Any = ReadSectionParams("a")
+    with pytest.raises(FrozenInstanceError):
+        one_key.section_key = "b"
     reading = serde.json_schema(ReadSectionParams)
     assert (list(reading["properties"]), reading["required"]) == (["section_key"], ["section_key"])
 

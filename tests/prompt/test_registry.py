@@ -170,7 +170,7 @@ def test_a_tool_may_not_stand_twice_in_one_section() -> None:
     assert "'same'" in str(error)
 
 
-@pytest.mark.parametrize("name", ["read_section", "open_sections"])
+@pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
 def test_the_names_of_the_disclosure_tools_are_reserved(name: str) -> None:
     error = refused(section("G", section("A", tools=[tool(name)])))
     assert error.section_path == ("g", "a")
