@@ -96,6 +96,10 @@ soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make 
 	for job in $$ours $$litellm $$claude; do wait $$job || failed=yes; done; \
 	tail -n 8 .soak-ours.log .soak-litellm.log .soak-claude.log; test -z "$$failed"
 
+.PHONY: ledger
+ledger: $(VENV)/.made-stamp ## claims that no test checks, and tests that the ledger of claims names in vain
+	@$(PY) tests/support/ledger.py
+
 .PHONY: static
 static: $(VENV)/.check-stamp ## the part of check that runs nothing: format, lint, types, layers
 	$(PY) -m ruff format --check $(CODE)

@@ -130,6 +130,23 @@ def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.parametrize(
+    ("page", "links", "code"),
+    [
+        ("specs/PROMPTS.md", ["PROGRESSIVE_DISCLOSURE.md", "TOOLS.md"], []),
+        ("llms.md", [], ["summary=", "read_section"]),
+        ("docs/how-to/disclosure.md", [], ["summary=", "open_sections"]),
+        ("docs/concepts/tools.md", ["../../specs/TOOLS.md"], ["Tool("]),
+        ("docs/how-to/adapters.md", ["../../specs/ADAPTERS.md"], []),
+    ],
+)
+def test_disclosure_and_tools_are_specified_and_taught_with_code(page: str, links: list[str], code: list[str]) -> None:
+    text = (ROOT / page).read_text()
+    blocks = "".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    assert [link for link in links if f"]({link})" not in text] == []
+    assert [word for word in code if word not in blocks] == []
+
+
 def test_the_demo_is_asked_about_pages_that_exist() -> None:
     asked = json.loads((ROOT / "tests/data/demo_questions.json").read_text())
     assert len({entry["question"] for entry in asked}) == len(asked) >= 20

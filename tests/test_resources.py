@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Barrier, Thread
 from typing import Any, Self
@@ -259,6 +259,18 @@ def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
             asked.resources.get(Clock)
         with asked.resources:
             assert isinstance(asked.resources.get(Clock), Clock)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failing: bool) -> None:  # noqa: FBT001 - a case
+    closed: list[str] = []
+    asked = prompt().bind(resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("clock", closed))))
+    with suppress(ZeroDivisionError), asked.resources as resources:
+        assert resources.get(Clock) is asked.resources.get(Clock)
+        assert closed == []
+        if failing:
+            raise ZeroDivisionError
+    assert closed == ["clock"]
 
 
 def test_what_is_not_bound_is_named_with_what_asked_for_it_and_what_is_bound() -> None:

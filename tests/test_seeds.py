@@ -1,7 +1,7 @@
 """The documents that this library comes from, held to their word: their imports, examples and test patterns.
 
-Adapted where the project decided otherwise: headings read `## 1. Title` (C-03), substitution is strict (C-05), the
-renderer owns headings (PR-23), and tool arguments are called `section_keys` (C-10).
+Adapted where the project decided otherwise: headings read `## 1. Title`, substitution is strict, the renderer owns
+headings, and tool arguments are called `section_keys`.
 """
 
 from dataclasses import dataclass, field, fields
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from weakincentives import MarkdownSection, Prompt
+from weakincentives import MarkdownSection, Prompt, serde
+from weakincentives.adapters.tool_spec import tool_to_spec
 from weakincentives.prompt import (
     Disclosure,
     PromptRenderer,
@@ -25,7 +26,7 @@ from weakincentives.prompt import (
     VisibilityOverrides,
 )
 from weakincentives.prompt.errors import VisibilityExpansionRequired
-from weakincentives.runtime.events import InProcessEventBus
+from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -76,7 +77,6 @@ def lookup_handler(params: LookupParams, *, context: ToolContext) -> ToolResult[
 
 
 def test_the_tools_example_runs_as_printed() -> None:
-    # TL-28
     lookup_tool = Tool[LookupParams, LookupResult](
         name="lookup_entity",
         description="Fetch structured information for a given entity id.",
@@ -98,6 +98,23 @@ def test_the_tools_example_runs_as_printed() -> None:
     assert rendered.text == "## 1. Guidance\n\nUse tools when you need up-to-date context."
     assert rendered.tools == (lookup_tool,)
     assert rendered.tools[0].name == "lookup_entity"
+
+
+def test_the_params_printed_tell_what_they_are_and_what_may_be_left_out() -> None:
+    tool = Tool(name="lookup_entity", handler=lookup_handler)
+    spec = tool_to_spec(tool)
+    assert spec.parameters["properties"]["entity_id"] == {
+        "type": "string",
+        "description": "Global identifier to fetch",
+    }
+    plain = serde.json_schema(tool.params_type)
+    assert plain["required"] == ["entity_id"]
+    assert plain["properties"]["include_related"]["default"] is False
+    for arguments in ({"entity_id": "1"}, {"entity_id": "1", "include_related": None}):
+        prompt = Prompt(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[tool])])
+        session = Session()
+        ScriptedAdapter[Any]([call(("lookup_entity", arguments)), say("Done.")]).evaluate(prompt, session=session)
+        assert [event.params for event in session[ToolInvoked].all()] == [LookupParams("1", include_related=False)]
 
 
 def test_the_context_begins_with_the_fields_printed() -> None:
@@ -145,14 +162,13 @@ def my_handler(params: NoParams, *, context: ToolContext) -> ToolResult[None]:
 
 
 def test_section_renders_with_params() -> None:
-    # PR-42; the heading comes from the renderer
+    # the heading comes from the renderer
     section = MarkdownSection(title="Test", template="Value: $value", key="test")
     rendered = section.render_body(MyParams(value="hello"), path=("test",))
     assert rendered == "Value: hello"
 
 
 def test_summary_visibility_skips_children() -> None:
-    # PR-42
     prompt = Prompt[Output](
         ns="test",
         key="test",
@@ -173,7 +189,6 @@ def test_summary_visibility_skips_children() -> None:
 
 
 def test_tools_not_collected_from_summary_sections() -> None:
-    # PR-42
     tool = Tool(name="test_tool", handler=my_handler)
     prompt = Prompt[Output](
         ns="test",
@@ -263,7 +278,7 @@ def test_the_visibility_override_printed() -> None:
 
 
 def test_the_tool_override_printed() -> None:
-    # C-11: the field is called param_descriptions
+    # the field is called param_descriptions
     tool = Tool[MyParams, None](name="search", description="Searches.")
     template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=(tool,))])
     tool_overrides = {
@@ -335,7 +350,6 @@ Detailed documentation for WeakIncentives:
 
 
 def test_the_disclosure_example_runs_as_printed() -> None:
-    # PD-17, PD-25
     prompt = PromptTemplate(
         ns="agents/assistant",
         key="task-executor",
@@ -388,7 +402,6 @@ def test_the_disclosure_example_runs_as_printed() -> None:
 
 
 def test_the_prompt_in_the_dynamic_tools_document_needs_no_name() -> None:
-    # DT-34
     template = PromptTemplate[Output](
         ns="example",
         key="research",

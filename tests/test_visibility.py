@@ -15,6 +15,11 @@ paths = st.lists(st.sampled_from(["a", "b", "a.b"]), min_size=1, max_size=3).map
 mappings = st.dictionaries(paths, st.sampled_from(SectionVisibility), max_size=4)
 
 
+def test_visibility_is_full_or_summary_and_is_found_by_its_text() -> None:
+    assert {text: SectionVisibility(text) for text in ("full", "summary")} == {"full": FULL, "summary": SUMMARY}
+    assert list(SectionVisibility) == [FULL, SUMMARY]
+
+
 @given(mappings, paths, st.sampled_from(SectionVisibility))
 def test_an_override_is_added_to_a_copy(
     mapping: dict[SectionPath, SectionVisibility], path: SectionPath, visibility: SectionVisibility

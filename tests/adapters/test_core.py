@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, answers, ok, prompt, recorded, tool
-from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse
+from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse, ProviderAdapter
 from weakincentives.adapters.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -101,6 +101,23 @@ def test_a_rendered_prompt_is_evaluated_as_it_is() -> None:
     adapter = ScriptedAdapter[Any]([say("done")])
     adapter.evaluate(rendered, session=Session())
     assert adapter.requests[0].messages == (UserMessage(rendered.text),)
+
+
+def test_a_prompt_and_its_rendering_get_equal_responses_and_the_session_goes_by_name() -> None:
+    def response(one: Any) -> PromptResponse[Any]:
+        return ScriptedAdapter[Any]([call(("probe", {})), say("done")]).evaluate(one, session=Session())
+
+    asked = prompt(tool())
+    assert response(asked) == response(asked.render())
+    untyped: Any = ScriptedAdapter[Any]([say("done")])
+    with pytest.raises(TypeError, match="positional"):
+        untyped.evaluate(asked, Session())
+
+
+def test_what_cannot_evaluate_is_no_adapter() -> None:
+    abstract: Any = ProviderAdapter[Any]
+    with pytest.raises(TypeError, match="evaluate"):
+        abstract()
 
 
 def test_a_rendering_without_its_prompt_is_refused() -> None:

@@ -135,7 +135,9 @@ type Run = Callable[..., PromptResponse[Any]]
 def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversation(api: Any, run: Run) -> None:
     session = Session()
     with ScriptedServer(Say(calls=(read("more"),)), Say(calls=(Call("late"), Call("deep"))), Say("done")) as server:
-        assert run(adapter(server, api=api), manual(), session).text == "done"
+        one = adapter(server, api=api)
+        assert one.supports_dynamic_tools
+        assert run(one, manual(), session).text == "done"
         first, second, third = server.requests
     assert tool_names(first) == ["probe", "read_section"]
     assert second.json["tools"] == [*first.json["tools"], *second.json["tools"][2:]]
@@ -240,7 +242,6 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
 def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_turn(
     api: Any, run: Run, disclosure: Disclosure
 ) -> None:
-    # PD-21, PD-23, PD-24, PD-34, PD-35, DT-26 to DT-28, DT-35
     session = Session()
     seen = recorded(session.bus, ToolInvoked)
     wanted = opening("more") if disclosure is Disclosure.OPEN else read("more")

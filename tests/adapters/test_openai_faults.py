@@ -115,6 +115,7 @@ def test_an_error_status_is_typed_and_says_what_to_do(api: Any, run: Run, case: 
     assert case.remedy in error.remedy
     assert case.remedy in str(error)
     assert ("the provider refused the API key" if case.fail.status == 401 else case.fail.message) in error.message
+    assert isinstance(error.__cause__, openai.APIStatusError)
     pickle.loads(pickle.dumps(error))
 
 

@@ -777,5 +777,6 @@ def test_an_outcome_needs_no_expanded_tools_and_is_frozen() -> None:
     outcome: Any = ToolExecutionOutcome("call_1", ToolMessage("call_1", "ok"), success=True)
     assert outcome.expanded_tools == ()
     assert outcome.message.as_dict() == {"role": "tool", "tool_call_id": "call_1", "content": "ok"}
+    assert not hasattr(outcome, "__dict__")
     with pytest.raises(AttributeError):
         outcome.success = False

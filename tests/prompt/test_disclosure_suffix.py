@@ -26,7 +26,6 @@ def summarized(**arguments: object) -> MarkdownSection[Who]:
 
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
 def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool: str) -> None:
-    # PD-29, C-02
     text = prompt(summarized(), disclosure=disclosure).render().text
     assert text == (
         "## 1. Context\n\nIn short.\n\n---\n"
@@ -36,7 +35,6 @@ def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool
 
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
 def test_the_suffix_lists_the_direct_children_in_order_of_declaration(disclosure: Disclosure, tool: str) -> None:
-    # PD-30
     grandchild = MarkdownSection(title="Deep", template="")
     children = [MarkdownSection(title=title, template="", children=[grandchild]) for title in ("Zeta", "Alpha")]
     lines = prompt(summarized(children=children), disclosure=disclosure).render().text.splitlines()
@@ -56,19 +54,16 @@ def test_a_full_section_has_no_suffix() -> None:
 
 
 def test_the_key_shown_is_the_dotted_path() -> None:
-    # PD-32
     parent = MarkdownSection(title="Parent", template="", children=[summarized(title="Child", key="child")])
     assert 'with key "parent.child"' in prompt(parent).render().text
 
 
 def test_the_summary_takes_the_same_params_as_the_body() -> None:
-    # PD-33
     text = prompt(summarized(summary="Docs for ${name}.")).render(Who("Ada")).text
     assert "Docs for Ada.\n\n---\n" in text
 
 
 def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
-    # C-01
     tool = Tool[Nothing, Nothing](name="t")
     with_own = summarized(title="Own", key="own", tools=[tool])
     with_deep = summarized(
@@ -98,14 +93,12 @@ def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
 
 
 def test_the_suffix_does_not_tell_whether_a_section_has_tools() -> None:
-    # DT-15
     plain, tooled = summarized(), summarized(tools=[Tool[Nothing, Nothing](name="t")])
     assert prompt(plain).render().text == prompt(tooled).render().text
 
 
 @pytest.mark.parametrize("value", ["read", None, True])
 def test_any_other_disclosure_is_refused(value: object) -> None:
-    # DT-06
     with pytest.raises(PromptValidationError, match=r"use Disclosure\.READ, \.OPEN or \.SPLIT"):
         prompt(disclosure=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -113,7 +106,6 @@ def test_any_other_disclosure_is_refused(value: object) -> None:
 @given(st.data())
 @settings(max_examples=50)
 def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.DataObject) -> None:
-    # PD-31
     roots = data.draw(forests())
     rendered = PromptTemplate(ns="tests", key="md", sections=sections(roots)).render(
         visibility_overrides=data.draw(overrides(roots))
@@ -126,7 +118,6 @@ def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.Dat
 @given(st.data())
 @settings(max_examples=50)
 def test_the_disclosure_tools_present_are_those_that_the_text_names(data: st.DataObject) -> None:
-    # PD-01 to PD-04, PD-08, DT-05, DT-07
     roots = data.draw(forests())
     disclosure = data.draw(st.sampled_from(Disclosure))
     tree = PromptTemplate(ns="tests", key="md", sections=sections(roots), disclosure=disclosure)

@@ -28,7 +28,6 @@ def expansion(*message: str) -> VisibilityExpansionRequired:
 
 
 def test_all_derive_from_prompt_error_and_import_from_both_places() -> None:
-    # PS-30, PD-13
     for name in errors.__all__:
         kind = getattr(errors, name)
         assert issubclass(kind, PromptError)
@@ -54,7 +53,6 @@ def test_a_placed_error_says_message_detail_and_place(kind: type[PromptValidatio
 
 
 def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_message() -> None:
-    # PD-14, PD-15, PD-16, C-29
     for error in (expansion(), expansion("Section expansion requires restart")):
         assert str(error) == "Visibility expansion required for sections: a, b.c. Reason: why"
         assert (dict(error.requested_overrides), error.reason, error.section_keys) == (PATHS, "why", ("a", "b.c"))
@@ -63,7 +61,6 @@ def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_messa
 
 
 def test_an_expansion_is_a_plain_exception_that_cannot_be_changed() -> None:
-    # U-06
     error = expansion()
     assert isinstance(error.requested_overrides, MappingProxyType)
     assert error != expansion()

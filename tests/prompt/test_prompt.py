@@ -52,7 +52,6 @@ def body(prompt: Prompt[Any], *params: object) -> list[str]:
 
 
 def test_three_ways_lead_to_the_same_prompt() -> None:
-    # C-06, PR-03
     template = greeting()
     inline = Prompt(ns="tests", key="greeting", sections=template.sections)
     ways = [Prompt(template), template.bind(), inline]
@@ -95,7 +94,6 @@ def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, told
 
 
 def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
-    # PS-03, PS-04, PR-06
     prompt = Prompt(greeting())
     assert prompt.bind() is prompt
     assert prompt.bind(Who("Ada"), Size(2)) is prompt
@@ -105,14 +103,12 @@ def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
 
 
 def test_params_of_a_render_count_for_that_call_only() -> None:
-    # PS-05
     prompt = greeting().bind(Who("Ada"))
     assert body(prompt, Who("Bob"), Size(1)) == ["Bob", "1 items"]
     assert body(prompt) == ["Ada", "0 items"]
 
 
 def test_prompts_of_one_template_share_no_params() -> None:
-    # PS-04
     template = greeting()
     one, other = Prompt(template).bind(Who("Ada")), Prompt(template)
     assert (body(one)[0], body(other)[0]) == ("Ada", "nobody")
@@ -144,7 +140,6 @@ REFUSED = [
 def test_what_cannot_be_bound_is_refused_by_every_door_and_changes_nothing(
     params: tuple[object, ...], message: str, detail: str
 ) -> None:
-    # PR-35, PR-36, PR-37
     template = greeting()
     prompt = template.bind(Who("kept"))
     for door in (prompt.bind, prompt.render, template.bind, template.render):
@@ -165,7 +160,6 @@ def test_a_prompt_that_uses_no_params_says_so() -> None:
 
 
 def test_the_deadline_given_is_the_one_read() -> None:
-    # PS-22
     deadline = Deadline.after(60)
     assert greeting().bind().render(deadline=deadline).deadline is deadline
     assert greeting().render(deadline=deadline).deadline is deadline
@@ -188,7 +182,6 @@ def test_a_prompt_tells_its_name_in_its_repr() -> None:
 
 
 def test_many_threads_may_use_one_template() -> None:
-    # U-03
     template = greeting()
     found: dict[int, set[str]] = {}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.strategies import Nothing, Plan, Size, Who, forests, paths, sections
+from support.strategies import SUMMARY, Nothing, Plan, Size, Who, forests, paths, sections
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -47,7 +47,6 @@ def refused(*roots: Section[Any]) -> PromptValidationError:
 @given(forests())
 @settings(max_examples=60)
 def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) -> None:
-    # PR-07, PR-10, PR-11
     registry = RegistrySnapshot(tuple(sections(roots)))
     nodes = registry.sections
     assert [node.path for node in nodes] == list(paths(roots))
@@ -90,7 +89,6 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
 
 
 def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
-    # C-04
     registry = RegistrySnapshot((section("A", section("B"), section("C", section("D"))), section("E")))
     assert [(node.number, node.heading) for node in registry.sections] == [
         ("1", "## 1. A"),
@@ -102,7 +100,6 @@ def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
 
 
 def test_the_registry_is_built_once_a_template() -> None:
-    # PR-08
     class Counting(Section[None]):
         looked = 0
 
@@ -124,7 +121,6 @@ def test_the_registry_is_built_once_a_template() -> None:
 
 
 def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
-    # PS-10
     error = refused(section("Group", section("One", key="same"), section("Two", key="same")))
     assert error.section_path == ("group", "same")
     assert "('group', 'same') is used twice; give it another key" in str(error)
@@ -137,7 +133,6 @@ def test_equal_keys_in_different_branches_are_fine() -> None:
 
 
 def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
-    # U-10
     error = refused(section("A", section("B")), section("Joined", key="a.b"))
     assert error.section_path == ("a.b",)
     assert "reads the same as that of ('a', 'b') once joined by dots; give it another key" in str(error)
@@ -165,11 +160,9 @@ def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
 # ------------------------------------------------------------------------------------------------------------- tools
 
 
-def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown() -> None:
-    # TL-22, C-30
-    error = refused(
-        section("A", section("Hidden", tools=[tool("same")], enabled=False)), section("B", tools=[tool("same")])
-    )
+@pytest.mark.parametrize("hides", [{"enabled": False}, {"visibility": SUMMARY}], ids=repr)
+def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict[str, Any]) -> None:
+    error = refused(section("A", section("Hidden", tools=[tool("same")], **hides)), section("B", tools=[tool("same")]))
     assert error.section_path == ("b",)
     assert "tool name 'same' is used twice, in section 'a.hidden' and here" in str(error)
     assert "names are unique" in str(error)
@@ -182,9 +175,8 @@ def test_a_tool_may_not_stand_twice_in_one_section() -> None:
     assert "'same'" in str(error)
 
 
-@pytest.mark.parametrize("name", ["read_section", "open_sections"])
+@pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
 def test_the_names_of_the_disclosure_tools_are_reserved(name: str) -> None:
-    # U-09
     error = refused(section("G", section("A", tools=[tool(name)])))
     assert error.section_path == ("g", "a")
     assert f"tool name '{name}' is reserved for disclosure; rename the tool" in str(error)
@@ -209,7 +201,6 @@ def test_examples_that_json_cannot_hold_are_refused() -> None:
 
 
 def test_a_section_that_only_groups_may_hold_tools() -> None:
-    # TL-20
     rendered = PromptTemplate(ns="n", key="k", sections=[section("Group", tools=[tool("t")])]).render()
     assert [one.name for one in rendered.tools] == ["t"]
     assert rendered.text == "## 1. Group"
@@ -220,7 +211,6 @@ def test_a_section_that_only_groups_may_hold_tools() -> None:
 
 @pytest.mark.parametrize("where", ["template", "summary"])
 def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_fields(where: str) -> None:
-    # C-24, PR-39
     error = refused(section("G", Loose[Size](title="S", **{"template": "", where: "$count ${missing}"})))
     assert error.section_path == ("g", "s")
     assert error.placeholder == "$missing"
@@ -239,7 +229,7 @@ def test_a_placeholder_in_an_unspecialized_section_is_refused_with_the_remedy(wh
 @pytest.mark.parametrize("where", ["template", "summary"])
 @pytest.mark.parametrize("text", ["cost: $ 5", "$", "$1", "${", "${a b}", "ends with $"])
 def test_a_malformed_placeholder_is_refused_with_what_stands_there(where: str, text: str) -> None:
-    # PR-39; refused at construction, where its author can see it
+    # refused at construction, where its author can see it
     error = refused(section("S", **{where: text}))
     assert (error.section_path, error.placeholder) == (("s",), "$")
     assert "write '$$' for a dollar sign" in str(error)
@@ -261,7 +251,6 @@ def test_only_real_fields_count_as_fields() -> None:
 
 
 def test_engines_other_syntax_is_plain_text() -> None:
-    # PS-02
     text = "{{ name }} {% if x %} {name} %(name)s #{name}"
     body = MarkdownSection[Who](title="S", template=f"{text} $name.upper()")
     rendered = PromptTemplate(ns="n", key="k", sections=[body]).render(Who("Ada"))
@@ -272,7 +261,6 @@ def test_engines_other_syntax_is_plain_text() -> None:
 
 
 def test_what_is_no_section_is_refused_a_prompt_included() -> None:
-    # PS-40
     prompt = PromptTemplate(ns="n", key="inner").bind()
     for item in (prompt, prompt.template, "text", None):
         with pytest.raises(PromptValidationError, match="which is no Section; reuse a prompt's parts through children"):

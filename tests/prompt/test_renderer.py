@@ -179,7 +179,6 @@ def refuse() -> Any:
 
 @pytest.mark.parametrize("visibility", [FULL, SUMMARY])
 def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(visibility: SectionVisibility) -> None:
-    # PR-13, PR-14
     hidden = MarkdownSection[Needed](
         title="Hidden",
         template="$value",
@@ -204,7 +203,6 @@ def test_a_statically_disabled_section_is_skipped_too() -> None:
 
 
 def test_what_a_summary_hides_needs_no_params_and_is_not_asked() -> None:
-    # PR-19, PR-21, PR-28
     child = MarkdownSection[Needed](
         title="Child",
         template="$value",
@@ -229,7 +227,6 @@ def test_what_a_summary_hides_needs_no_params_and_is_not_asked() -> None:
 
 
 def test_a_section_without_a_summary_text_can_be_summarized() -> None:
-    # PR-20
     section = MarkdownSection(
         title="Long", template="Body.", visibility=SUMMARY, tools=[Tool[Nothing, Nothing](name="t")]
     )
@@ -241,7 +238,6 @@ def test_a_section_without_a_summary_text_can_be_summarized() -> None:
 
 
 def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None:
-    # PR-28, TL-20, TL-21, TL-23
     def with_tool(name: str, **arguments: Any) -> MarkdownSection[Any]:
         return MarkdownSection(
             title=name, key=name, template="", tools=[Tool[Nothing, Nothing](name=f"t_{name}")], **arguments
@@ -260,7 +256,6 @@ def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None
 
 
 def test_call_beats_session_beats_selector() -> None:
-    # PR-18, PR-32, PR-33
     tree = one(MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY))
     session = Session()
     session[VisibilityOverrides].seed(VisibilityOverrides({("s",): FULL, ("unknown",): SUMMARY}))
@@ -271,7 +266,7 @@ def test_call_beats_session_beats_selector() -> None:
 
 
 def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
-    # PR-41, by counting
+    # held by counting
     class Counting(dict[SectionPath, SectionVisibility]):
         gets = 0
 
@@ -298,7 +293,6 @@ class Level:
 
 
 def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_else_built() -> None:
-    # PS-20
     def section(key: str, default: Level | None = None) -> MarkdownSection[Level]:
         return MarkdownSection[Level](title=key, key=key, template="$value", default_params=default)
 
@@ -320,7 +314,6 @@ def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
 
 
 def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
-    # PS-21
     tree = one(
         MarkdownSection(
             title="Group", template="", children=[MarkdownSection[Needed](title="Inner", template="$value")]
@@ -388,7 +381,6 @@ class Custom(Section[Who]):
 
 
 def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
-    # PR-22
     group = MarkdownSection(title="Group", template="Intro.", children=[Custom(title="Own")])
     assert one(group).render(Who("Ada")).text == (
         "## 1. Group\n\nIntro.\n\n### 1.1. Own\n\nCustom body for Ada at group/own"
@@ -396,7 +388,6 @@ def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
 
 
 def test_an_override_stands_for_the_whole_body() -> None:
-    # PR-26, PR-27
     own, markdown = Custom(title="Own"), MarkdownSection[Who](title="Text", template="Was $name")
     fixed = MarkdownSection(title="Fixed", template="Stays", accepts_overrides=False)
     tree = one(own, markdown, fixed)
@@ -475,13 +466,11 @@ def searching(**arguments: Any) -> Tool[Search, None]:
 
 
 def test_parts_are_joined_by_one_blank_line() -> None:
-    # PR-30
     tree = one(MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template=""))
     assert tree.render().text == "## 1. A\n\nx\n\n## 2. B"
 
 
 def test_headings_grow_by_one_mark_a_level() -> None:
-    # PS-18, PS-19
     leaf = MarkdownSection(title="Leaf", template="")
     tree = one(
         MarkdownSection(title="Off", template="", enabled=False),
@@ -504,7 +493,6 @@ def test_no_section_ends_in_white_space_whatever_its_params_end_in(template: str
 
 
 def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
-    # PR-31, PS-22
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
     prompt = tree.bind()
     deadline = Deadline.after(5)
@@ -523,7 +511,6 @@ def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
 
 
 def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
-    # PR-29, TL-24, TL-15
     own, fixed = searching(), Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False)
     tree = one(MarkdownSection(title="S", template="x", tools=[own, fixed]))
     override = ToolOverride(description="Finds things.", param_descriptions={"query": "What to find"})
@@ -548,7 +535,6 @@ def test_an_overriding_description_is_held_to_the_same_rules() -> None:
 
 
 def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
-    # PR-09
     tree = one(
         MarkdownSection[Who](title="A", template="$name", tools=[searching()]),
         MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY),
@@ -573,19 +559,16 @@ def test_examples_of_tools_follow_the_body_of_a_full_section() -> None:
 
 
 def test_rendering_and_binding_run_no_handler() -> None:
-    # TL-25
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
     assert [tool.name for tool in Prompt(tree).bind().render().tools] == ["search"]
 
 
 def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
-    # PR-25, U-19
     tree = one(MarkdownSection[Who](title="S", template="$name costs $$1"))
     assert tree.render(Who("$other %s ${name} ## 9. Fake")).text == "## 1. S\n\n$other %s ${name} ## 9. Fake costs $1"
 
 
 def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
-    # U-08
     @dataclass
     class Listing:
         items: list[str]

@@ -39,7 +39,6 @@ TOOL = Tool[Nothing, Nothing](name="tool")
 
 
 def test_section_is_abstract_and_gives_back_what_it_was_made_of() -> None:
-    # PS-06, TL-19
     with pytest.raises(TypeError, match="abstract"):
         Section(title="S")  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
     child = Plain(title="Child")
@@ -73,12 +72,10 @@ def test_what_is_left_out_has_its_default() -> None:
 
 @pytest.mark.parametrize("kind", [Plain, MarkdownSection[Who]])
 def test_a_specialized_section_knows_its_params_type(kind: Any) -> None:
-    # PS-07
     assert (kind(title="S") if kind is Plain else kind(title="S", template="")).params_type is Who
 
 
 def test_an_unspecialized_section_takes_no_params() -> None:
-    # PS-07
     assert MarkdownSection(title="S", template="x").params_type is None
     assert MarkdownSection(title="S", template="x", params_type=Who).params_type is Who
     assert PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="x")]).render().text
@@ -95,7 +92,6 @@ def test_an_unspecialized_section_takes_no_params() -> None:
     ],
 )
 def test_a_missing_key_is_the_titles_slug(title: str, key: str) -> None:
-    # PS-09
     assert MarkdownSection(title=title, template="").key == key
 
 
@@ -115,13 +111,11 @@ def test_every_key_of_the_pattern_is_taken(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["instructions", "context.history", "step-1", "a" * 64, "0"])
 def test_keys_that_are_valid(key: str) -> None:
-    # PR-34
     assert MarkdownSection(title="T", template="", key=key).key == key
 
 
 @pytest.mark.parametrize("key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr)
 def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None:
-    # PR-34
     with pytest.raises(PromptValidationError, match=r"use|with 1 to 64 of a-z") as caught:
         MarkdownSection(title="The Title", template="", key=key)
     assert repr(key) in str(caught.value)
@@ -145,7 +139,6 @@ def test_a_title_is_one_line_of_text(title: Any) -> None:
 
 @pytest.mark.parametrize("item", ["tool", Tool, None, Nothing()], ids=repr)
 def test_what_is_no_tool_is_refused(item: Any) -> None:
-    # TL-19
     with pytest.raises(PromptValidationError, match=r"which is no Tool; wrap a function as Tool\(") as caught:
         MarkdownSection(title="S", template="", tools=[TOOL, item])
     assert repr(item) in str(caught.value)
@@ -153,7 +146,6 @@ def test_what_is_no_tool_is_refused(item: Any) -> None:
 
 
 def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> None:
-    # PS-40
     prompt = PromptTemplate(ns="n", key="k").bind()
     for item in ("text", prompt, prompt.template, MarkdownSection):
         with pytest.raises(PromptValidationError, match="which is no Section; reuse a prompt's sections") as caught:
@@ -164,7 +156,6 @@ def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> Non
 
 @pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)
 def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
-    # PS-08
     with pytest.raises(PromptValidationError, match="is no dataclass; declare the params as a dataclass") as caught:
         MarkdownSection[kind](title="S", template="")
     assert repr(kind) in str(caught.value)
@@ -197,7 +188,6 @@ def test_a_summary_is_text_or_nothing() -> None:
 
 
 def test_template_and_summary_are_dedented_and_stripped() -> None:
-    # PS-11
     section = MarkdownSection(
         title="S",
         template="""
@@ -214,7 +204,7 @@ def test_template_and_summary_are_dedented_and_stripped() -> None:
 
 
 def test_render_body_fills_the_template_and_leaves_the_heading_to_the_renderer() -> None:
-    # PR-23, PR-24, C-27: an unspecialized section takes the params that it is handed
+    # an unspecialized section takes the params that it is handed
     section = MarkdownSection(title="Test", template="Value: $value", key="test")
     assert section.render_body(Value("hello"), path=("test",)) == "Value: hello"
 
@@ -224,7 +214,6 @@ def test_render_body_fills_the_template_and_leaves_the_heading_to_the_renderer()
     [("$missing_var", "$missing_var"), ("${missing_var} $value", "$missing_var"), ("a $ 5", "$")],
 )
 def test_render_body_called_directly_raises_with_path_and_placeholder(template: str, placeholder: str) -> None:
-    # PR-38, PR-39
     section = MarkdownSection(title="Instructions", template=template, summary=template)
     for render in (section.render_body, section.render_summary):
         with pytest.raises(PromptRenderError, match=r"^Failed to render section template\.") as caught:
@@ -239,7 +228,6 @@ def test_render_body_called_directly_raises_with_path_and_placeholder(template: 
 
 
 def test_a_clone_is_decoupled_all_the_way_down_and_shares_tools() -> None:
-    # PS-39
     leaf = MarkdownSection(title="Leaf", template="leaf", tools=[TOOL])
     root = MarkdownSection[Who](
         title="Root", template="$name", children=[MarkdownSection(title="Mid", template="", children=[leaf])]
@@ -265,7 +253,6 @@ def test_a_clone_renders_as_its_original(roots: Any) -> None:
 
 
 def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
-    # PS-39
     section = MarkdownSection[Who](title="S", template="$name", summary="old")
     changed = section.clone(
         key="other", title="Other", template="\n  New ${name}\n", summary="  short ", tools=[TOOL], visibility=SUMMARY

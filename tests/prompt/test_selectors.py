@@ -73,7 +73,6 @@ def test_each_form_is_told_by_its_signature(selector: Callable[..., Any], params
 
 
 def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
-    # PR-17
     session = Session()
     given = [normalise(form)(Mode(), session, ("s",)) for form in (nothing, by_session, by_params, by_both)]
     assert given == ["nothing", session, Mode(), (Mode(), session)]
@@ -83,7 +82,7 @@ def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) -> None:  # noqa: FBT001 - both answers
-    # PR-12, PR-16; Any: a table of forms
+    # Any: a table of forms
     forms: list[Any] = [
         lambda: answer,
         lambda *, session: answer,

@@ -55,7 +55,6 @@ ANSWERS = st.builds(
 
 
 def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
-    # PS-22, PS-23
     assert (ONE.output_type, ONE.container) == (Answer, "object")
     assert (MANY.output_type, MANY.container) == (Answer, "array")
     assert (TEXT.output_type, TEXT.container) == (None, None)
@@ -65,7 +64,6 @@ def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
     "output", [int, str, dict, list, list[int], list[Any], tuple[Answer, ...], Answer | None, set], ids=repr
 )
 def test_any_other_output_type_is_refused_with_the_type_and_the_remedy(output: Any) -> None:
-    # PS-24
     with pytest.raises(PromptValidationError, match="neither a dataclass nor a list of one") as caught:
         PromptTemplate[output](ns="n", key="k")
     assert repr(output) in str(caught.value)
@@ -75,7 +73,6 @@ def test_any_other_output_type_is_refused_with_the_type_and_the_remedy(output: A
 
 
 def test_a_subscript_and_a_config_say_the_same() -> None:
-    # PR-03
     by_subscript = Prompt[Answer](ns="n", key="k", sections=[])
     by_config = Prompt[Answer](ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer))
     alone = Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(Answer))
@@ -84,7 +81,6 @@ def test_a_subscript_and_a_config_say_the_same() -> None:
 
 
 def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
-    # PR-04
     with pytest.raises(PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"):
         Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Source))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PromptValidationError):
@@ -141,20 +137,17 @@ def test_a_dumped_list_is_read_back(answers: list[Answer]) -> None:
     ],
 )
 def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(text: str) -> None:
-    # PS-25
     assert parse_structured_output(text, ONE) == Answer("a")
 
 
 @pytest.mark.parametrize("text", ["", "It is so.", "```json\n```", '```json\n{"text": "a"', '{"text": "a"} trailing'])
 def test_a_text_without_json_is_an_error_that_keeps_the_whole_answer(text: str) -> None:
-    # PS-25, PS-28
     with pytest.raises(OutputParseError) as caught:
         parse_structured_output(text, ONE)
     assert caught.value.raw_response == text
 
 
 def test_the_container_must_be_the_declared_one() -> None:
-    # PS-26
     with pytest.raises(OutputParseError, match="must be a JSON object, not an array"):
         parse_structured_output('[{"text": "a"}]', ONE)
     with pytest.raises(OutputParseError, match="must be a JSON array, not an object"):
@@ -164,7 +157,6 @@ def test_the_container_must_be_the_declared_one() -> None:
 
 
 def test_every_fault_is_told_with_its_path() -> None:
-    # PS-27
     with pytest.raises(OutputParseError) as caught:
         parse_structured_output('{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE)
     message = str(caught.value)
@@ -172,7 +164,6 @@ def test_every_fault_is_told_with_its_path() -> None:
 
 
 def test_extra_keys_pass_where_they_are_allowed() -> None:
-    # PS-27
     lenient = PromptTemplate[Answer](
         ns="n", key="k", structured_output=StructuredOutputConfig(Answer, allow_extra_keys=True)
     ).render()

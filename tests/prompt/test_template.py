@@ -25,6 +25,7 @@ from weakincentives.prompt import (
     TaskStep,
     Tool,
 )
+from weakincentives.resources import Binding, ResourceRegistry
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,14 @@ def example() -> PromptTemplate[Answer]:
 
 
 def test_a_template_gives_back_what_it_was_made_of() -> None:
-    # PS-01, PR-01
     section = MarkdownSection(title="S", template="")
     template = PromptTemplate(ns="a/b", key="k", name="Shown", sections=iter([section]), disclosure=Disclosure.SPLIT)
     assert (template.ns, template.key, template.name) == ("a/b", "k", "Shown")
     assert (template.sections, template.disclosure) == ((section,), Disclosure.SPLIT)
     assert (template.structured_output, template.output_type) == (None, None)
+    assert template.resources == ResourceRegistry()
+    registry = ResourceRegistry.of(Binding(Answer, lambda _: Answer("bound")))
+    assert PromptTemplate(ns="n", key="k", resources=registry).resources is registry
     for field in fields(template):
         with pytest.raises(FrozenInstanceError):
             setattr(template, field.name, None)
@@ -76,7 +79,6 @@ def test_a_template_gives_back_what_it_was_made_of() -> None:
 
 @pytest.mark.parametrize(("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")])
 def test_a_missing_name_is_made_from_the_key(key: str, name: str) -> None:
-    # PR-02, DT-34
     assert PromptTemplate(ns="n", key=key).name == name
 
 
@@ -88,7 +90,6 @@ def test_a_name_is_never_empty(key: str) -> None:
 @pytest.mark.parametrize("field", ["ns", "key"])
 @pytest.mark.parametrize("value", ["", "  ", None, 5], ids=repr)
 def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
-    # PS-01
     with pytest.raises(PromptValidationError, match=f"give every prompt a non-empty {field}") as caught:
         PromptTemplate(ns=value if field == "ns" else "n", key=value if field == "key" else "k")
     assert repr(value) in str(caught.value)
@@ -165,7 +166,6 @@ def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> 
 
 
 def test_bind_makes_a_new_prompt_each_time() -> None:
-    # PS-04, C-28
     template = example()
     one, other = template.bind(Who("Ada")), template.bind()
     assert isinstance(one, Prompt)
@@ -176,7 +176,6 @@ def test_bind_makes_a_new_prompt_each_time() -> None:
 
 
 def test_render_of_a_template_is_render_of_a_prompt() -> None:
-    # C-07
     template = example()
     visibility: dict[SectionPath, SectionVisibility] = {("greeting",): SectionVisibility.FULL}
     direct = template.render(Who("Bob"), visibility_overrides=visibility)

@@ -106,7 +106,6 @@ def types(tool: Tool[Any, Any]) -> tuple[type, type]:
     ids=["function", "coroutine function", "callable", "method", "static", "of class"],
 )
 def test_a_handlers_annotations_say_the_types(handler: Any) -> None:
-    # C-33
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
 
@@ -117,14 +116,12 @@ def test_a_partial_says_the_types_of_what_is_left() -> None:
 
 
 def test_a_subscript_says_the_types_and_beats_annotations() -> None:
-    # TL-16
     assert types(Tool[Lookup, Found](name="lookup")) == (Lookup, Found)
     assert types(Tool[Lookup, Found](name="lookup", handler=unannotated)) == (Lookup, Found)
     assert types(Tool[Unhashable, Lookup](name="lookup", handler=lookup)) == (Unhashable, Lookup)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
-    # TL-17
     assert types(Tool(name="lookup", params_type=Lookup)) == (Lookup, object)
     assert types(Tool(name="lookup", params_type=Lookup, result_type=Found)) == (Lookup, Found)
     assert types(Tool(name="lookup", params_type=Lookup, handler=lookup)) == (Lookup, Found)
@@ -157,7 +154,6 @@ def test_every_name_of_the_pattern_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Upper", "a b", "é", "a\n", "a" * 65, "a.b", None, 5], ids=repr)
 def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
-    # TL-12
     with pytest.raises(PromptValidationError, match="use 1 to 64 of a-z, 0-9, '_' and '-'") as caught:
         Tool[Lookup, Found](name=name)
     assert repr(name) in str(caught.value)
@@ -165,7 +161,6 @@ def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
 
 @pytest.mark.parametrize("length", [1, 200])
 def test_a_description_may_have_1_to_200_ascii_characters(length: int) -> None:
-    # TL-13
     assert len(Tool[Lookup, Found](name="t", description="x" * length).description) == length
 
 
@@ -175,7 +170,6 @@ def test_a_description_may_have_1_to_200_ascii_characters(length: int) -> None:
     ids=["empty", "long", "not ASCII", "no text"],
 )
 def test_any_other_description_is_refused_with_tool_fault_and_remedy(description: Any, told: str) -> None:
-    # TL-13
     with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
         Tool[Lookup, Found](name="lookup", description=description)
     assert told in str(caught.value)
@@ -211,7 +205,6 @@ class Misleading:
     ids=["no context", "no params", "two params", "more", "bound", "no function"],
 )
 def test_a_handler_that_cannot_be_called_is_refused_with_tool_handler_and_remedy(handler: Any) -> None:
-    # TL-14
     with pytest.raises(PromptValidationError, match=r"tool 'lookup': handler .* cannot be called") as caught:
         Tool[Lookup, Found](name="lookup", handler=handler)
     assert getattr(handler, "__name__", type(handler).__name__) in str(caught.value)
@@ -235,7 +228,6 @@ def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: 
 
 @pytest.mark.parametrize("kind", [int, str, dict, list[Lookup], Lookup("x"), Lookup | None], ids=repr)
 def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
-    # TL-18
     with pytest.raises(PromptValidationError, match=r"tool 't': params type .* is no dataclass; declare") as caught:
         Tool[kind, Found](name="t")
     assert repr(kind) in str(caught.value)
@@ -332,7 +324,6 @@ def test_a_tool_cannot_be_changed_and_owns_its_examples() -> None:
 
 
 def test_tools_accept_overrides_unless_told_otherwise() -> None:
-    # TL-15
     assert Tool[Lookup, Found](name="t").accepts_overrides
     assert not Tool[Lookup, Found](name="t", accepts_overrides=False).accepts_overrides
 
@@ -345,7 +336,6 @@ def test_a_tool_may_have_no_handler() -> None:
 
 
 def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
-    # TL-01, TL-02
     assert [field.name for field in fields(ToolResult)] == [
         "message",
         "value",
@@ -360,7 +350,6 @@ def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
 
 @given(st.builds(Found, st.text(), st.none() | st.text()))
 def test_a_value_is_rendered_as_its_json_without_nones(value: Found) -> None:
-    # TL-05
     rendered = ToolResult(message="m", value=value).render()
     assert json.loads(rendered) == serde.dump(value, exclude_none=True)
     assert ("note" in json.loads(rendered)) is (value.note is not None)
@@ -375,26 +364,22 @@ class Table:
 
 
 def test_a_values_own_render_replaces_its_json() -> None:
-    # TL-04, TL-06
     assert isinstance(Table("a table"), ToolRenderableResult)
     assert not isinstance(Found("u"), ToolRenderableResult)
     assert ToolResult(message="m", value=Table("a table")).render() == "a table"
 
 
 def test_a_render_that_gives_no_text_is_an_error() -> None:
-    # TL-07
     with pytest.raises(TypeError, match=r"Table\.render\(\) must return a string, got int"):
         ToolResult(message="m", value=Table(1)).render()
 
 
 def test_no_value_renders_as_nothing() -> None:
-    # TL-10
     assert ToolResult(message="m").render() == ""
     assert ToolResult[Found](message="m", success=False).content() == "m"
 
 
 def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_empty() -> None:
-    # TL-03, TL-08, C-31
     value = Table("a table")
     assert ToolResult("m", value).content() == "m\n\na table"
     assert ToolResult("m", value, exclude_value_from_context=True).content() == "m"
@@ -402,13 +387,11 @@ def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_
 
 
 def test_a_value_that_json_cannot_hold_is_an_error_of_the_result() -> None:
-    # U-14
     with pytest.raises(SerdeError):
         ToolResult("m", Unhashable([object()])).render()  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
-    # TL-11
     program = (
         "from dataclasses import dataclass\n"
         "from weakincentives.prompt import ToolResult\n"
@@ -433,7 +416,6 @@ def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
 
 
 def test_a_context_is_frozen_slotted_and_begins_with_what_the_runtime_holds() -> None:
-    # TL-29
     names = [field.name for field in fields(ToolContext)]
     assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
     context = ToolContext(*(Any,) * 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

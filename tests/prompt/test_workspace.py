@@ -98,7 +98,6 @@ def names(section: WorkspaceSection) -> list[str]:
 
 
 def test_the_section_contributes_its_filesystem(tmp_path: Path) -> None:
-    # PS-12
     folder(tmp_path, {"docs/guide.md": "hello"})
     prompt = PromptTemplate(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])]).bind()
     with prompt.resources:
@@ -241,7 +240,6 @@ def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
 
 
 def test_bound_resources_replace_the_sections(tmp_path: Path) -> None:
-    # PS-13
     prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path / "nowhere")])])
     prompt.bind(resources={Filesystem: InMemoryFilesystem({"a": "bound"})})
     with prompt.resources:
@@ -275,7 +273,6 @@ def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
 
 
 def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
-    # PS-39
     folder(tmp_path, {"a": "1"})
     section = WorkspaceSection(mounts=[HostMount(tmp_path)], children=[MarkdownSection(title="Child", template="")])
     clone = section.clone()
@@ -286,7 +283,6 @@ def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_clone_binds_again_to_what_it_is_given(tmp_path: Path) -> None:
-    # PS-39
     one, two = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"b": "2"})
     section = WorkspaceSection(mounts=[HostMount(one)])
     closed = section.clone(read_only=True, key="closed", title="Closed")

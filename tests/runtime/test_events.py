@@ -207,6 +207,8 @@ def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch
     event = ToolsInjected(("one", "two"), "section")
     assert (event.tool_names, event.section_key) == (("one", "two"), "section")
     assert before <= event.timestamp <= datetime.now(UTC).timestamp()
+    assert ToolsInjected((), "section", timestamp=1.5).timestamp == 1.5
+    assert not hasattr(event, "__dict__")
 
 
 @pytest.mark.parametrize(

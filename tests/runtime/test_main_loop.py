@@ -120,7 +120,6 @@ def opened_with(adapter: ScriptedAdapter[Any]) -> list[str]:
 def test_the_section_asked_for_is_open_when_evaluation_starts_again(
     run: Run, adapter: Callable[[], ScriptedAdapter[Any]], disclosure: Disclosure, reason: str
 ) -> None:
-    # DT-29, DT-35, PD-21, PD-25
     one, session = adapter(), Session()
     injected = recorded(session.bus, ToolsInjected)
     expanded = recorded(session.bus, VisibilityExpanded)
@@ -134,7 +133,7 @@ def test_the_section_asked_for_is_open_when_evaluation_starts_again(
     assert ("late" in one.requests[0].tool_names, "late" in one.requests[1].tool_names) == (False, True)
     assert overrides(session) == {("more",): FULL}
     assert injected == []
-    # DT-32: what telemetry counts as wink.disclosure.restarts
+    # what telemetry counts as wink.disclosure.restarts
     assert [(event.section_keys, event.reason) for event in expanded] == [(("more",), reason)]
 
 
@@ -146,13 +145,12 @@ def test_a_dynamic_adapter_that_reads_never_restarts(run: Run) -> None:
     assert (execution.restarts, execution.expansions) == (0, ())
     assert execution.usage == EACH + EACH + EACH
     assert overrides(session) == {("more",): FULL}
-    # DT-31, DT-33: what telemetry counts as wink.tools.injected and wink.disclosure.dynamic
+    # what telemetry counts as wink.tools.injected and wink.disclosure.dynamic
     assert [event.tool_names for event in injected] == [("late",)]
 
 
 @pytest.mark.parametrize("dynamic_tools", [False, True])
 def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_tools: bool) -> None:  # noqa: FBT001 - a case
-    # DT-16, C-21, DT-33
     adapter = ScriptedAdapter[Any]([read("prose"), say("done")], dynamic_tools=dynamic_tools)
     session = Session()
     injected = recorded(session.bus, ToolsInjected)
@@ -162,7 +160,6 @@ def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_t
 
 
 def test_sections_asked_for_together_open_together() -> None:
-    # PD-27
     adapter, session = dynamic(opening("more", "prose"), say("done")), Session()
     execution = execute(adapter, manual(disclosure=Disclosure.OPEN), session)
     assert execution.restarts == 1
@@ -171,7 +168,6 @@ def test_sections_asked_for_together_open_together() -> None:
 
 
 def test_what_the_model_opens_wins_over_what_the_caller_passed_and_over_the_session() -> None:
-    # PD-26, C-09, C-19
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("more",), visibility=FULL))
     adapter = static(read("more"), say("done"))
@@ -191,7 +187,6 @@ def test_what_the_caller_passes_holds_over_restarts_and_is_not_kept() -> None:
 
 
 def test_what_was_opened_stays_open_in_the_session() -> None:
-    # DT-23
     session = Session()
     execute(static(read("more"), say("done")), manual(), session)
     adapter = static(say("again"))
@@ -221,7 +216,6 @@ def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again()
 
 
 def test_state_that_tools_wrote_before_the_restart_is_kept_and_later_calls_are_not_run() -> None:
-    # PD-23, PD-24, C-13
     def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(f"{params.a}"))
         return ToolResult("ok")
@@ -234,7 +228,6 @@ def test_state_that_tools_wrote_before_the_restart_is_kept_and_later_calls_are_n
 
 
 def test_the_loop_written_by_hand_comes_to_the_same() -> None:
-    # PD-25, C-15, PD-17
     prompt, session = manual(disclosure=Disclosure.OPEN), Session()
     adapter = dynamic(opening("more"), say("done"))
     given: dict[tuple[str, ...], SectionVisibility] = {}
@@ -287,7 +280,6 @@ def deeper(number: int) -> str:
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_endless_expansion_ends_in_a_typed_error_that_says_what_was_spent(limit: int) -> None:
-    # PD-28, U-16
     adapter, session = endless(deeper), Session()
     with pytest.raises(ExpansionLimitError, match=f"after {limit} expansions.*raise max_expansions") as caught:
         MainLoop(adapter, max_expansions=limit).execute(nested(12), session=session)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from weakincentives.errors import ControlFlow
 from weakincentives.ports import Resources
+from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
@@ -190,10 +191,15 @@ def dispatch_and_raise(session: Session, event: str, error: BaseException, *cell
         raise error
 
 
-def test_control_flow_keeps_what_was_done() -> None:
+@pytest.mark.parametrize(
+    "redirect",
+    [Redirect(), VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())],
+    ids=lambda redirect: type(redirect).__name__,
+)
+def test_control_flow_keeps_what_was_done(redirect: ControlFlow) -> None:
     session = Session()
-    with pytest.raises(Redirect):
-        dispatch_and_raise(session, "kept", Redirect())
+    with pytest.raises(type(redirect)):
+        dispatch_and_raise(session, "kept", redirect)
     assert session[str].all() == ("kept",)
 
 

@@ -84,7 +84,6 @@ def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
     ],
 )
 def test_what_changes_changes_its_own_hash_and_that_of_the_whole(changed: dict[str, Any], which: list[int]) -> None:
-    # PS-35
     before, after = hashes(describe()), hashes(describe(**changed))
     assert [index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other] == which
 

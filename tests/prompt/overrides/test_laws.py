@@ -115,7 +115,7 @@ def built(roots: Sequence[Plan], disclosure: Disclosure) -> PromptTemplate[Any]:
 def test_over_random_trees_fresh_overrides_are_as_written_by_the_author_and_stale_ones_as_absent(
     data: st.DataObject,
 ) -> None:
-    # L7, L2, C-26
+    # L7, L2
     then = data.draw(forests(2))
     assume(then)
     disclosure = data.draw(st.sampled_from((Disclosure.READ, Disclosure.SPLIT)))
@@ -241,7 +241,7 @@ SOME = st.fixed_dictionaries({}, optional={one: texts_for(one) for one in IDS})
 def test_texts_of_every_kind_apply_while_fresh_and_only_then(
     then: dict[TextId, str], edits: dict[TextId, str], wanted: dict[TextId, str], opened: set[SectionPath]
 ) -> None:
-    # L7, PS-31 to PS-33, PS-36, PR-29
+    # L7
     now = then | edits
     visibility = dict.fromkeys(opened, FULL)
     fresh = {one for unit in UNITS if all(then[text] == now[text] for text in unit) for one in unit}
@@ -261,7 +261,6 @@ def test_texts_of_every_kind_apply_while_fresh_and_only_then(
 @given(texts=ALL, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
 @settings(max_examples=20, deadline=None)
 def test_a_seeded_prompt_renders_as_without_a_store(texts: dict[TextId, str], opened: set[SectionPath]) -> None:
-    # PR-27, PS-37
     template, visibility = authored(texts), dict.fromkeys(opened, FULL)
     with TemporaryDirectory() as folder:
         store = LocalPromptOverridesStore(folder)

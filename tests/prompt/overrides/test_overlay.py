@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -73,7 +73,6 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 
 
 def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesStore) -> None:
-    # PS-31, TL-15
     example = ToolExample("Cats", Search("cat"), Search("cat"))
     fixed: dict[str, Any] = {"accepts_overrides": False, "summary": "Author's."}
     tree = template(
@@ -99,7 +98,6 @@ def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesSt
 
 
 def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesStore) -> None:
-    # PD-06
     tree = template(MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY))
     prompt = Prompt(tree, overrides_store=store)
     (before,) = prompt.render().tools
@@ -110,7 +108,6 @@ def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesSto
 
 
 def test_an_example_is_replaced_by_its_index_and_the_others_stay(store: LocalPromptOverridesStore) -> None:
-    # PS-33
     examples = [ToolExample(name, Search(name), Search(name)) for name in ("cats", "dogs")]
     tree = template(
         MarkdownSection(title="Read", template="Body.", tools=[searching(examples=examples)]),
@@ -145,7 +142,6 @@ class Loud(Section[None]):
 
 
 def test_a_section_decides_itself_how_an_override_of_its_body_reads(store: LocalPromptOverridesStore) -> None:
-    # PR-26
     section = Loud(title="A")
     tree = template(section)
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
@@ -176,7 +172,6 @@ def test_an_override_by_hand_beats_a_stored_one(store: LocalPromptOverridesStore
 def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
     store: LocalPromptOverridesStore,
 ) -> None:
-    # C-26
     tree = template(MarkdownSection(title="A", template="a", summary="s"))
     for kind in ("body", "summary"):
         store.upsert(tree.descriptor, SectionOverride(path=("a",), **{kind: "fine"}))
@@ -212,7 +207,6 @@ def test_what_could_not_be_rendered_is_refused_and_nothing_is_stored(
 
 
 def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOverridesStore) -> None:
-    # PS-34
     tree = template(
         MarkdownSection(
             title="A", template="a", tools=[searching()], children=[MarkdownSection(title="B", template="b")]
@@ -229,8 +223,13 @@ def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOve
     assert before.tools[0].description == "Searches."
 
 
+def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
+    kinds: tuple[Any, ...] = (SectionOverride, ToolOverride, ToolExampleOverride, TaskExampleOverride)
+    texts = [{one.name for one in fields(kind)} - {"path", "tool_name", "index"} for kind in kinds]
+    assert texts == [{"body", "summary"}, {"description", "param_descriptions"}, {"text"}, {"text"}]
+
+
 def test_a_param_description_keeps_what_the_schema_says_beside_it(store: LocalPromptOverridesStore) -> None:
-    # PS-32
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
     store.upsert(tree.descriptor, ToolOverride(tool_name="search", param_descriptions={"query": "Words."}))
     adapter: ScriptedAdapter[Any] = ScriptedAdapter([say("done")])
@@ -244,7 +243,7 @@ def test_a_param_description_keeps_what_the_schema_says_beside_it(store: LocalPr
 
 
 def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(store: LocalPromptOverridesStore) -> None:
-    # L7, PS-36
+    # L7
     then, now = (template(MarkdownSection(title="A", template=body, summary="s")) for body in ("then", "now"))
     store.upsert(then.descriptor, SectionOverride(path=("a",), body="other"), "canary")
     prompt = Prompt(now, overrides_store=store, overrides_tag="canary")
@@ -281,7 +280,6 @@ def test_other_tags_are_other_overrides(store: LocalPromptOverridesStore) -> Non
 
 
 def test_a_rendered_prompt_shows_its_descriptor_and_stays_frozen() -> None:
-    # PR-31
     tree = template(MarkdownSection(title="A", template="a"))
     rendered = tree.render()
     assert rendered.descriptor is tree.descriptor

@@ -54,7 +54,6 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
-    # PS-37
     store: PromptOverridesStore = LocalPromptOverridesStore(tmp_path)
     tree = template("One.", "Two.")
     assert not store.resolve(tree.descriptor)
@@ -75,7 +74,6 @@ def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
 
 
 def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverridesStore) -> None:
-    # PS-36
     store.upsert(template("One.", "Two.").descriptor, body(0, "First."))
     store.upsert(template("One.", "Two.").descriptor, body(1, "Second."))
     found = store.resolve(template("Changed.", "Two.").descriptor)
@@ -93,7 +91,6 @@ def test_every_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
 
 
 def test_a_file_lies_where_it_is_said_and_reads_well(store: LocalPromptOverridesStore, tmp_path: Path) -> None:
-    # PS-38
     tree = template("Grüße.\n\n$$5", "Two.")
     store.upsert(tree.descriptor, body(1, "Zwei.\nDrei."))
     store.upsert(tree.descriptor, body(0, "Grüße."))
@@ -154,7 +151,6 @@ NAMES = ["..", ".", "", "a/../b", "/etc", "a\\b", "a\0b", "Upper", "-x", "é", "
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("which", ["ns", "key", "tag"])
 def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Path, which: str, name: str) -> None:
-    # U-02
     root = tmp_path / "root"
     root.mkdir()
     store = LocalPromptOverridesStore(root)
@@ -180,7 +176,6 @@ def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Pat
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, key: str, tag: str) -> None:
-    # U-02
     store = LocalPromptOverridesStore(tmp_path)
     try:
         path = store.path(OverridesTag(ns, key, tag))
@@ -192,7 +187,6 @@ def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, 
 
 @pytest.mark.parametrize("link", ["latest.json", ".", "..", "../..", "../../..", "../../../..", "../../../../.."])
 def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
-    # U-02
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text('{"schema": 1, "overrides": []}')
@@ -265,7 +259,6 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOverridesStore, how: str) -> None:
-    # U-20
     broken = BROKEN[how](stored(store))
     path, tree = store.path(PLACE), template()
     path.write_bytes(broken)
@@ -288,7 +281,6 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOv
 @given(st.data())
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(tmp_path: Path, data: st.DataObject) -> None:
-    # U-20
     store = LocalPromptOverridesStore(tmp_path)
     whole = stored(store)
     cut = data.draw(st.integers(0, len(whole.rstrip()) - 1))
@@ -353,7 +345,6 @@ def hundred() -> PromptTemplate[None]:
 
 
 def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
-    # U-20
     writing = "for number in range(int(sys.argv[2]), 100, 2): put(number, f'by {number}')"
     processes = [start(writing, tmp_path, first) for first in (0, 1)]
     assert [process.communicate(timeout=60)[1] for process in processes] == ["", ""]
@@ -377,7 +368,7 @@ def test_threads_that_write_at_once_lose_nothing_of_each_other(store: LocalPromp
 
 
 def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
-    # U-20: killed at moments that differ, while it writes one file after the other
+    # killed at moments that differ, while it writes one file after the other
     writing = """
         for number in range(10**9):
             put(0, f"{number} " + "x" * 200_000)
@@ -402,7 +393,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
 
 
 def test_a_writer_killed_in_the_middle_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:
-    # U-20: the kernel ends it at the limit, half of the new file being written
+    # the kernel ends it at the limit, half of the new file being written
     store = LocalPromptOverridesStore(tmp_path)
     before = stored(store)
     dying = """
