@@ -17,7 +17,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from weakincentives.adapters import faults
+from weakincentives.adapters import faults, inner_loop
 from weakincentives.adapters.openai import OpenAIAdapter
 
 ROOT = Path(__file__).parent.parent
@@ -101,11 +101,15 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
 
 def test_the_table_of_faults_lists_every_code() -> None:
     codes = {code for code, _ in (*faults._BY_CODE.values(), *faults._BY_STATUS.values())}
+    codes |= {code for _, code, _ in inner_loop._UNFINISHED.values()}
     codes.add(faults.status_fault("any", 599, message="").code)
     for module in (PACKAGE / "adapters").rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
             match node:
-                case ast.Call(func=ast.Name("request_fault"), args=[_, ast.Constant(str(code)), *_]):
+                case ast.Call(
+                    func=ast.Name("request_fault") | ast.Attribute(attr="_reached"),
+                    args=[_, ast.Constant(str(code)), *_],
+                ):
                     codes.add(code)
                 case ast.Call(func=ast.Name(kind), keywords=keywords) if kind.endswith("Error"):
                     codes.update(
