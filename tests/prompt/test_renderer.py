@@ -484,7 +484,6 @@ def test_headings_grow_by_one_mark_a_level() -> None:
 
 @pytest.mark.parametrize("template", ["Hello $name", "", "$name\n\n$name"])
 def test_no_section_ends_in_white_space_whatever_its_params_end_in(template: str) -> None:
-    # PR-30
     parts = [MarkdownSection[Who](title=title, template=template) for title in ("A", "B")]
     rendered = PromptTemplate(ns="n", key="k", sections=parts).render(Who("Ada \n\n"))
     first, second = (rendered.text[span.start : span.end] for span in rendered.spans)

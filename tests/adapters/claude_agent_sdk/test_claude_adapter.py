@@ -444,6 +444,7 @@ def test_nothing_of_this_process_s_settings_reaches_the_wire(monkeypatch: pytest
         "CLAUDE_CODE_OAUTH_TOKEN": "bogus-oauth",
         "CLAUDE_CONFIG_DIR": str(tmp_path),
         "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
     }
     for name, value in marked.items():
         monkeypatch.setenv(name, value)

@@ -151,6 +151,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
         if self._isolated:
             env = {name: "" for name in os.environ if name.startswith(_INHERITED)}
             env |= {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/.claude", "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
+            env["TMPDIR"] = f"{self._env.get('HOME', home)}/.claude"  # what it leaves there goes with the home
         given = {**self._given, "ANTHROPIC_API_KEY": self.api_key}
         return env | {name: value for name, value in given.items() if value} | self._env
 
