@@ -67,12 +67,13 @@ def tree(nodes: Tree, above: str = "") -> list[Row]:
     return rows
 
 
-def table(rows: Iterable[Row], gap: str = "   ") -> list[str]:
-    """Rows as lines with their columns aligned."""
+def table(rows: Iterable[Row], *, head: int = 0) -> list[str]:
+    """Rows as lines with their columns aligned, the first `head` of them above a rule."""
     filled = list(rows)
     widths = [max(map(len, column)) for column in zip_longest(*filled, fillvalue="")]
+    filled[head:head] = [tuple("─" * width for width in widths)] if head else []
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=False)] for row in filled]
-    return [gap.join(row).rstrip() for row in padded]
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 # Any: whatever the example names
@@ -140,7 +141,7 @@ def disclosure_states() -> list[str]:
         for node in openings:
             opens, [closes] = disclosure_tool(template.disclosure, node), {CLOSE_SECTION} & {*tools}
             rows += [(f"  │ {opens}  ▲ {closes}",), (f"  ▼ {node.key:{len(opens)}}  │ {node.key}",)]
-    return table(rows)
+    return table(rows, head=1)
 
 
 def session_fold() -> list[str]:
@@ -171,7 +172,7 @@ def session_fold() -> list[str]:
     prompt = Prompt[None](ns="shop", key="p", sections=[MarkdownSection(title="Task", template="Pay.", tools=[tool])])
     replies = [call(("pay", spent(5))), call(("pay", spent(30))), say("Paid 5.")]
     ScriptedAdapter[None](replies).evaluate(prompt, session=session)
-    return table(rows, "  ")
+    return table(rows, head=2)
 
 
 def tool_transaction() -> list[str]:
@@ -190,7 +191,7 @@ def tool_transaction() -> list[str]:
         how = type(end).__name__ if isinstance(end, BaseException) else f"ToolResult(success={end.success})"
         wrote, *then = _one_call(name, arguments, end)
         rows.append((how if wrote else f"{name} {arguments}", wrote, *then))
-    return table(rows, "  ")
+    return table(rows, head=1)
 
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
@@ -307,7 +308,7 @@ def override_merge() -> list[str]:
             before, done = found(prompt, section.template), store.rebase(prompt.descriptor)
             how = "merged" if done.merged else "conflict" if done.conflicts else "nothing to do"
             rows.append((what, *before, how, *found(prompt, section.template)))
-    return table(rows, "  ")
+    return table(rows, head=1)
 
 
 def imports(module: str) -> set[str]:
@@ -336,7 +337,7 @@ def layers() -> list[str]:
     sources = [{one for part in row for module in inside(part, modules) for one in imports(module)} for row in rows]
     arrows = [["►" if any(inside(part, one) for part in row) else "" for row in rows] for one in sources]
     matrix = [(name, *row) for name, row in zip(names, arrows, strict=True)]
-    return [*table(zip(names, told, strict=True)), "", *table([("imports from", *names), *matrix])]
+    return [*table(zip(names, told, strict=True)), "", *table([("imports from", *names), *matrix], head=1)]
 
 
 def data_flow() -> list[str]:
@@ -363,7 +364,7 @@ def data_flow() -> list[str]:
         (module, ", ".join(sorted(one.split(".")[-1] for one in imports(module) & known)))
         for module in ("runtime.main_loop", "adapters.core", "adapters.tool_executor")
     ]
-    return [line, "", *table(rows, "  "), "", f"Step is {steps}", "", *table(published)]
+    return [line, "", *table(rows, head=1), "", f"Step is {steps}", "", *table(published)]
 
 
 # Any: functions of every type
