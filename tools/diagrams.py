@@ -9,7 +9,7 @@ import logging
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from weakincentives.adapters.core import Conversation, ProviderAdapter
 from weakincentives.adapters.errors import LimitError, PromptEvaluationError
 from weakincentives.adapters.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
 from weakincentives.adapters.tool_executor import ToolExecutionOutcome, ToolExecutor
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage
+from weakincentives.adapters.transcript import AssistantMessage, Finish, ToolCall, ToolMessage
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
@@ -131,16 +131,22 @@ def disclosure_states() -> list[str]:
     template = PromptTemplate[None](ns="shop", key="manual", sections=[refunds], closable=True)
     nodes, states = template.registry.sections, render_states(template)
     rows: list[Row] = [("open", *(f"{node.number}. {node.section.title}" for node in nodes), "tools of the model")]
-    for state, after in zip_longest(states, states[1:]):
+    there: list[AssistantMessage] = []
+    back: list[AssistantMessage] = []
+    for state in states:
         seen = state.rendered.visibility
         shown = [seen[node.path].value if node.path in seen else "-" for node in nodes]
         tools = [tool.name for tool in state.tools]
         rows.append((", ".join(map(".".join, state.opened)) or "nothing", *shown, ", ".join(tools)))
-        openings = [node for node in nodes if seen.get(node.path) is SUMMARY]
-        assert [{*state.opened, node.path} for node in openings] == ([set(after.opened)] if after else [])  # noqa: S101
-        for node in openings:
+        for node in [node for node in nodes if seen.get(node.path) is SUMMARY]:
             opens, [closes] = disclosure_tool(template.disclosure, node), {CLOSE_SECTION} & {*tools}
             rows += [(f"  │ {opens}  ▲ {closes}",), (f"  ▼ {node.key:{len(opens)}}  │ {node.key}",)]
+            there.append(call((opens, {"section_key": node.key})))
+            back.insert(0, call((closes, {"section_key": node.key})))
+    adapter = ScriptedAdapter[None]([*there, *back, say()])
+    adapter.evaluate(template.bind(), session=Session())
+    tools_of = [{tool.name for tool in state.tools} for state in (*states, *states[-2::-1])]
+    assert [{*one.tool_names} for one in adapter.requests] == tools_of, "the arrows lead elsewhere"  # noqa: S101
     return table(rows, head=1)
 
 
@@ -237,14 +243,10 @@ def inner_loop() -> list[str]:
         seen.add(state)
         for what, given in _inputs(step).items():
             names = found.setdefault(type(step), {}).setdefault(what, {})
-            for moment in (now, now + timedelta(days=1)):
+            for at in (now, now + timedelta(days=1)):
                 after = deepcopy(loop)
                 try:
-                    take = (
-                        after.receive(given, moment)
-                        if isinstance(given, AssistantMessage)
-                        else after.submit(given, moment)
-                    )
+                    take = after.receive(given, at) if isinstance(given, AssistantMessage) else after.submit(given, at)
                     waiting.append((after, take))
                     names[type(take).__name__] = None
                 except PromptEvaluationError as error:
@@ -257,7 +259,7 @@ def inner_loop() -> list[str]:
     return table([("InnerLoop.start()", f"──► {type(waiting[0][1]).__name__}"), *tree(nodes)])
 
 
-def _inputs(step: Step) -> dict[str, AssistantMessage | list[ToolExecutionOutcome]]:
+def _inputs(step: Step) -> Mapping[str, AssistantMessage | list[ToolExecutionOutcome]]:
     """Every kind of input that a machine can get after `step`."""
     match step:
         case ProviderRequest():
@@ -266,10 +268,7 @@ def _inputs(step: Step) -> dict[str, AssistantMessage | list[ToolExecutionOutcom
                 "receive(tool calls)": AssistantMessage(tool_calls=calls, finish="tool_calls"),
                 "receive(the declared output)": AssistantMessage(text='{"order": "7"}'),
                 "receive(any other text)": AssistantMessage(text="?"),
-                "receive(what was cut off)": AssistantMessage(finish="length"),
-                "receive(what was filtered)": AssistantMessage(finish="content_filter"),
-                "receive(a refusal)": AssistantMessage(finish="refusal"),
-            }
+            } | {f"receive(finish={one!r})": AssistantMessage(finish=one) for one in get_args(Finish.__value__)[2:]}
         case ToolCalls(calls):
             ended = [ToolExecutionOutcome(one.call_id, ToolMessage(one.call_id, ""), success=True) for one in calls]
             return {"submit(outcomes of all calls)": ended, "submit(outcomes of some)": ended[: len(ended) // 2]}
