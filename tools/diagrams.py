@@ -130,7 +130,9 @@ def disclosure_states() -> list[str]:
     )
     template = PromptTemplate[None](ns="shop", key="manual", sections=[refunds], closable=True)
     nodes, states = template.registry.sections, render_states(template)
-    rows: list[Row] = [("open", *(f"{node.number}. {node.section.title}" for node in nodes), "tools of the model")]
+    rows: list[Row] = [
+        ("open (closable=True)", *(f"{node.number}. {node.section.title}" for node in nodes), "tools of the model")
+    ]
     there: list[AssistantMessage] = []
     back: list[AssistantMessage] = []
     for state in states:
