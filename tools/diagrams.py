@@ -43,7 +43,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, render_states, say
 from weakincentives.visibility import SectionPath
 
-__all__ = ["drawn", "main"]
+__all__ = ["DRAWING", "drawn", "main"]
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src/weakincentives"
