@@ -26,17 +26,18 @@ from weakincentives.adapters.codec import Codec
 from weakincentives.adapters.core import Conversation, ProviderAdapter
 from weakincentives.adapters.errors import LimitError, PromptEvaluationError
 from weakincentives.adapters.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
-from weakincentives.adapters.tool_executor import ToolExecutionOutcome, ToolExecutor
-from weakincentives.adapters.transcript import AssistantMessage, Finish, ToolCall, ToolMessage
+from weakincentives.adapters.tool_executor import ToolExecutor
+from weakincentives.adapters.transcript import AssistantMessage, Finish, ToolCall, ToolExecutionOutcome, ToolMessage
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
-from weakincentives.prompt.disclosure import CLOSE_SECTION, disclosure_tool
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.prompt.registry import CLOSE_SECTION
 from weakincentives.prompt.structured_output import StructuredOutputConfig
 from weakincentives.prompt.tool import ToolHandler
+from weakincentives.prompt.walk import disclosure_tool
 from weakincentives.runtime import events
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
