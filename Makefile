@@ -153,6 +153,10 @@ format: $(VENV)/.check-stamp ## put the code in order
 	$(PY) -m ruff format $(CODE)
 	$(PY) -m ruff check --fix $(CODE)
 
+.PHONY: diagrams
+diagrams: $(VENV)/.test-stamp ## draw the diagrams of the pages anew from the code
+	$(PY) -m tools.diagrams
+
 .PHONY: clean
 clean: ## remove environments and caches
 	rm -rf $(wildcard .venv*) .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist site
