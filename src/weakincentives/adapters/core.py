@@ -238,7 +238,6 @@ class _Run[Out]:
         bound = rendered.prompt
         if bound is None:
             raise ValueError("evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer")
-        template = bound.template
         self.resources = bound.resources
         self.line = adapter.converse(rendered)
         offered = rendered
@@ -246,26 +245,18 @@ class _Run[Out]:
             offered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
         self.session_id = session.session_id
         self.publish = publisher(session, bus)
-        config, texts = adapter.config, rendered.tool_param_descriptions
-        budget = budget or adapter.budget
-        own = budget and budget.deadline(adapter.clock())
-        ends = [one for one in (deadline, rendered.deadline, config.deadline, own) if one]
+        texts = rendered.tool_param_descriptions
         self.loop = InnerLoop(
             text=sendable(rendered.text),
             tools=tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in offered.tools]),
             structured_output=rendered.structured_output,
             param_descriptions=texts,
-            config=replace(
-                config,
-                supports_dynamic_tools=adapter.supports_dynamic_tools,
-                deadline=min(ends, default=None),
-                budget=budget,
-            ),
+            config=_rules(adapter, budget or adapter.budget, deadline, rendered.deadline),
         )
         self.work = Work(
             bus=session.bus if bus is None else bus,
             kind="evaluation",
-            name=template.name,
+            name=bound.name,
             provider=adapter.name,
             model=adapter.model,
             text=rendered.text,
@@ -281,14 +272,18 @@ class _Run[Out]:
             publish=self.publish,
             work=self.work,
         )
+        self._announce(rendered, bound, tuple([tool.name for tool in offered.tools]))
+
+    def _announce(self, rendered: RenderedPrompt[Out], prompt: Prompt[Out], tools: tuple[str, ...]) -> None:
+        """Says what the model is shown, and which stored texts it is not."""
         self.publish(
             PromptRendered(
-                ns=template.ns,
-                key=template.key,
-                name=template.name,
-                adapter=adapter.name,
-                text=rendered.text,
-                tool_names=tuple([tool.name for tool in offered.tools]),
+                ns=prompt.ns,
+                key=prompt.key,
+                name=prompt.name,
+                adapter=self.work.provider,
+                text=self.work.text,
+                tool_names=tools,
                 rendered=rendered,
                 session_id=self.session_id,
             )
@@ -297,8 +292,8 @@ class _Run[Out]:
         if stored is not None and stored.stale:
             self.publish(
                 OverridesDropped(
-                    ns=template.ns,
-                    key=template.key,
+                    ns=prompt.ns,
+                    key=prompt.key,
                     tag=stored.tag,
                     texts=tuple([str(one.id) for one in stored.stale]),
                     session_id=self.session_id,
@@ -376,6 +371,18 @@ class _Run[Out]:
         )
         work.gave(response)
         return response
+
+
+def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadline | None) -> InnerLoopConfig:
+    """The adapter's rules, with the budget and the first of all deadlines of one evaluation."""
+    own = budget and budget.deadline(adapter.clock())
+    ends = [one for one in (*deadlines, adapter.config.deadline, own) if one]
+    return replace(
+        adapter.config,
+        supports_dynamic_tools=adapter.supports_dynamic_tools,
+        deadline=min(ends, default=None),
+        budget=budget,
+    )
 
 
 class _Call:
