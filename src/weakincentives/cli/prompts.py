@@ -32,7 +32,7 @@ def render(
     summary: Summary = None,
     as_json: Annotated[bool, Option("--json", help="Text, tools, output and spans as JSON.")] = False,
 ) -> None:
-    """Print exactly the text that the model is sent."""
+    """Print exactly the text that the model is sent; on a terminal with `?` for what would steer it."""
     prompt = bound_prompt(target, params, set_, tag)
     rendered = prompt.render(session=Session(), visibility_overrides=opened(prompt, open_, summary))
     if not as_json:
