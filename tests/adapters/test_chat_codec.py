@@ -123,7 +123,16 @@ def test_text_calls_usage_and_ending_are_read() -> None:
     assert (answer.finish, answer.usage, answer.text) == ("tool_calls", TokenUsage(9, 4, 3), "")
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], {"prompt_tokens": None, "prompt_tokens_details": None}])
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {},
+        [],
+        {"prompt_tokens": None, "prompt_tokens_details": None},
+        {"prompt_tokens": -9, "completion_tokens": -1.5, "prompt_tokens_details": {"cached_tokens": -3}},
+    ],
+)
 def test_usage_that_is_not_told_counts_nothing(usage: object) -> None:
     assert codec().decode(reply({"content": "x"}, usage=usage)).usage == TokenUsage()
 

@@ -1,5 +1,6 @@
 """The machine alone: no clock, no provider, no handler."""
 
+import json
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -306,6 +307,14 @@ def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
     assert (caught.value.phase, caught.value.turns) == ("response", 2)
     assert isinstance(caught.value.__cause__, OutputParseError)
     assert caught.value.__cause__.raw_response == "still wrong"
+
+
+def test_a_repair_stays_short_however_much_is_wrong() -> None:
+    loop = machine(typed=True)
+    start(loop)
+    loop.receive(says(json.dumps({f"extra{number}": 1 for number in range(10_000)})), NOW)
+    assert len(told(loop.transcript[-1])) < 5_000
+    assert told(loop.transcript[-1]).endswith("Answer again with the corrected JSON alone.")
 
 
 def test_a_repaired_answer_is_taken() -> None:

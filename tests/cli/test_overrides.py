@@ -1,5 +1,6 @@
 """`wink overrides` as a process, over a module whose texts change under the overrides."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_an_edited_text_is_laid_over_the_prompt_and_shows_as_a_difference(wink: 
         "-Pay an order back.",
         "+Give money back.",
     ]
+
+
+def test_a_stored_text_does_not_steer_the_terminal(wink: Wink) -> None:
+    edit(wink, "body:task", "Safe.\x1b[1A\x1b[2K\u202e\x9b2J\tEnd.\n")
+    shown = wink("overrides", "diff", "shop:template").stdout
+    assert "+Safe.?[1A?[2K??2J\tEnd." in shown.splitlines()
+    whole = wink("render", "shop:template", "--set", "text=hi", "--tag", "latest", "--json").stdout
+    assert "\x9b" not in whole
+    assert "\x1b[1A\x1b[2K\u202e\x9b2J" in json.loads(whole)["text"]
 
 
 def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:

@@ -178,6 +178,43 @@ def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
     assert "\x1b[2K" in text  # the line of sums is written over, not repeated
 
 
+def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
+    names = ["\x1b[31m", "\x9b2J", "\u202e", "[bold]x[/]"]
+    events: list[dict[str, object]] = [
+        {"event": "\x1bc", "created_at": "2026-01-01T\x1b[2J\n00:00"},
+        {"event": "PromptRendered", "ns": "\x1b[", "key": "k", "text": "", "tool_names": names, "sections": []},
+    ]
+    (wink.folder / "log").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    shown = wink("show", "log").stdout.splitlines()
+    assert [" ".join(line.split()) for line in shown] == [
+        "?[2J 00:00 ?c",
+        "?[/k: 0 characters, tools: ?[31m, ?2J, ?, [bold]x[/]",
+    ]
+    assert wink("advise", "log").returncode == 0
+
+
+def test_an_error_does_not_steer_the_terminal(wink: Wink) -> None:
+    (wink.folder / "evil.py").write_text('raise ValueError("\\x1b[2J")')
+    assert wink("render", "evil:prompt").stderr == "wink: importing 'evil' failed: ValueError: ?[2J\n"
+
+
+def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(shop: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = ["render", "shop:template", "--set", "text=\x1b]0;title\x07"]
+    done = subprocess.run(
+        [sys.executable, "-m", "weakincentives.cli", *command], cwd=shop, env=environment(), stdout=theirs, check=True
+    )
+    os.close(theirs)
+    seen = b""
+    while chunk := read(ours):
+        seen += chunk
+    os.close(ours)
+    assert done.returncode == 0
+    assert b"?]0;title?" in seen
+    assert b"\x1b" not in seen
+    assert "\x1b]0;title\x07" in process(shop, *command).stdout  # into a pipe goes what the model is sent
+
+
 def read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)

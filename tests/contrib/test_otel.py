@@ -603,6 +603,16 @@ def test_no_content_is_sent_unless_asked_for(config: InnerLoopConfig) -> None:
     assert MARKER not in data.to_json()
 
 
+def test_a_tool_name_that_the_model_made_up_is_not_sent() -> None:
+    seen = Telemetry()
+    adapter = ScriptedAdapter[Any]([call((f"send {MARKER}", {}), (MARKER * 10_000, {})), say("Done.")])
+    adapter.evaluate(prompt(tool()), session=seen.session)
+    assert [span.name for span in seen.spans].count("execute_tool unknown") == 2
+    data = seen.reader.get_metrics_data()
+    assert data is not None
+    assert MARKER not in "".join([data.to_json(), *(span.to_json() for span in seen.spans)])
+
+
 def test_content_is_sent_when_asked_for() -> None:
     seen = Telemetry(capture_content=True)
     talkative(seen)

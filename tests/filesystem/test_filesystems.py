@@ -273,6 +273,14 @@ def test_a_pattern_that_is_none_is_refused_before_anything_is_read(files: Filesy
             files.grep(pattern)
 
 
+def test_a_file_that_lies_too_deep_does_not_end_a_search(tmp_path: Path) -> None:
+    for below in ("a", "a/b", "a/b/c"):
+        (tmp_path / below).mkdir()
+        (tmp_path / below / "f").write_text("needle")
+    files = HostFilesystem(tmp_path, limits=FilesystemLimits(depth=3))
+    assert [found.path for found in files.grep("needle")] == ["a/b/f", "a/f"]
+
+
 def test_a_hostile_pattern_takes_linear_time() -> None:
     files = InMemoryFilesystem({"a": "a" * 100_000 + "b"})
     started = process_time()

@@ -266,6 +266,14 @@ def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, ke
     assert [answer.content for answer in run.answers] == [f"Unknown section key: '{key}'"]
     assert [answer.success for answer in run.answers] == [False]
     assert run.invoked[0].result.value is None
+
+
+@pytest.mark.parametrize("disclosure", Disclosure)
+def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None:
+    turn = (opening if disclosure is Disclosure.OPEN else read)("x" * 1_000_000)
+    run = Run(of(hidden("prose"), disclosure=disclosure), [turn])
+    assert [answer.success for answer in run.answers] == [False]
+    assert len(run.said[0]) <= 1_000
     assert run.visibility == {}
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, replace
+from time import process_time
 from typing import Any, Literal
 
 import pytest
@@ -161,6 +162,23 @@ def test_every_fault_is_told_with_its_path() -> None:
         parse_structured_output('{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE)
     message = str(caught.value)
     assert all(path in message for path in ("text:", "score:", "sources.1.file:", "extra:"))
+
+
+FENCES = {
+    "begun and not ended": "```json\n" * 200_000,
+    "each shorter": "".join(f"{'`' * marks}x\n" for marks in range(700, 3, -1)) + "```\n" * 200_000,
+    "no line": "```json" + " " * 300_000 + "x" * 300_000 + "`",
+    "white space": "\t " * 300_000,
+    "empty": "```\n" * 200_000,
+}
+
+
+@pytest.mark.parametrize("text", FENCES.values(), ids=FENCES)
+def test_fences_of_any_make_are_read_in_linear_time(text: str) -> None:
+    started = process_time()
+    with pytest.raises(OutputParseError):
+        parse_structured_output(text, ONE)
+    assert process_time() - started < 10  # and hours if each fence were looked for from each line
 
 
 def test_extra_keys_pass_where_they_are_allowed() -> None:

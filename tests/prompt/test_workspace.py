@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import tracemalloc
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -611,6 +612,24 @@ def test_an_edit_shows_the_lines_around_it() -> None:
         )
         long = agent.told("edit_file", path="f", old="99\n", new="y\n" * 10_000)
         assert len(long.splitlines()) == 2 + 40
+
+
+def test_an_edit_that_would_blow_a_file_up_is_refused_before_memory_is_spent() -> None:
+    with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "e" * 100_000}))) as agent:
+        tracemalloc.start()
+        try:
+            told = agent.refused("edit_file", path="a", old="e", new="x" * 10_000, replace_all=True)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert "would have 1,000,000,000 characters" in told
+    assert peak < 100_000_000
+
+
+def test_an_answer_does_not_repeat_a_long_pattern() -> None:
+    with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "x"}))) as agent:
+        assert len(agent.told("grep", pattern="y" * 10_000)) < 500
+        assert len(agent.told("glob", pattern="/".join(["y" * 200] * 15))) < 500
 
 
 def test_an_edit_can_empty_a_file() -> None:

@@ -296,4 +296,4 @@ def usage_of(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
 
 
 def _count(value: object) -> int:
-    return int(value) if isinstance(value, int | float) else 0
+    return max(int(value), 0) if isinstance(value, int | float) else 0  # less than nothing would lengthen a budget

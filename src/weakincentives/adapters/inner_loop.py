@@ -92,6 +92,8 @@ class Finished:
     output: object
 
 
+_MAX_FAULTS = 4_000  # characters: an answer can have more faults than the next request should carry
+
 type Step = ProviderRequest | ToolCalls | Finished
 
 
@@ -217,7 +219,7 @@ class InnerLoop:
             form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
             self.transcript.append(
                 UserMessage(
-                    f"Your answer does not fit the required JSON schema: {error}\n"
+                    f"Your answer does not fit the required JSON schema: {str(error)[:_MAX_FAULTS]}\n"
                     f"Answer again with the corrected JSON alone{form}."
                 )
             )

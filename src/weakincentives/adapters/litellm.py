@@ -23,6 +23,7 @@ __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
+_SHORTEST_KEY = 8  # a shorter value is a placeholder, such as "none", and may be a word of any message
 
 
 class LiteLLMAdapter(LoopAdapter[OutputT]):
@@ -72,6 +73,13 @@ class LiteLLMAdapter(LoopAdapter[OutputT]):
         """A new conversation with this adapter's model."""
         return _LiteLLMConversation(self, _LiteLLMCodec(self._options, _PROVIDER))
 
+    def without_keys(self, text: str) -> str:
+        """`text` without the key, or without any that LiteLLM may have found in the environment."""
+        held = [value for name, value in os.environ.items() if name.endswith(("_KEY", "_TOKEN"))]
+        for key in [self.api_key] if self.api_key else [one for one in held if len(one.strip()) >= _SHORTEST_KEY]:
+            text = text.replace(key.strip(), "***")
+        return text
+
     def call(self, body: Wire, left: float | None) -> Wire:
         """The arguments of one call, with what is left until the deadline as its time-out."""
         check_key(_PROVIDER, self.api_key or "")
@@ -118,7 +126,7 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
         if status == _SERVER_ERROR and any(isinstance(one, ValueError | LookupError) for one in causes):
             return malformed(_PROVIDER, "it is no JSON of this API")
         if not isinstance(status, int):
-            told = f"{type(error).__name__}: {error}"
+            told = self.adapter.without_keys(f"{type(error).__name__}: {error}")
             return request_fault(_PROVIDER, "client_error", told, "check the adapter's options")
         body = getattr(error, "body", None)
         said: Wire = body if isinstance(body, dict) else {}
@@ -126,17 +134,16 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
         return status_fault(
             _PROVIDER,
             status,
-            message=str(said.get("message") or getattr(error, "message", error)),
+            message=self.adapter.without_keys(str(said.get("message") or getattr(error, "message", error))),
             code="context_length_exceeded" if too_long else said.get("code"),
             retry_after=(getattr(error, "litellm_response_headers", None) or {}).get("retry-after"),
-            secret=self.adapter.api_key,
         )
 
     def harmless(self, error: Exception) -> Exception | None:
         """`error`, unless it or what led to it quotes a key."""
-        key = (self.adapter.api_key or "").strip()
         refused = getattr(error, "status_code", None) in (401, 403)
-        return None if refused or (key and any(key in str(one) for one in _causes(error))) else error
+        quoted = any(self.adapter.without_keys(str(one)) != str(one) for one in _causes(error))
+        return None if refused or quoted else error
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,9 @@ class ToolExecutor:
         return isolated, isolated.flow(partial(handler, params, context=context), self._part(call))
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
-        return self._work.part("tool", call.name, call_id=call.call_id, text=call.arguments)
+        # A name that the model made up is its words, and telemetry keeps names.
+        name = call.name if call.name in self._tools or call.name in self._closed else "unknown"
+        return self._work.part("tool", name, call_id=call.call_id, text=call.arguments)
 
     def _alone(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
         """A call by itself, and word of it to who listens; one that ran beside others has told already."""

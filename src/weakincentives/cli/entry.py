@@ -18,6 +18,7 @@ def main() -> NoReturn:
         sys.exit(f"wink needs {error.name}: pip install 'weakincentives[cli]'")
     from ..adapters.errors import PromptEvaluationError
     from ..errors import WeakIncentivesError
+    from .output import in_one_line
     from .target import Mistake
 
     for stream in (sys.stdout, sys.stderr):
@@ -26,6 +27,6 @@ def main() -> NoReturn:
     try:
         app(prog_name="wink")
     except (Mistake, WeakIncentivesError, ImportError, OSError) as error:
-        sys.stderr.write(f"wink: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"wink: {in_one_line(str(error))}\n")
         sys.exit(1 if isinstance(error, PromptEvaluationError) else 2)
     sys.exit(0)

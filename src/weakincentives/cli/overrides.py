@@ -14,6 +14,7 @@ from typer import Argument, Exit, Option, Typer
 
 from ..prompt.overrides.model import OverridesTag, TextId, TextKind
 from ..prompt.overrides.store import LocalPromptOverridesStore
+from .output import shown
 from .target import Mistake, Target, bound_prompt, text_in
 
 __all__ = ["app"]
@@ -123,7 +124,7 @@ def _edited(text: str) -> str:
 
 
 def _print(lines: Iterable[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(shown(line).replace("\n", "?") + "\n" for line in lines)
 
 
 def _print_diff(old: str, new: str, old_name: str, new_name: str) -> None:

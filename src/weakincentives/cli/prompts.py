@@ -1,25 +1,23 @@
 """`wink render`, `tree` and `check`: what a prompt is, without a model."""
 
-import json
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Literal, get_args
 
-from rich.console import Console
 from rich.table import Table
 from typer import Exit, Option
 
-from .. import serde
 from ..adapters.tool_spec import output_to_spec, tool_to_spec
 from ..prompt.analysis import Finding, analyze
 from ..prompt.measure import measure
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
+from .output import shown, wide_console, write_json
 from .target import Open, Params, Set, Summary, Tag, Target, bound_prompt, opened
 
-__all__ = ["check", "render", "token_counter", "tree", "wide_console"]
+__all__ = ["check", "render", "token_counter", "tree"]
 
 _Severity = Literal["error", "warning", "note"]
 
@@ -34,11 +32,11 @@ def render(
     summary: Summary = None,
     as_json: Annotated[bool, Option("--json", help="Text, tools, output and spans as JSON.")] = False,
 ) -> None:
-    """Print exactly the text that the model is sent."""
+    """Print exactly the text that the model is sent; on a terminal with `?` for what would steer it."""
     prompt = bound_prompt(target, params, set_, tag)
     rendered = prompt.render(session=Session(), visibility_overrides=opened(prompt, open_, summary))
     if not as_json:
-        sys.stdout.write(rendered.text + "\n")
+        sys.stdout.write((shown(rendered.text) if sys.stdout.isatty() else rendered.text) + "\n")
         return
     whole = {
         "text": rendered.text,
@@ -46,7 +44,7 @@ def render(
         "output": rendered.structured_output and output_to_spec(rendered.structured_output),
         "spans": [one._asdict() for one in rendered.spans],
     }
-    sys.stdout.write(json.dumps(serde.dump(whole), indent=2, ensure_ascii=False) + "\n")
+    write_json(whole)
 
 
 def tree(
@@ -99,24 +97,18 @@ def check(
         one for one in report.findings if not {one.code, f"{one.code}:{_key(one.section_path)}"} & {*(ignore or ())}
     ]
     if form == "json":
-        whole = {"prompt": report.prompt, "states": report.states, "findings": found}
-        sys.stdout.write(json.dumps(serde.dump(whole), indent=2, ensure_ascii=False) + "\n")
+        write_json({"prompt": report.prompt, "states": report.states, "findings": found})
     elif form == "github":
-        sys.stdout.writelines(f"{_annotation(one, report.prompt)}\n" for one in found)
+        sys.stdout.writelines(f"{shown(_annotation(one, report.prompt))}\n" for one in found)
     else:
         sys.stdout.writelines(
-            f"{one.severity}: {_key(one.section_path)}: {one.message}; {one.remedy} [{one.code}]\n" for one in found
+            shown(f"{one.severity}: {_key(one.section_path)}: {one.message}; {one.remedy} [{one.code}]\n")
+            for one in found
         )
         sys.stdout.write(f"{report.prompt}: {len(found)} findings in {report.states} states of disclosure.\n")
     grave = get_args(_Severity)
     if any(grave.index(one.severity) <= grave.index(fail_on) for one in found):
         raise Exit(1)
-
-
-def wide_console() -> Console:
-    """Standard output; a table that goes into a file or a pipe is not squeezed into 80 columns."""
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
 
 
 @lru_cache(maxsize=1)

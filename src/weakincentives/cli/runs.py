@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from .. import serde
 from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
 from ..ports import EventBus
@@ -23,14 +21,13 @@ from ..runtime.events import Event
 from ..runtime.ledger import ledger
 from ..runtime.main_loop import MainLoop
 from ..runtime.session.session import Session
-from .prompts import wide_console
+from .output import in_one_line, wide_console, write_json
 from .target import Mistake, Open, Params, Set, Summary, Tag, Target, bound_prompt, loaded, opened
 
 __all__ = ["advise", "run", "show"]
 
 _LONGEST = 100
 _CHARACTERS_PER_TOKEN = 4
-_CONTROLS = dict.fromkeys([*range(32), *range(127, 160)], "?")  # a model's text must not steer the terminal
 _PROVIDERS = {
     "openai": "weakincentives.adapters.openai:OpenAIAdapter",
     "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
@@ -69,7 +66,7 @@ def run(
         except Exception as error:  # an adapter that is not ours
             raise Mistake(f"--adapter {adapter} failed: {type(error).__name__}: {error}") from error
     answer = {"output": done.output, "text": done.text, "restarts": done.restarts, "usage": done.usage}
-    sys.stdout.write(json.dumps(serde.dump(answer), ensure_ascii=False) + "\n")
+    write_json(answer, indent=None)
     if refused:
         raise Mistake(f"{log} is cut off: {refused[0]}") from refused[0]
 
@@ -96,7 +93,7 @@ def advise(
             events += one
     costs = ledger(events)
     if as_json:
-        sys.stdout.write(json.dumps(serde.dump(costs), indent=2) + "\n")
+        write_json(costs)
         return
     table = Table("section or tool", box=None, pad_edge=False, header_style="bold")
     for title in ("requests", "characters", "tokens*", "opened or called"):
@@ -104,16 +101,19 @@ def advise(
     table.add_column("advice")
     for cost in costs:
         advice = cost.advice.visibility if cost.advice else ""
-        table.add_row(f"{cost.prompt} {cost.path}", *_numbers(cost.requests, cost.sent, cost.opened), advice)
+        table.add_row(
+            in_one_line(f"{cost.prompt} {cost.path}"), *_numbers(cost.requests, cost.sent, cost.opened), advice
+        )
         for tool in cost.tools:
-            table.add_row(f"  {tool.name}", *_numbers(tool.requests, tool.sent, tool.calls), "")
+            table.add_row(f"  {in_one_line(tool.name)}", *_numbers(tool.requests, tool.sent, tool.calls), "")
     console = wide_console()
     console.print(table)
     console.print(f"* estimated at {_CHARACTERS_PER_TOKEN} characters each")
     for cost in costs:
         if cost.advice:
             console.print(
-                f"\n{cost.path}: {cost.advice.visibility} costs less. {cost.advice.arithmetic}", soft_wrap=True
+                f"\n{in_one_line(cost.path)}: {cost.advice.visibility} costs less. {cost.advice.arithmetic}",
+                soft_wrap=True,
             )
 
 
@@ -199,7 +199,7 @@ def _reading(log: Path) -> "Generator[list[Record]]":
 
 def _clock(record: Record) -> str:
     """The time of day, in UTC."""
-    return str(record.get("created_at", "")).partition("T")[2][:12]
+    return in_one_line(str(record.get("created_at", "")).partition("T")[2][:12])
 
 
 def _line(record: Any) -> str:  # Any: JSON, read key by key
@@ -228,5 +228,5 @@ def _line(record: Any) -> str:  # Any: JSON, read key by key
             text = f"answer after {record['turns']} turns: {record['text']}"
         case other:
             text = str(other)
-    text = text[:2] + " ".join(text[2:].split()).translate(_CONTROLS)
+    text = "  " * text.startswith("  ") + in_one_line(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -251,7 +251,7 @@ class Filesystem(Snapshotable, Protocol):
         for found in files:
             try:
                 data = self.read_bytes(found.path)
-            except OSError:
+            except (OSError, PathError):
                 continue
             if b"\0" not in data[:8192]:
                 for number, line in enumerate(data.decode(errors="replace").removesuffix("\n").split("\n"), 1):

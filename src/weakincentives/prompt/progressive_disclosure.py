@@ -26,7 +26,7 @@ __all__ = [
     "summary_suffix",
 ]
 
-_MAX_REASON = 256
+_MAX_REASON, _MAX_KEY = 256, 500
 _FULL = SectionVisibility.FULL
 
 
@@ -109,7 +109,7 @@ def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> To
     """The content is what the prompt would show were the section `FULL`; the tools are those that it would have."""
     node = _find(scene, params.section_key)
     if node is None:
-        return ToolResult(message=f"Unknown section key: '{params.section_key}'", success=False)
+        return ToolResult(message=f"Unknown section key: '{params.section_key:.{_MAX_KEY}}'", success=False)
     above = _summarized_above(scene, node)
     opened_scene = scene.opening({node.path: _FULL})
     parts, tools = opened_scene.write(opened_scene.visits(node.index, node.end))[:2]

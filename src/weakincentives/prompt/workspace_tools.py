@@ -157,7 +157,7 @@ def read_file(params: ReadFileParams, filesystem: Filesystem) -> ToolResult[File
 def glob(params: GlobParams, filesystem: Filesystem) -> ToolResult[Listing]:
     """Find files by a pattern of their path, such as '**/*.py'."""
     found = filesystem.glob(params.pattern, params.path)
-    said, entries = _page(f"Files that match {params.pattern!r}", found, params, _entry)
+    said, entries = _page(f"Files that match {params.pattern!r:.200}", found, params, _entry)
     return ToolResult(said, Listing(entries))
 
 
@@ -166,7 +166,7 @@ def grep(params: GrepParams, filesystem: Filesystem) -> ToolResult[Matches]:
     """Search the text of files by a regular expression, line by line; binary files are skipped."""
     found = filesystem.grep(params.pattern, params.path, glob=params.glob, ignore_case=params.ignore_case)
     cut = (replace(one, line=_cut(one.line, _MAX_MATCH)) for one in found)
-    said, matches = _page(f"Lines that match {params.pattern!r}", cut, params, _match)
+    said, matches = _page(f"Lines that match {params.pattern!r:.200}", cut, params, _match)
     return ToolResult(said, Matches(matches))
 
 
@@ -200,6 +200,9 @@ def edit_file(params: EditFileParams, filesystem: Filesystem) -> ToolResult[File
             f"old is in {path!r} {count} times, at lines {', '.join(map(str, lines))}{', …' * (count > len(lines))}; "
             f"add lines around it until it is unique, or set replace_all"
         )
+    size = len(text) + count * (len(new) - len(old))
+    if size > filesystem.limits.file_bytes:  # asked before memory is spent
+        raise ToolValidationError(f"{path!r} would have {size:,} characters, too many for a file here; replace fewer")
     edited = text.replace(old, new)
     filesystem.write_text(path, edited)
     first = max(lines[0] - _AROUND, 1)

@@ -277,11 +277,12 @@ def test_without_a_status_the_kind_of_error_decides(complaint: str, phase: str, 
     async def play(cli: FakeCLI) -> None:
         message = {"role": "assistant", "model": "<synthetic>", "content": [text("API Error")]}
         cli.emit({"type": "assistant", "message": message, "error": complaint, "session_id": "s"})
-        cli.result("API Error", is_error=True, terminal_reason="api_error")
+        cli.result("API Error for sk-marked-key", is_error=True, terminal_reason="api_error")
 
     with pytest.raises(PromptEvaluationError) as caught:
-        evaluate(play)
+        evaluate(play, api_key="sk-marked-key")
     assert (caught.value.phase, caught.value.code) == (phase, code)
+    assert "sk-marked-key" not in str(caught.value)
 
 
 def opening() -> Prompt[Any]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -244,6 +245,26 @@ def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case:
     while told is not None:
         assert KEY not in f"{told} {told!r}"
         told = told.__cause__
+
+
+@routes
+@drivers
+@pytest.mark.parametrize("source", ["argument", "environment"])
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
+def test_the_key_is_told_to_no_one_but_the_provider(
+    model: str, run: Run, source: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, KEY if source == "environment" else "")
+    session = Session()
+    with (
+        ScriptedServer(Fail(status, f"What to do with {KEY}?")) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
+        run(adapter(server, model, api_key=KEY if source == "argument" else None), prompt(), session)
+    assert KEY in "".join(value for _, value in server.requests[0].headers)
+    assert KEY not in "".join(format_exception(caught.value))
+    assert KEY not in repr(session[ProviderCalled].all())
 
 
 @drivers

@@ -290,11 +290,14 @@ def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(tmp_path: Path,
     store.path(PLACE).unlink()
 
 
-@pytest.mark.parametrize("part", ["", "latest.json"])
-def test_what_is_no_file_where_one_should_be_is_told(store: LocalPromptOverridesStore, part: str) -> None:
+@pytest.mark.parametrize("there", ["file above", "folder", "pipe"])
+def test_what_is_no_file_where_one_should_be_is_told(store: LocalPromptOverridesStore, there: str) -> None:
     place = store.path(PLACE)
-    if part:
+    if there == "folder":
         place.mkdir(parents=True)
+    elif there == "pipe":
+        place.parent.mkdir(parents=True)
+        os.mkfifo(place)  # nobody will ever write to it
     else:
         place.parent.parent.mkdir(parents=True)
         place.parent.write_text("a file in the place of a folder")

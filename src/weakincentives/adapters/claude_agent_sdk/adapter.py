@@ -412,14 +412,15 @@ class _Conversation(Conversation):
     def _failure(self, result: Any) -> PromptEvaluationError:  # Any: the SDK's
         """Why the CLI gives up; its `subtype` says "success" of most failures."""
         said = str(result.result or "; ".join(result.errors or ()) or result.subtype)
+        if key := self._adapter.api_key:
+            said = said.replace(key, "***")
         status: int | None = result.api_error_status
         if result.subtype == "error_max_structured_output_retries":
             return PromptEvaluationError(said, phase="response", code="output", provider=_PROVIDER)
         if result.terminal_reason == "prompt_too_long":
             return status_fault(_PROVIDER, status or 400, message=said, code="context_length_exceeded")
         if status is not None:
-            key = self._adapter.api_key
-            return status_fault(_PROVIDER, status, message=said, retry_after=self._retry_after, secret=key)
+            return status_fault(_PROVIDER, status, message=said, retry_after=self._retry_after)
         match self._complaint:
             case "authentication_failed":
                 return request_fault(_PROVIDER, "authentication", said, "pass api_key or set ANTHROPIC_API_KEY")

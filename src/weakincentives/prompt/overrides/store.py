@@ -190,10 +190,11 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def _read(self, stored: OverridesTag) -> Entries:
         path = self.path(stored)
         with _telling(stored, f"read '{path}'"):
-            try:
-                text = path.read_bytes()
-            except FileNotFoundError:
+            if not path.exists():
                 return {}
+            if not path.is_file():  # reading a pipe would wait for ever
+                raise OSError("it is no file")
+            text = path.read_bytes()
             schema = serde.parse_json(_Version, text, allow_extra=True).schema
             if schema != _SCHEMA:
                 raise _error(
