@@ -35,6 +35,13 @@ WORKLOADS = {
     "W8": w8_memory,
     "W9": w9_files,
 }
+# Why a target is missed, by the beginning of a row's workload and case.
+REASONS = {
+    "W1 ": "Most of what the prompt door adds is the making of dataclasses, 0.3 ms each: the standard library compiles "
+    "their methods anew in each process.",
+    "W3 run of K = 1,": "A session, its slices, a bound prompt, its rendering and the loop are made once a run. With one "
+    "call there is one call to share them; at ten they no longer count.",
+}
 HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
 JUDGED = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}
 
@@ -56,6 +63,15 @@ def table(rows: Iterable[Row]) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
     return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
+
+
+def reasons(rows: Iterable[Row]) -> str:
+    """Why what is not met is not."""
+    missed = [f"{row.workload} {row.case}" for row in rows if not row.met]
+    told = [
+        f"- {key.strip(' ,')}: {why}\n" for key, why in REASONS.items() if any(one.startswith(key) for one in missed)
+    ]
+    return "\n".join(["", "Why the targets that are missed are:", "", "".join(told)]) if told else ""
 
 
 def versions() -> str:
@@ -81,11 +97,13 @@ the same work; `benchmarks/` says how each is done and checks that both give the
 prompt with the right sections open from the start, and fresh characters are those past what a request shares with the
 one before.
 
+Other libraries stand in PEERS.md.
+
 {datetime.now(UTC):%Y-%m-%d}, {platform.python_implementation()} {platform.python_version()}, {platform.system()} \
 {platform.machine()}, {os.cpu_count()} cores; {versions()}.
 
 {table(rows)}
-"""
+{reasons(rows)}"""
     print(text)
     if not wanted:
         RESULTS.write_text(text)
