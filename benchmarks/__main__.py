@@ -39,8 +39,8 @@ WORKLOADS = {
 REASONS = {
     "W1 ": "Most of what the prompt door adds is the making of dataclasses, 0.3 ms each: the standard library compiles "
     "their methods anew in each process.",
-    "W3 run of K = 1,": "A session, its slices, a bound prompt, its rendering and the loop are made once a run. With one "
-    "call there is one call to share them; at ten they no longer count.",
+    "W3 run of K = 1,": "A session, its slices, a bound prompt, its rendering and the loop are made once a run. With "
+    "one call there is one call to share them; at ten they no longer count.",
 }
 HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
 JUDGED = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}
