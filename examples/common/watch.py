@@ -44,7 +44,8 @@ class Watch:
         bus.subscribe(ToolsInjected, self._tools)
 
     def _turn(self, event: ProviderCalled) -> None:
-        what = event.error or (f"{event.tool_calls} tool calls" if event.tool_calls else "answer")
+        calls = f"{event.tool_calls} tool call{'' if event.tool_calls == 1 else 's'}"
+        what = event.error or (calls if event.tool_calls else "answer")
         self._line(
             f"[bold cyan]turn {event.turn}[/] {escape(what)}",
             f"{event.usage.total_tokens:,} tokens, {event.seconds:.2f} s",
@@ -54,7 +55,7 @@ class Watch:
         arguments = "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
         mark = "[green]✓[/]" if event.success else "[red]✗[/]"
         answer = escape(" ".join(event.content.split()))
-        self._line(f"  {mark} [bold]{event.name}[/] {escape(arguments)}", answer if event.success else "")
+        self._line(f"  {mark} [bold]{escape(event.name)}[/] {escape(arguments)}", answer if event.success else "")
         if not event.success:
             self._line(f"    [red]{answer}[/]", "")
         if self._probe is not None:

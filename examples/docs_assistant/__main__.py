@@ -4,6 +4,7 @@ import sys
 
 from rich.console import Console
 from rich.panel import Panel
+from rich.text import Text
 
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
@@ -29,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if options.json:
         sys.stdout.write(serde.dump_json(answer) + "\n")
-    console.print(Panel(answer.answer, title="Answer", subtitle="Sources: " + ", ".join(answer.sources)))
+    sources = Text("Sources: " + ", ".join(answer.sources))
+    console.print(Panel(Text(answer.answer), title="Answer", subtitle=sources))
     return 0
 
 

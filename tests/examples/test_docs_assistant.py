@@ -55,6 +55,18 @@ def test_equal_questions_get_equal_answers() -> None:
     assert json.loads(first.stdout).keys() == {"answer", "sources"}
 
 
+def test_an_answer_is_shown_to_the_letter_with_its_brackets() -> None:
+    question = "How do I install it?"
+    answer = json.loads(run_example("docs_assistant", "--json", question).stdout)["answer"]
+    assert "[openai,cli]" in answer, "brackets are what a terminal could take for colours"
+    shown = (
+        run_example("docs_assistant", question)
+        .stdout.partition("─ Answer ─")[2]
+        .translate(dict.fromkeys(map(ord, "│─╮")))
+    )
+    assert " ".join(shown.split()).startswith(answer)
+
+
 def test_the_first_line_names_the_model_and_says_that_it_is_no_llm() -> None:
     done = run_example("docs_assistant")
     assert done.returncode == 0, done.stderr
