@@ -30,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.path.is_dir():
         parser.error(f"{str(options.path)!r} is no folder")
+    if next(options.path.rglob("*.py"), None) is None:
+        parser.error(f"{str(options.path)!r} has no Python file to review")
     console, session = Console(quiet=options.json, highlight=False), Session()
     Watch(console).attach(session.bus)
     prompt = reviewer(options.path).bind()

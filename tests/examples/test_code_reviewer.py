@@ -107,6 +107,12 @@ def test_a_folder_that_is_not_there_is_one_clear_line() -> None:
     assert done.stderr.splitlines()[-1].endswith("'nowhere' is no folder")
 
 
+def test_a_folder_without_python_files_is_not_approved(tmp_path: Path) -> None:
+    done = run_example("code_reviewer", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("has no Python file to review")
+
+
 def test_the_offline_run_opens_each_topic_and_reports_what_the_checks_find() -> None:
     done = run_example("code_reviewer")
     assert done.returncode == 0, done.stderr
