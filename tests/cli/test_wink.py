@@ -299,7 +299,7 @@ def test_an_unknown_option_is_a_usage_error(shop: Path) -> None:
 def test_without_its_libraries_wink_says_what_to_install() -> None:
     code = "import sys; sys.modules['typer'] = None; from weakincentives.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "wink needs typer: pip install 'weakincentives[cli]'\n"
 
 

@@ -15,7 +15,8 @@ def main() -> NoReturn:
     try:
         from .app import app
     except ModuleNotFoundError as error:
-        sys.exit(f"wink needs {error.name}: pip install 'weakincentives[cli]'")
+        sys.stderr.write(f"wink needs {error.name}: pip install 'weakincentives[cli]'\n")
+        sys.exit(2)
     from ..adapters.errors import PromptEvaluationError
     from ..errors import WeakIncentivesError
     from .output import in_one_line
