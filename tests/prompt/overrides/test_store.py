@@ -141,7 +141,9 @@ def test_the_root_is_found_from_below(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
-    with pytest.raises(OverridesStoreError, match="give root="):
+    with pytest.raises(
+        OverridesStoreError, match=r"make the folder \.weakincentives at the top of your project, or give root="
+    ):
         LocalPromptOverridesStore()
 
 

@@ -271,4 +271,7 @@ def _repository(here: "Path") -> "Path":
     for folder in (here, *here.parents):
         if any((folder / mark).exists() for mark in _MARKS):
             return folder
-    raise OverridesStoreError(f"no folder from '{here}' upwards has {' or '.join(_MARKS)}; give root=")
+    raise OverridesStoreError(
+        f"no folder from '{here}' upwards has {' or '.join(_MARKS)}; "
+        "make the folder .weakincentives at the top of your project, or give root="
+    )
