@@ -3,13 +3,22 @@
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
+from textwrap import shorten
 from typing import Any
 
 from .. import serde
 from ..adapters.core import Conversation, LoopAdapter, OutputT
 from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
 from ..adapters.tool_spec import ToolSpec
-from ..adapters.transcript import AssistantMessage, Message, ToolCall, ToolsAdded, ToolsRemoved
+from ..adapters.transcript import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
 from ..limits import Clock, TokenUsage, utc_now
 from ..prompt.renderer import RenderedPrompt
 
@@ -116,7 +125,9 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
         self.requests.append(SeenRequest(request, len(request.transcript)))
         reply = next(self.replies, None)
         if reply is None:
-            raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}")
+            later = (one.content for one in request.transcript[:0:-1] if isinstance(one, UserMessage | ToolMessage))
+            told = next((f"; the model was last told {shorten(one, 200)!r}" for one in later), "")
+            raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}{told}")
         if callable(reply):
             reply = reply(request)
         if isinstance(reply, Exception):
