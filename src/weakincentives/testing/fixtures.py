@@ -18,7 +18,9 @@ from ..runtime.session.session import Session
 from .events import RecordedEvents, line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
-__all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
+__all__ = ["UNUSED", "PromptsWithOverrides", "ScriptedAdapters"]
+
+UNUSED = "marked wink_overrides, but no prompt was made by the fixture wink_overrides; call it with the template"
 
 _MANY = 20
 _WHY = {"changed": "the code's text has changed", "gone": "the code has no such text", "fixed": "it is not overridable"}
@@ -83,11 +85,19 @@ class ScriptedAdapters:
 class _StrictStore(LocalPromptOverridesStore):
     """Fails for stale overrides, whoever asks for them."""
 
-    asked = False
+    fault: str | None = UNUSED
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        self.asked = True
         found = super().resolve(descriptor, tag)
+        if found.texts:
+            self.fault = None
+        elif self.fault:
+            prompt = (descriptor.ns, descriptor.key)
+            tags = ", ".join(one.tag for one in self.list() if (one.ns, one.key) == prompt) or "none"
+            self.fault = (
+                f"marked wink_overrides, but nothing is stored for {'/'.join(prompt)} under tag {tag!r} "
+                f"in '{self.folder}'; tags there: {tags}"
+            )
         if found.stale:
             told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in found.stale)
             raise AssertionError(
@@ -103,6 +113,10 @@ class PromptsWithOverrides:
     def __init__(self, root: PathLike[str], tag: str = "latest") -> None:
         self.store = _StrictStore(root)
         self.tag = tag
+
+    def fault(self) -> str | None:
+        """What is wrong with a marked test that has passed: it made no prompt with a stored text."""
+        return self.store.fault
 
     def __call__[Out](self, of: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
         """A new prompt with the params and resources of `of`. Raises `AssertionError` for stale overrides."""

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _MARKERS = """\
 wink_live: talks to a real provider: skipped without --wink-live, free to use the network with it
 wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides makes have the overrides stored under \
-this tag, in the repository at root, by default pytest's rootdir; fails when one of them is stale"""
-_UNUSED = "marked wink_overrides, but no prompt was made by the fixture wink_overrides; call it with the template"
+this tag, in the repository at root, by default pytest's rootdir; fails when one of them is stale, or none is stored"""
 
 _EVENTS = pytest.StashKey["RecordedEvents"]()
 _REFUSED = pytest.StashKey[list[str]]()
@@ -78,7 +77,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     finally:
         checks.clear()  # a plugin may run the same test once more
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
-        faults.append(_UNUSED)
+        from .fixtures import UNUSED
+
+        faults.append(UNUSED)
     if told := [fault for fault in faults if fault]:
         pytest.fail("\n".join(told), pytrace=False)
     return result
@@ -200,7 +201,7 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     if (marker := request.node.get_closest_marker("wink_overrides")) is None:
         return make()
     made = make(*marker.args, **marker.kwargs)
-    request.node.stash.setdefault(_FAULTS, []).append(lambda: None if made.store.asked else _UNUSED)
+    request.node.stash.setdefault(_FAULTS, []).append(made.fault)
     return made
 
 
