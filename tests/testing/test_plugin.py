@@ -87,7 +87,7 @@ def test_short(scripted_adapter, wink_session):
     scripted_adapter([pay]).evaluate(template.bind(), session=wink_session)
 """)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*ScriptExhaustedError: the script has no reply for request 2"])
+    ran.stdout.fnmatch_lines(["*ScriptExhaustedError: *no reply for request 2; the model was last told *'refund'*"])
 
 
 def test_a_function_decides_any_number_of_replies_from_what_the_model_sees(author: Author) -> None:
@@ -189,14 +189,20 @@ def test_brief(wink_overrides):
     assert "Be brief." in wink_overrides(template.bind()).render().text
     assert (wink_overrides.tag, wink_overrides.store.list()[0].tag) == ("brief", "brief")
 
-@pytest.mark.wink_overrides(root="stored")
-def test_latest(wink_overrides):
-    assert "Be brief." not in wink_overrides(template).render().text
-
 def test_without(wink_overrides):
     assert "Be brief." not in wink_overrides(template).render().text
 """)
-    ran.assert_outcomes(passed=3)
+    ran.assert_outcomes(passed=2)
+
+
+def test_a_tag_under_which_nothing_is_stored_fails_the_test_with_the_tags_there_are(author: Author) -> None:
+    ran = author.runs(f"""{OVERRIDES}
+@pytest.mark.wink_overrides(tag="breif", root="stored")
+def test_misspelt(wink_overrides):
+    assert wink_overrides(template).render().text
+""")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["*nothing is stored for shop/support under tag 'breif' in '*'; tags there: brief"])
 
 
 def test_a_stale_override_fails_the_test_with_its_place_and_the_remedy(author: Author) -> None:
@@ -287,6 +293,7 @@ def test_the_summary_is_short_with_q_and_can_be_turned_off(author: Author) -> No
     short = text(author.runs(COVERED, "-q"))
     assert TABLE.partition("\n")[0] in short
     assert "never opened" not in short
+    assert "full, summary" not in short, "no column is there to be explained"
     assert "disclosure coverage" not in text(author.runs(COVERED, "-o", "wink_coverage=false"))
 
 

@@ -93,4 +93,5 @@ def report(total: Counts, *, details: bool) -> Iterator[str]:
             yield f"  {'':{width}} tokens  full  summary"
             for size, (path, (_, full, summary)) in zip(sizes, rows.items(), strict=True):
                 yield f"  {path:{width}} {size:>6,} {full:>5} {summary:>8}{'' if full else '  never opened'}"
-    yield "full, summary: in how many tests the model could read that; a token is taken for four characters"
+    if details:
+        yield "full, summary: in how many tests the model could read that; a token is taken for four characters"
