@@ -51,7 +51,7 @@ def _judge(event: str, args: tuple[object, ...]) -> None:
         hosts.append(host)
         raise NetworkRefusedError(
             f"a test tried to reach {host!r}, and tests reach this machine only; mark it @pytest.mark.wink_live and "
-            f'run pytest with --wink-live, or set wink_network = "any"'
+            'run pytest with --wink-live, or set wink_network = "any" in pytest\'s configuration'
         )
 
 
