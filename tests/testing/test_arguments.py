@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import jsonschema_rs
 import pydantic
+import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
@@ -47,6 +49,13 @@ def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.Da
 def test_a_value_keeps_to_every_limit_of_a_field(value: Any) -> None:
     jsonschema_rs.validate(serde.json_schema(Limits), value)
     assert isinstance(serde.parse(Limits, value), Limits)
+
+
+def test_a_text_that_fits_holds_no_half_character() -> None:
+    line_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    often = settings(max_examples=2_000, derandomize=True, database=None)
+    with pytest.raises(NoSuchExample):
+        find(fitting(line_schema), lambda line: "\ud7ff" < max(line["text"], default="") < "\ue000", settings=often)
 
 
 def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:

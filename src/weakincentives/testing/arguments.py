@@ -125,7 +125,7 @@ def _texts(schema: JsonSchema) -> SearchStrategy[str]:
         matches = serde.line_matcher(pattern)
         return st.from_regex(pattern).filter(lambda text: matches(text) and least <= len(text) <= (most or len(text)))
     plain = st.text(min_size=least, max_size=most)
-    long = st.characters().map(lambda one: one * _MANY)
+    long = st.characters(codec="utf-8").map(lambda one: one * _MANY)
     return plain if least or most is not None else plain | st.sampled_from(["\0", "../.."]) | long
 
 
