@@ -36,13 +36,14 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
         for send in (
             lambda: stream.connect(("192.0.2.1", 80)),
             lambda: stream.connect_ex(("192.0.2.2", 80)),
+            lambda: datagrams.connect((b"192.0.2.5", 80)),
             lambda: datagrams.sendto(b"?", ("192.0.2.3", 53)),
             lambda: datagrams.sendmsg([b"?"], [], 0, ("192.0.2.4", 53)),
             lambda: socket.gethostbyname("example.com"),
         ):
             with pytest.raises(NetworkRefusedError):
                 send()
-    assert hosts == ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "example.com"]
+    assert hosts == ["192.0.2.1", "192.0.2.2", "192.0.2.5", "192.0.2.3", "192.0.2.4", "example.com"]
 
 
 @pytest.mark.parametrize(
