@@ -1,6 +1,7 @@
 """Tests reach this machine only, by whatever client, unless they are marked as live and live tests are asked for."""
 
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -52,6 +53,13 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
 def test_this_machine_is_reached(host: str | None) -> None:
     with tried(refused=True) as hosts:
         assert socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)
+    assert hosts == []
+
+
+def test_this_machine_may_look_itself_up() -> None:
+    """As smtplib does, whomever it connects to."""
+    with tried(refused=True) as hosts, suppress(socket.gaierror):  # not every machine's name has an address
+        socket.gethostbyname(socket.gethostname())
     assert hosts == []
 
 

@@ -60,8 +60,9 @@ def _judge(event: str, args: tuple[object, ...]) -> None:
 
 def _is_here(host: str) -> bool:
     from ipaddress import ip_address
+    from socket import gethostname
 
-    if not host or host.lower().rstrip(".").rpartition(".")[2] == "localhost":
+    if host in {"", gethostname()} or host.lower().rstrip(".").rpartition(".")[2] == "localhost":
         return True
     try:
         address = ip_address(host)
