@@ -73,6 +73,28 @@ def test_a_line_has_what_tells_the_event_from_others() -> None:
     assert line(failed) == "ToolInvoked failed name='t' content='No.'"
 
 
+class Array:
+    """Can no more be compared to one truth than arrays can."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth of an array is ambiguous")
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return "Array()"
+
+
+@dataclass(frozen=True)
+class Measured:
+    values: Array
+    late: str = field(init=False)
+
+
+def test_a_line_takes_values_that_do_not_compare_and_fields_without_value() -> None:
+    assert line(Measured(Array())) == "Measured values=Array()"
+
+
 def test_the_representation_of_events_is_their_lines() -> None:
     assert repr(Events([Mine("a"), Mine("b")])) == "<2 events: Mine name='a'; Mine name='b'>"
 

@@ -1,6 +1,7 @@
 """Tests reach this machine only, by whatever client, unless they are marked as live and live tests are asked for."""
 
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -36,13 +37,14 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
         for send in (
             lambda: stream.connect(("192.0.2.1", 80)),
             lambda: stream.connect_ex(("192.0.2.2", 80)),
+            lambda: datagrams.connect((b"192.0.2.5", 80)),
             lambda: datagrams.sendto(b"?", ("192.0.2.3", 53)),
             lambda: datagrams.sendmsg([b"?"], [], 0, ("192.0.2.4", 53)),
             lambda: socket.gethostbyname("example.com"),
         ):
             with pytest.raises(NetworkRefusedError):
                 send()
-    assert hosts == ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "example.com"]
+    assert hosts == ["192.0.2.1", "192.0.2.2", "192.0.2.5", "192.0.2.3", "192.0.2.4", "example.com"]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,13 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
 def test_this_machine_is_reached(host: str | None) -> None:
     with tried(refused=True) as hosts:
         assert socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)
+    assert hosts == []
+
+
+def test_this_machine_may_look_itself_up() -> None:
+    """As smtplib does, whomever it connects to."""
+    with tried(refused=True) as hosts, suppress(socket.gaierror):  # not every machine's name has an address
+        socket.gethostbyname(socket.gethostname())
     assert hosts == []
 
 

@@ -66,13 +66,22 @@ from _pytest.runner import runtestprotocol
 
 def pytest_runtest_protocol(item, nextitem):
     first = runtestprotocol(item, nextitem=nextitem, log=False)
-    assert [one.outcome for one in first] == ["passed", "failed", "passed"]
+    second = runtestprotocol(item, nextitem=nextitem, log=False)
+    assert [one.outcome for one in first + second] == ["passed", "failed", "passed", "failed", "passed"]
     return bool(runtestprotocol(item, nextitem=nextitem))
 """)
     ran = author.runs("""
 replies = [say("one"), say("two")]
+begun = []
 
-def test_flaky(scripted_adapter, wink_session):
+@pytest.fixture
+def ready(scripted_adapter):
+    begun.append(True)
+    if len(begun) == 2:
+        scripted_adapter([say("nobody asks")])
+        raise OSError
+
+def test_flaky(ready, scripted_adapter, wink_session):
     failing = len(replies) > 1
     scripted_adapter(tuple(replies)).evaluate(template.bind(), session=wink_session)
     replies.pop()
@@ -142,6 +151,62 @@ def test_order(scripted_adapter, wink_session, wink_events):
     told = text(ran).partition("Captured events call")[2].partition("disclosure coverage")[0].splitlines()[1:-1]
     assert len(told) == 6
     assert all(len(line) < 120 for line in told)
+
+
+def test_a_failing_setup_and_a_failing_unittest_show_them_as_well(author: Author) -> None:
+    ran = author.runs("""
+import unittest
+
+@pytest.fixture
+def broken(wink_session):
+    wink_session.bus.publish("setting up")
+    with pytest.raises(RuntimeError):
+        socket.getaddrinfo("hidden.example.com", 443)
+    raise ValueError
+
+def test_setup(broken): pass
+
+class TestOld(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def have(self, wink_session):
+        self.bus = wink_session.bus
+
+    def test_call(self):
+        self.bus.publish("calling")
+        socket.getaddrinfo("told.example.com", 443)
+""")
+    ran.assert_outcomes(failed=1, errors=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "*Captured events setup*",
+            "str 'setting up'",
+            "*Captured refused hosts setup*",
+            "hidden.example.com",
+            "*Captured events call*",
+            "str 'calling'",
+            "*Captured refused hosts call*",
+            "told.example.com",
+        ],
+    )
+
+
+def test_what_a_test_published_is_forgotten_after_it(author: Author) -> None:
+    ran = author.runs("""
+import gc, weakref
+
+class Big: pass
+
+kept = []
+
+@pytest.mark.parametrize("run", [1, 2])
+def test_publish(wink_session, scripted_adapter, run):
+    gc.collect()
+    assert [one for one in kept if one()] == []
+    wink_session.bus.publish(Big())
+    kept.append(weakref.ref(wink_session))
+    scripted_adapter([say()]).evaluate(template.bind(), session=wink_session)
+""")
+    ran.assert_outcomes(passed=2)
 
 
 def test_a_passing_test_tells_no_events(author: Author) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -245,6 +245,12 @@ def test_a_handler_sees_texts_as_long_and_odd_as_a_model_may_send() -> None:
     assert_tool_contract(Tool(name="keep", handler=keep))
     assert max(map(len, seen)) > 10_000
     assert "\0" in seen
+
+
+def test_a_tool_may_take_longer_than_the_deadline_of_other_tests() -> None:
+    settings.register_profile("quick", settings(deadline=timedelta(microseconds=1)))
+    settings.load_profile("quick")
+    assert_tool_contract(Tool(name="shout", handler=shout), max_examples=3)
 
 
 def test_a_strategy_takes_the_place_of_arguments_whole_or_one_by_one() -> None:

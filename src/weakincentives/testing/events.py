@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import SequenceMatcher
 from reprlib import Repr
+from threading import Lock
 from typing import SupportsIndex, overload
 
 from ..ports import EventBus
@@ -22,10 +23,10 @@ def line(event: object) -> str:
     """The event's type and those of its fields that tell something, cut to one line."""
     told = [type(event).__name__, *(["failed"] if getattr(event, "success", True) is False else [])]
     for one in fields(event) if is_dataclass(event) else ():
-        value = getattr(event, one.name)
-        default = one.default if one.default_factory is MISSING else one.default_factory()
-        if one.repr and one.name not in _NOISE and value is not None and value != default:
-            told.append(f"{one.name}={_short.repr(value)}")
+        value = _short.repr(getattr(event, one.name, None))  # to compare with as well: an array's == tells no truth
+        default = _short.repr(one.default if one.default_factory is MISSING else one.default_factory())
+        if one.repr and one.name not in _NOISE and value not in {"None", default}:
+            told.append(f"{one.name}={value}")
     text = " ".join(told if is_dataclass(event) else [*told, _short.repr(event)])
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
@@ -87,12 +88,14 @@ class RecordedEvents(Events[object]):
         super().__init__()
         self._buses: list[EventBus] = []
         self._subscriptions = ExitStack()
+        self._lock = Lock()  # threads may evaluate with one session
 
     def watch[B: EventBus](self, bus: B, /) -> B:
         """Records what is published on `bus` from now on, and gives the bus back."""
-        if not any(known is bus for known in self._buses):
-            self._buses.append(bus)
-            self._subscriptions.callback(bus.subscribe(object, self._hear))
+        with self._lock:
+            if not any(known is bus for known in self._buses):
+                self._buses.append(bus)
+                self._subscriptions.callback(bus.subscribe(object, self._hear))
         return bus
 
     def stop(self) -> None:

@@ -10,7 +10,8 @@ from functools import cache
 
 __all__ = ["NetworkRefusedError", "tried"]
 
-_running: list[list[str] | None] = []  # what each run's test has tried, a run within a test last; None if it may
+# What each run's test has tried, a run within a test last; None where anybody may. Never empty: other threads read it.
+_running: list[list[str] | None] = [None]
 
 
 class NetworkRefusedError(RuntimeError):
@@ -37,16 +38,18 @@ def _listen() -> None:
 
 def _judge(event: str, args: tuple[object, ...]) -> None:
     __tracebackhide__ = True  # pytest shows the line of the client
-    if not event.startswith("socket.") or not _running or (hosts := _running[-1]) is None:
+    if not event.startswith("socket.") or (hosts := _running[-1]) is None:
         return
-    host: object = None
+    host: object
     match event, args:
         case (("socket.connect" | "socket.sendto" | "socket.sendmsg"), (_, (to, *_))):
             host = to  # a Unix socket's path is no tuple
         case (("socket.getaddrinfo" | "socket.gethostbyname"), (to, *_)):
-            host = to.decode(errors="replace") if isinstance(to, bytes) else to
+            host = to
         case _:
-            pass
+            return
+    if isinstance(host, bytes | bytearray):
+        host = host.decode(errors="replace")
     if isinstance(host, str) and not _is_here(host):
         hosts.append(host)
         raise NetworkRefusedError(
@@ -57,8 +60,9 @@ def _judge(event: str, args: tuple[object, ...]) -> None:
 
 def _is_here(host: str) -> bool:
     from ipaddress import ip_address
+    from socket import gethostname
 
-    if not host or host.lower().rstrip(".").rpartition(".")[2] == "localhost":
+    if host in {"", gethostname()} or host.lower().rstrip(".").rpartition(".")[2] == "localhost":
         return True
     try:
         address = ip_address(host)

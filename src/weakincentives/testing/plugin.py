@@ -24,7 +24,7 @@ this tag, in the repository at root, by default pytest's rootdir; fails when one
 _EVENTS = pytest.StashKey["RecordedEvents"]()
 _REFUSED = pytest.StashKey[list[str]]()
 _COUNTS = pytest.StashKey[dict[str, dict[str, list[int]]]]()
-_FAULTS = pytest.StashKey[list[Callable[[], str | None]]]()  # asked once a test has passed: what is wrong all the same
+_CHECKS = pytest.StashKey[list[Callable[[], str | None]]]()  # asked once a test has passed: what is wrong all the same
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +53,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     from .network import tried
 
     with tried(refused=not _may_leave(item)) as hosts:
-        item.stash[_REFUSED] = hosts
+        item.stash[_REFUSED], item.stash[_CHECKS] = hosts, []
         return (yield)
 
 
@@ -70,12 +70,8 @@ def _may_leave(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    checks = item.stash.setdefault(_FAULTS, [])
-    try:
-        result = yield
-        faults = [check() for check in checks]
-    finally:
-        checks.clear()  # a plugin may run the same test once more
+    result = yield
+    faults = [check() for check in item.stash.get(_CHECKS, [])]
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
         from .fixtures import UNUSED
 
@@ -85,14 +81,25 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return result
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Shows with a failure what was published, and which hosts were refused, since clients may hide that."""
-    if call.when == "call" and call.excinfo is not None:
+    report = yield
+    if report.failed:
         if events := item.stash.get(_EVENTS, None):
-            item.add_report_section("call", "events", "\n".join(events.names().lines[-50:]))
+            report.sections.append((f"Captured events {report.when}", "\n".join(events.names().lines[-50:])))
         if hosts := item.stash.get(_REFUSED, None):
-            item.add_report_section("call", "refused hosts", "\n".join(dict.fromkeys(hosts)))
+            report.sections.append((f"Captured refused hosts {report.when}", "\n".join(dict.fromkeys(hosts))))
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Forgets this run: items stay until pytest ends, and a plugin may run the same test once more."""
+    item.stash.get(_REFUSED, []).clear()
+    item.stash.get(_CHECKS, []).clear()
+    if _EVENTS in item.stash:
+        del item.stash[_EVENTS]
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
@@ -177,7 +184,7 @@ def scripted_adapter(
     from .fixtures import ScriptedAdapters
 
     made = ScriptedAdapters(wink_events, dynamic_tools=wink_dynamic_tools)
-    request.node.stash.setdefault(_FAULTS, []).append(made.leftovers)
+    request.node.stash[_CHECKS].append(made.leftovers)
     return made
 
 
@@ -195,13 +202,13 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     """
     from .fixtures import PromptsWithOverrides
 
-    def make(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
+    def wink_overrides(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
         return PromptsWithOverrides(request.config.rootpath / (root or ""), tag)
 
     if (marker := request.node.get_closest_marker("wink_overrides")) is None:
-        return make()
-    made = make(*marker.args, **marker.kwargs)
-    request.node.stash.setdefault(_FAULTS, []).append(made.fault)
+        return wink_overrides()
+    made = wink_overrides(*marker.args, **marker.kwargs)  # whose name a wrong argument's error has
+    request.node.stash[_CHECKS].append(made.fault)
     return made
 
 
@@ -211,7 +218,10 @@ def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
 
     `--snapshot-update` writes the file; a failing test names the section, tool or state that changed.
     """
-    from .snapshots import PromptExtension
+    try:
+        from .snapshots import PromptExtension
+    except ImportError as error:
+        raise ImportError("prompt_snapshot needs syrupy: pip install 'weakincentives[testing]'") from error
 
     snapshot: SnapshotAssertion = request.getfixturevalue("snapshot")
     return snapshot.use_extension(PromptExtension)

@@ -43,7 +43,9 @@ class PromptExtension(SingleFileSnapshotExtension):
         if isinstance(data, Prompt | PromptTemplate):
             data = render_states(data, limit=0)
         if not (isinstance(data, tuple) and data and all(isinstance(one, PromptState) for one in data)):
-            raise TypeError(f"{data!r} is no prompt; compare a Prompt, a PromptTemplate or what render_states gave")
+            raise TypeError(
+                f"{data!r:.100} is no prompt; compare a Prompt, a PromptTemplate or what render_states gave"
+            )
         return _golden(data)
 
     def diff_lines(self, serialized_data: Any, snapshot_data: Any) -> Iterator[str]:  # Any: as in `serialize`

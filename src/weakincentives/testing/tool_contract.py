@@ -64,8 +64,8 @@ def assert_tool_contract(
     `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew for each example.
     `arguments` is a strategy of params or dicts that replaces the made-up ones, or one for each param that it names.
     `raises` names exceptions by which the handler refuses, besides `ToolValidationError`. `max_examples`, as well as
-    all that is not given here, is that of the settings of hypothesis. Raises `ToolContractError`, and
-    `PromptValidationError` for examples that cannot be shown.
+    all that is not given here, is that of the settings of hypothesis, but for a deadline, of which there is none.
+    Raises `ToolContractError`, and `PromptValidationError` for examples that cannot be shown.
     """
     try:
         from hypothesis import given, settings
@@ -95,7 +95,7 @@ def assert_tool_contract(
         contract.check(arguments)
 
     fit = fitting(schema, arguments)
-    limits = settings(report_multiple_bugs=False, print_blob=False)
+    limits = settings(report_multiple_bugs=False, print_blob=False, deadline=None)  # no tool promises to be quick
     if max_examples is not None:
         limits = settings(limits, max_examples=max_examples)
     for test, texts in ((fits, fit.map(as_text)), (misfits, misfitting(fit, schema))):
