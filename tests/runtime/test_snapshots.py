@@ -101,6 +101,14 @@ def test_a_restored_session_goes_on_from_there() -> None:
     assert after[int].all() == (1, 2)
 
 
+def test_a_file_that_names_telemetry_leaves_it_as_it_is() -> None:
+    after = Session()
+    after.bus.publish(ToolsInjected((), "x"))
+    name = f"{ToolsInjected.__module__}:{ToolsInjected.__qualname__}"
+    after.restore(after.parse_snapshot(json.dumps({"version": 1, "slices": {name: []}}), types=[ToolsInjected]))
+    assert len(after[ToolsInjected]) == 1
+
+
 # ---------------------------------------------------------------------------------------------- what a file may name
 
 
