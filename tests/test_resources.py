@@ -182,6 +182,31 @@ def test_context_managers_are_entered_and_told_how_the_block_ended(asynchronous:
     assert seen == ["entered", KeyError, None]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_keeps_its_traceback_past_a_context_manager(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    @contextmanager
+    def opening() -> Generator[Clock]:
+        yield Clock()
+
+    @asynccontextmanager
+    async def opening_later() -> AsyncGenerator[Clock]:
+        yield Clock()
+
+    async def provider(_: object) -> Any:
+        return opening_later()
+
+    made: Any = provider if asynchronous else lambda _: opening()
+    context = of(Binding(Clock, made))
+
+    def fail() -> None:
+        context.get(Clock)
+        raise KeyError
+
+    with pytest.raises(KeyError) as caught:
+        enter(context, asynchronous=asynchronous, inside=fail)
+    assert caught.traceback[-1].name == "fail"
+
+
 def test_close_is_preferred_to_entering() -> None:
     class Both(Thing):
         def __enter__(self) -> None:

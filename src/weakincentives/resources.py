@@ -515,7 +515,8 @@ async def _close(
             stack.push_async_exit(one.leave)
         if one in born:
             stack.callback(one.value.restore, born[one])
-    await stack.__aexit__(None if error is None else type(error), error, None)
+    # With the traceback, since the context managers of `contextlib` put back the one that they are told.
+    await stack.__aexit__(*((None, None, None) if error is None else (type(error), error, error.__traceback__)))
 
 
 def _at_once[T](work: Coroutine[Any, Any, T]) -> T:

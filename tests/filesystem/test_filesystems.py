@@ -206,6 +206,11 @@ def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> 
     files.write_text("e", "")
     with pytest.raises(FilesystemLimitError, match="more than 4 entries"):
         list(files.walk())
+    for name in "fgh":
+        files.write_text(name, "")
+    with pytest.raises(FilesystemLimitError, match=r"'\.' holds more than 4 entries; name the one you need"):
+        files.list()
+    assert files.read_text("f") == ""
     if isinstance(files, HostFilesystem):
         files.close()
 

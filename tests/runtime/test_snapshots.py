@@ -1,7 +1,10 @@
 """A session's state as JSON: L6 for snapshots, and what a file may and may not say."""
 
 import json
+import pickle
 import sys
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -90,6 +93,15 @@ def test_telemetry_and_empty_slices_stay_out() -> None:
     assert json.loads(before.snapshot().to_json()) == {"version": 1, "slices": {"builtins:int": [1]}}
 
 
+@pytest.mark.parametrize("copied", [deepcopy, lambda snapshot: pickle.loads(pickle.dumps(snapshot))])
+def test_a_copy_of_a_snapshot_is_like_it_at_any_length(copied: Callable[[SessionSnapshot], SessionSnapshot]) -> None:
+    before, after = session("gone", *map(Step, range(5000))), Session()
+    before[str].clear()
+    after.restore(copied(before.snapshot()))
+    assert after[Step].all() == before[Step].all()
+    assert not after[str]
+
+
 def test_a_restored_session_goes_on_from_there() -> None:
     after = Session()
     after.dispatch(9)
@@ -99,6 +111,14 @@ def test_a_restored_session_goes_on_from_there() -> None:
     assert after[int].all() == (1, 2, 3)
     after.restore(snapshot)
     assert after[int].all() == (1, 2)
+
+
+def test_a_file_that_names_telemetry_leaves_it_as_it_is() -> None:
+    after = Session()
+    after.bus.publish(ToolsInjected((), "x"))
+    name = f"{ToolsInjected.__module__}:{ToolsInjected.__qualname__}"
+    after.restore(after.parse_snapshot(json.dumps({"version": 1, "slices": {name: []}}), types=[ToolsInjected]))
+    assert len(after[ToolsInjected]) == 1
 
 
 # ---------------------------------------------------------------------------------------------- what a file may name

@@ -149,9 +149,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 with os.scandir(descriptor) as entries:
                     for count, entry in enumerate(entries):
                         if count >= self.limits.entries:
-                            raise FilesystemLimitError(
-                                f"{path!r} holds more than {self.limits.entries} entries; name the one you need"
-                            )
+                            raise self.too_many(path)
                         with suppress(FileNotFoundError):  # gone since
                             if not entry.name.startswith(RESERVED):
                                 yield _told(prefix + entry.name, entry.stat(follow_symlinks=False))

@@ -82,8 +82,10 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
             node = self._there(path)
             if not isinstance(node, Directory):
                 raise fault(NotADirectoryError, path)
-            prefix = "" if node is self._root else normal_path(path, self.limits) + "/"
-            return tuple(sorted(node.list(prefix), key=lambda stat: stat.path))
+            found = node.list("" if node is self._root else normal_path(path, self.limits) + "/")
+            if len(found) > self.limits.entries:
+                raise self.too_many(path)
+            return tuple(sorted(found, key=lambda stat: stat.path))
 
     def stat(self, path: str, /) -> FileStat:
         with self.lock:

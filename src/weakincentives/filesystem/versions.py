@@ -253,6 +253,10 @@ class VersionedFilesystem[E](Filesystem):
                 "split it, or raise FilesystemLimits.file_bytes"
             )
 
+    def too_many(self, path: str) -> FilesystemLimitError:
+        """The error of a directory with more entries than the limits allow, to be raised."""
+        return FilesystemLimitError(f"{path!r} holds more than {self.limits.entries} entries; name the one you need")
+
     def _changeable(self, path: str, *, root: bool = True) -> str:
         name = normal_path(path, self.limits)
         if self.read_only:

@@ -105,11 +105,10 @@ class Session:
         A snapshot of another session does as well: from then on the two go separate ways.
         """
         with self._lock:
-            for slice_type, top in snapshot.slices.items():
-                self[slice_type].top = top
+            for slice_type in snapshot.slices:
+                self._open(slice_type)
             for held in self._state:
-                if held.slice_type not in snapshot.slices:
-                    held.top = EMPTY
+                held.top = snapshot.slices.get(held.slice_type, EMPTY)
 
     def fork(self) -> SessionFork:
         """This session for one call that runs beside others: the same state and reducers, a bus that holds events."""

@@ -31,6 +31,10 @@ class SessionSnapshot:
     def __init__(self, slices: Mapping[type[Any], Link]) -> None:  # Any: a session holds slices of every type
         self.slices = slices
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """For copies and pickles, which would go down a chain by recursion."""
+        return _of_values, ({of: read(top) for of, top in self.slices.items()},)
+
     def to_json(self) -> str:
         """The snapshot as JSON text.
 
@@ -85,6 +89,11 @@ class SessionSnapshot:
             ]
             raise SerdeError(error.subject, tuple(faults)) from error
         return cls({of: chain(_values(of, whole["slices"].get(type_name(of), []))) for of in known})
+
+
+# Any: as above.
+def _of_values(slices: Mapping[type[Any], list[Any]]) -> SessionSnapshot:
+    return SessionSnapshot({of: chain(values) for of, values in slices.items()})
 
 
 def parse_changes(changes: Changes, types: Iterable[type[Any]]) -> Iterator[tuple[str, type[Any], list[Any]]]:
