@@ -136,7 +136,7 @@ class Conversation(Protocol):
         yield answer
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        """As `stream`, without blocking the event loop."""
+        """As `ask_stream`, without blocking the event loop."""
         answer = await self.ask_async(request)
         if answer.text:
             yield TextDelta(answer.text)
