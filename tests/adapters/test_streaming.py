@@ -253,8 +253,11 @@ def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
         async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
             yield TextDelta("Well")
 
+    session = Session()
     with pytest.raises(TypeError, match="Unfinished streamed no whole AssistantMessage"):
-        run(Unfinished([]), prompt(), Session())
+        run(Unfinished([]), prompt(), session)
+    [event] = session[ProviderCalled].all()
+    assert (event.error or "").startswith("TypeError")
 
 
 @drivers

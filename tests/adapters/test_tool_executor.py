@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from functools import partial, wraps
 from pathlib import Path
 from threading import Event as Gate
 from threading import current_thread, main_thread
+from types import FrameType
 from typing import Annotated, Any, Never
 from uuid import UUID
 
@@ -291,6 +293,38 @@ def test_a_raising_handler_is_answered_rolled_back_and_recorded(
     assert session[Note].all() == (Note("before"),)
     [event] = session[ToolInvoked].all()
     assert (event.content, event.success, event.rendered) == (answer.content, False, "")
+
+
+@drivers
+def test_a_plain_handler_s_stop_iteration_is_told_as_any_other(run: Evaluate) -> None:
+    response = run(scripted(call(("probe", "{}"))), prompt(tool(fails_with(StopIteration("no more")))), Session())
+    assert [one.content for one in response.transcript if isinstance(one, ToolMessage)] == ["no more"]
+
+
+def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_it_is_caught() -> None:
+    session = Session()
+
+    def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("half done"))
+        return ok(params, context=context)
+
+    # Any: what a trace function is given depends on the event.
+    def interrupt(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_name == "_caught" and event == "return":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    left: tuple[Note, ...] | None = None
+    traced = sys.gettrace()
+    try:
+        sys.settrace(interrupt)
+        scripted(call(("probe", "{}"))).evaluate(prompt(tool(noting)), session=session)
+    except KeyboardInterrupt:
+        left = session[Note].all()
+    finally:
+        sys.settrace(traced)
+    assert left == ()
 
 
 @drivers

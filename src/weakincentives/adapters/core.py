@@ -136,7 +136,7 @@ class Conversation(Protocol):
         yield answer
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        """As `stream`, without blocking the event loop."""
+        """As `ask_stream`, without blocking the event loop."""
         answer = await self.ask_async(request)
         if answer.text:
             yield TextDelta(answer.text)
@@ -332,7 +332,8 @@ class _Run[Out]:
                     call.answer = piece
                 else:
                     yield piece
-        yield call.whole
+            answer = call.whole
+        yield answer
 
     async def ask_stream_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
         """As `ask_stream`, without blocking the event loop."""
@@ -343,7 +344,8 @@ class _Run[Out]:
                         call.answer = piece
                     else:
                         yield piece
-        yield call.whole
+            answer = call.whole
+        yield answer
 
     def response(self, finished: Finished) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""

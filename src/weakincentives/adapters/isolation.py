@@ -89,6 +89,8 @@ def run[T](flow: Flow[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+    finally:  # an interrupt may come between an attempt and its answer
+        flow.close()
 
 
 async def run_async[T](flow: Flow[T], pool: Executor | None = None) -> T:
@@ -101,6 +103,8 @@ async def run_async[T](flow: Flow[T], pool: Executor | None = None) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+    finally:
+        flow.close()
 
 
 def _side_by_side(flows: Sequence[Flow[None]]) -> Came:

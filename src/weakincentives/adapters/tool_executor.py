@@ -211,17 +211,30 @@ class ToolExecutor:
             return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
         visibility, content = _NO_VISIBILITY, ""
         raised: Exception | None = None
-        try:
+        try:  # all of it in this generator, since a StopIteration cannot leave one
             if call.name in RESERVED_TOOL_NAMES:
                 visibility = self._rendered.visibility_now()
-            result, content = yield from self._in_transaction(call, handler, params, isolated)
+            with (
+                self._resources.for_call() as resources,
+                tool_transaction(self._session, resources, call.name) as transaction,
+            ):
+                context = self._context(call, resources, self._session, self._work.bus)
+                result, failure = yield isolated.replay if isolated else partial(handler, params, context=context)
+                if failure is not None:
+                    raise failure
+                content = _content(result)
+                if not result.success:
+                    transaction.rollback()
+                elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
+                    raise _restart(result.value, params)
+                resources.close()  # what they do then is the call's doing
         except ControlFlow as signal:
             self._answer(call, started, params, ToolResult(message=str(signal)), visibility=visibility)
             raise
         except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
             if not isinstance(error, ToolValidationError):  # that is the model's mistake, and it is told
                 _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
-            raised, result = error, _failure(_text_of(error))
+            raised, result, content = error, _failure(_text_of(error)), ""
         if entry is not None:
             entry.result = result
         return self._answer(call, started, params, result, content, visibility=visibility, error=raised)
@@ -236,31 +249,6 @@ class ToolExecutor:
         except SerdeError:  # the model's own text tells such calls apart as well
             same = call.arguments
         return journal.enter(call.name, same)
-
-    # Any: a handler of whatever types.
-    def _in_transaction(
-        self, call: ToolCall, handler: ToolHandler[Any, Any], params: object, isolated: Isolated | None
-    ) -> Flow[tuple[ToolResult[Any], str]]:
-        """What the handler answered and what the model is sent of it; undone unless that is a success."""
-        with (
-            self._resources.for_call() as resources,
-            tool_transaction(self._session, resources, call.name) as transaction,
-        ):
-            context = self._context(call, resources, self._session, self._work.bus)
-            result, raised = yield isolated.replay if isolated else partial(handler, params, context=context)
-            if raised is not None:
-                raise raised
-            if not isinstance(result, ToolResult):
-                raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
-            content = result.content()
-            if not isinstance(content, str):
-                raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
-            if not result.success:
-                transaction.rollback()
-            elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
-                raise _restart(result.value, params)
-            resources.close()  # what they do then is the call's doing
-        return result, content
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
         """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
@@ -336,6 +324,16 @@ class ToolExecutor:
             resources=resources,
             idempotency_key=self.key or f"{self._id}:{self._answered + after}",
         )
+
+
+def _content(result: object) -> str:
+    """What the model is sent of a handler's answer. Raises `TypeError` for what is none."""
+    if not isinstance(result, ToolResult):
+        raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
+    content: object = result.content()
+    if not isinstance(content, str):
+        raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
+    return content
 
 
 def _text_of(error: Exception) -> str:

@@ -225,9 +225,6 @@ class MarkdownSection(Section[ParamsT]):
     def templates(self) -> tuple[CompiledTemplate, ...]:
         return (self._body, *super().templates())
 
-    def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
-        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
-
     def whole_template(self, heading: str) -> CompiledTemplate | None:
         return self._body.under(heading, self.params_type) if self._is_plain else None
 
