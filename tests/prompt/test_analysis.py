@@ -108,6 +108,7 @@ def test_a_tool_of_a_disabled_section_can_never_be_called() -> None:
     disabled = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("refund")])
     named = MarkdownSection(title="Task", template="Use `refund`.")
     assert found(template(named, disabled)) == [("never-enabled", "old"), ("tool-not-enabled", "task")]
+    assert [one.severity for one in analyze(template(named, disabled)).findings] == ["warning", "error"]
 
 
 def test_an_example_that_calls_a_closed_tool_is_found() -> None:
@@ -234,6 +235,7 @@ def test_a_condition_that_needs_real_params_is_said_to() -> None:
     report = analyze(template(gated))
     (finding,) = report.findings
     assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
+    assert "a selector raised TypeError: '>' not supported" in finding.message
     assert finding.remedy == "analyze a prompt that has a Count bound"
 
 
@@ -278,6 +280,8 @@ def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> N
     assert found(changed) == []
     gone = Prompt(template(*made.sections[1:]), overrides_store=store)
     assert ("override-stale", "") in found(gone)
+    (stale,) = [one for one in analyze(prompt).findings if one.code == "override-stale"]
+    assert "the stored override of body other does not apply" in stale.message
 
 
 def test_a_report_is_json() -> None:

@@ -387,6 +387,15 @@ def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
     )
 
 
+def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> None:
+    class Loud[ParamsT](MarkdownSection[ParamsT]):
+        def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+            return super().render_body(params, path=path).upper()
+
+    prompt = one(Loud[Who](title="Own", template="Hello $name"))
+    assert [prompt.render(Who("Ada")).text for _ in range(3)] == ["## 1. Own\n\nHELLO ADA"] * 3
+
+
 def test_an_override_stands_for_the_whole_body() -> None:
     own, markdown = Custom(title="Own"), MarkdownSection[Who](title="Text", template="Was $name")
     fixed = MarkdownSection(title="Fixed", template="Stays", accepts_overrides=False)

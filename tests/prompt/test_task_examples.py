@@ -64,6 +64,7 @@ def test_a_section_of_examples_is_a_section() -> None:
     child = MarkdownSection(title="Child", template="x")
     section = TaskExamplesSection(title="Cases", summary="Some cases.", children=[child], examples=[])
     assert (section.key, section.children, section.params_type) == ("cases", (child,), None)
+    assert TaskExamplesSection(title="Cases", key="worked", examples=[]).key == "worked"
     tree = prompt(more=section)
     assert tree.render().text == "## 2. Cases\n\n### 2.1. Child\n\nx"
     assert "Some cases.\n\n---" in tree.render(visibility_overrides={("cases",): SUMMARY}).text
