@@ -15,6 +15,8 @@ COVERAGE ?=
 ARGS ?=
 # How long the soak lasts.
 MINUTES ?= 60
+# Seconds between two of its runs.
+PAUSE ?= 0
 # The question for the demo.
 Q ?=
 # Which example the demo runs: make demo AGENT=code_reviewer ARGS=src
@@ -90,9 +92,9 @@ soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make 
 		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk || exit; \
 	done
 	@export PYTHONPATH=tests; failed=; \
-	$(PY) tests/soak.py --minutes $(MINUTES) scripted restarts chat responses > .soak-ours.log & ours=$$!; \
-	.venv-litellm/bin/python tests/soak.py --minutes $(MINUTES) litellm litellm-anthropic > .soak-litellm.log 2>&1 & litellm=$$!; \
-	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) claude claude-injects > .soak-claude.log & claude=$$!; \
+	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses > .soak-ours.log & ours=$$!; \
+	.venv-litellm/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) litellm litellm-anthropic > .soak-litellm.log 2>&1 & litellm=$$!; \
+	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) claude claude-injects > .soak-claude.log & claude=$$!; \
 	for job in $$ours $$litellm $$claude; do wait $$job || failed=yes; done; \
 	tail -n 8 .soak-ours.log .soak-litellm.log .soak-claude.log; test -z "$$failed"
 

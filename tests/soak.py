@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from time import monotonic
+from time import monotonic, sleep
 
 from support.scripted_server import ScriptedServer
 from weakincentives.adapters.transcript import AssistantMessage
@@ -173,6 +173,7 @@ def main() -> int:
     parser.add_argument("subjects", nargs="+")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--every", type=float, default=60, help="seconds between two looks")
+    parser.add_argument("--pause", type=float, default=0, help="seconds between two runs, where others work too")
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
@@ -192,6 +193,7 @@ def main() -> int:
         failures: list[str] = []
         while (now := monotonic() - begun) < given.minutes * 60:
             subject = chance.choice(all_subjects)
+            sleep(given.pause)
             try:
                 runs[f"{subject.name} {played(subject, chance)}"] += 1
             except ConformanceError as error:
