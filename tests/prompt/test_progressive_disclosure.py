@@ -245,10 +245,12 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
 
 
 def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
-    prompt = of(hidden("a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])]))
+    branch = hidden("a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])])
+    prompt = of(branch, shown("after", named("late")))
     run = Run(prompt, [read("a.b.c")])
     assert "#### 1.1.1. C\n\nAll about c." in run.said[0]
-    assert run.tools[1] == ["outer", "inner"]  # what opens around it brings its tools too, as a restart would
+    assert run.tools[1] == ["late", "outer", "inner"]  # what opens around it brings its tools too, as a restart would
+    assert [one.name for one in run.invoked[0].result.value.expanded_tools] == ["outer", "inner"]
     assert run.visibility == {("a",): FULL, ("a", "b", "c"): FULL}
     text = prompt.render(session=run.session).text
     assert "All about c." in text
@@ -527,6 +529,15 @@ def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() 
     assert [event.tool_names for event in run.withdrawn] == [("own", "deep")]
     assert [event.tool_names for event in run.injected] == [("own", "deep")] * 2
     assert run.visibility[("a",)] is FULL
+
+
+def test_each_closed_tool_names_the_section_that_brings_it_back() -> None:
+    prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
+    run = Run(prompt, [read("a"), read("b"), closing("a"), closing("b"), call(("own", {}), ("other", {}))])
+    assert run.said[4:] == [
+        "Tool 'own' is closed; call read_section with key 'a' first.",
+        "Tool 'other' is closed; call read_section with key 'b' first.",
+    ]
 
 
 def test_what_the_session_holds_open_can_be_closed_and_read_again() -> None:

@@ -149,8 +149,9 @@ def test_a_text_without_json_is_an_error_that_keeps_the_whole_answer(text: str) 
 
 
 def test_the_container_must_be_the_declared_one() -> None:
-    with pytest.raises(OutputParseError, match="must be a JSON object, not an array"):
+    with pytest.raises(OutputParseError, match="must be a JSON object, not an array") as caught:
         parse_structured_output('[{"text": "a"}]', ONE)
+    assert caught.value.raw_response == '[{"text": "a"}]'
     with pytest.raises(OutputParseError, match="must be a JSON array, not an object"):
         parse_structured_output('{"text": "a"}', MANY)
     with pytest.raises(OutputParseError):

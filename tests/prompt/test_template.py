@@ -175,6 +175,11 @@ def test_bind_makes_a_new_prompt_each_time() -> None:
     assert "Hello Ada" not in other.render().text
 
 
+def test_bind_takes_resources_as_well_as_params() -> None:
+    with example().bind(Who("Ada"), resources={Who: Who("kept")}).resources as resources:
+        assert resources.get(Who) == Who("kept")
+
+
 def test_render_of_a_template_is_render_of_a_prompt() -> None:
     template = example()
     visibility: dict[SectionPath, SectionVisibility] = {("greeting",): SectionVisibility.FULL}

@@ -26,6 +26,11 @@ def forked(*values: int) -> tuple[Session, SessionFork]:
     return session, session.fork()
 
 
+def test_a_fork_is_the_same_session_to_who_asks_for_its_id() -> None:
+    session, fork = forked()
+    assert fork.session_id == session.session_id
+
+
 # --------------------------------------------------------------------------------------------------------------- L10
 
 

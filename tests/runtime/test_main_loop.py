@@ -430,6 +430,14 @@ def test_a_call_made_before_the_restart_is_answered_from_the_record(run: Run) ->
     assert {event.result.value for event in events} == {Note("value 1")}
 
 
+def test_a_call_with_other_arguments_is_another_call_after_the_restart_too() -> None:
+    paid: list[int] = []
+    adapter = static(call(("pay", {"a": 7})), read("more"), call(("pay", {"a": 8})), say("done"))
+    execute(adapter, manual(paying(paid)), Session())
+    assert paid == [7, 8]
+    assert told(adapter) == ['receipt 2\n\n{"text":"value 2"}']
+
+
 def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     paid: list[int] = []
     pay = call(("pay", {"a": 7}))
