@@ -3,7 +3,6 @@
 pytest loads this module in every run, so it imports pytest alone; what a fixture needs is imported when it is used.
 """
 
-import sys
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +86,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
-            report.sections.append((f"Captured events {report.when}", "\n".join(events.names().lines[-50:])))
+            from .events import line
+
+            report.sections.append((f"Captured events {report.when}", "\n".join(map(line, events[-50:]))))
         if hosts := item.stash.get(_REFUSED, None):
             report.sections.append((f"Captured refused hosts {report.when}", "\n".join(dict.fromkeys(hosts))))
     return report
@@ -100,16 +101,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     item.stash.get(_CHECKS, []).clear()
     if _EVENTS in item.stash:
         del item.stash[_EVENTS]
-
-
-def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    if op == "==" and "weakincentives.testing.events" in sys.modules:
-        from .events import EventNames
-
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, EventNames) and isinstance(other, list):
-                return one.against(other)
-    return None
 
 
 @pytest.hookimpl(optionalhook=True)
