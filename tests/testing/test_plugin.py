@@ -21,14 +21,14 @@ def text(ran: pytest.RunResult) -> str:
 
 def test_an_agent_is_tested_without_a_provider_both_ways_to_open_a_section(author: Author) -> None:
     ran = author.runs("""
-@pytest.mark.parametrize("wink_dynamic_tools", [True, False])
-def test_refund(scripted_adapter, wink_session, wink_events, wink_dynamic_tools):
-    adapter = scripted_adapter([open_refunds, pay, say("Done.")])
+@pytest.mark.parametrize("dynamic_tools", [True, False])
+def test_refund(scripted_adapter, wink_session, wink_events, dynamic_tools):
+    adapter = scripted_adapter([open_refunds, pay, say("Done.")], dynamic_tools=dynamic_tools)
     done = MainLoop(adapter).execute(template.bind(), session=wink_session)
-    assert (done.text, done.restarts) == ("Done.", 0 if wink_dynamic_tools else 1)
+    assert (done.text, done.restarts) == ("Done.", 0 if dynamic_tools else 1)
     assert [one.name for one in wink_events[ToolInvoked]] == ["read_section", "refund"]
     assert len(wink_events[ToolInvoked].where(name="refund", success=True)) == 1
-    assert bool(wink_events[VisibilityExpanded]) is not wink_dynamic_tools
+    assert bool(wink_events[VisibilityExpanded]) is not dynamic_tools
     assert len(adapter.requests) == 3 and "refund" in adapter.requests[1].tool_names
 
 def test_each_test_has_its_own(wink_session, wink_events):
@@ -219,7 +219,6 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
     for name in (
         "wink_session",
         "wink_events",
-        "wink_dynamic_tools",
         "scripted_adapter",
         "function_adapter",
         "wink_overrides",
@@ -303,20 +302,6 @@ def test_stale(wink_overrides, scripted_adapter, wink_session):
 """)
     ran.assert_outcomes(passed=1, failed=1)
     ran.stdout.fnmatch_lines(["E*AssertionError: stale overrides of shop/support*"])
-
-
-def test_a_marked_test_that_makes_no_prompt_with_overrides_fails(author: Author) -> None:
-    ran = author.runs("""
-@pytest.mark.wink_overrides
-def test_forgotten():
-    template.bind()
-
-@pytest.mark.wink_overrides(tag="brief")
-def test_unused(wink_overrides):
-    template.bind()
-""")
-    ran.assert_outcomes(failed=2)
-    assert text(ran).count("no prompt was made by the fixture wink_overrides; call it with the template") >= 2
 
 
 # --------------------------------------------------------------------------------------------------------- coverage

@@ -18,9 +18,7 @@ from ..runtime.session.session import Session
 from .events import RecordedEvents, line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
-__all__ = ["UNUSED", "PromptsWithOverrides", "ScriptedAdapters"]
-
-UNUSED = "marked wink_overrides, but no prompt was made by the fixture wink_overrides; call it with the template"
+__all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
 
 _MANY = 20
 _WHY = {"changed": "the code's text has changed", "gone": "the code has no such text", "fixed": "it is not overridable"}
@@ -43,7 +41,6 @@ class ScriptedAdapters:
     """Makes adapters whose replies a script lists or a function decides; see the fixtures of these names."""
 
     events: RecordedEvents = field(repr=False)
-    dynamic_tools: bool = True
     _strict: list[_Heard] = field(default_factory=list[_Heard], repr=False)
 
     def __call__(
@@ -52,7 +49,7 @@ class ScriptedAdapters:
         /,
         *,
         strict: bool = True,
-        dynamic_tools: bool | None = None,
+        dynamic_tools: bool = True,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> ScriptedAdapter[Any]:
@@ -62,7 +59,7 @@ class ScriptedAdapters:
 
         adapter = _Heard(
             repeat(decide) if callable(replies) else replies,
-            dynamic_tools=self.dynamic_tools if dynamic_tools is None else dynamic_tools,
+            dynamic_tools=dynamic_tools,
             config=config,
             clock=clock,
         )
@@ -85,19 +82,8 @@ class ScriptedAdapters:
 class _StrictStore(LocalPromptOverridesStore):
     """Fails for stale overrides, whoever asks for them."""
 
-    fault: str | None = UNUSED
-
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
         found = super().resolve(descriptor, tag)
-        if found.texts:
-            self.fault = None
-        elif self.fault:
-            prompt = (descriptor.ns, descriptor.key)
-            tags = ", ".join(one.tag for one in self.list() if (one.ns, one.key) == prompt) or "none"
-            self.fault = (
-                f"marked wink_overrides, but nothing is stored for {'/'.join(prompt)} under tag {tag!r} "
-                f"in '{self.folder}'; tags there: {tags}"
-            )
         if found.stale:
             told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in found.stale)
             raise AssertionError(
@@ -110,19 +96,24 @@ class _StrictStore(LocalPromptOverridesStore):
 class PromptsWithOverrides:
     """Makes prompts whose texts `store` replaces by what it holds under `tag`; it fails for what is stale."""
 
-    def __init__(self, root: PathLike[str], tag: str = "latest") -> None:
+    def __init__(self, root: PathLike[str], tag: str = "latest", *, needed: bool = False) -> None:
         self.store = _StrictStore(root)
         self.tag = tag
-
-    def fault(self) -> str | None:
-        """What is wrong with a marked test that has passed: it made no prompt with a stored text."""
-        return self.store.fault
+        self._needed = needed
 
     def __call__[Out](self, of: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
-        """A new prompt with the params and resources of `of`. Raises `AssertionError` for stale overrides."""
+        """A new prompt with the params and resources of `of`.
+
+        Raises `AssertionError` for stale overrides and, where they are `needed`, for none.
+        """
         template = of.template if isinstance(of, Prompt) else of
         prompt = Prompt(template, overrides_store=self.store, overrides_tag=self.tag)
         if isinstance(of, Prompt):
             prompt.bind(*of.params.values(), resources=of.resources.registry)
-        self.store.resolve(prompt.descriptor, self.tag)
+        if not self.store.resolve(prompt.descriptor, self.tag).texts and self._needed:
+            tags = ", ".join(one.tag for one in self.store.list() if (one.ns, one.key) == (prompt.ns, prompt.key))
+            raise AssertionError(
+                f"marked wink_overrides, but nothing is stored for {prompt.ns}/{prompt.key} under tag {self.tag!r} "
+                f"in '{self.store.folder}'; tags there: {tags or 'none'}"
+            )
         return prompt
