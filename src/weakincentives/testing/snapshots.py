@@ -56,12 +56,10 @@ class PromptExtension(SingleFileSnapshotExtension):
         old, new = _blocks(snapshot_data), _blocks(serialized_data)
         old["Order"], new["Order"] = [one for one in old if one in new], [one for one in new if one in old]
         changed = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        if not changed:  # somebody edited the file between its blocks
-            changed, old["File"], new["File"] = ["File"], snapshot_data.split("\n"), serialized_data.split("\n")
         told = [
             f"{name} {'is new' if name not in old else 'is gone' if name not in new else 'changed'}" for name in changed
         ]
-        yield f"{', '.join(told)}; where that is meant, run pytest with --snapshot-update"
+        yield f"{', '.join(told) or 'the file was edited'}; where that is meant, run pytest with --snapshot-update"
         for name in changed:
             yield f"{name}:"
             for line in islice(unified_diff(old.get(name, []), new.get(name, []), lineterm="", n=2), 3, None):
@@ -121,16 +119,7 @@ def _fenced(text: str, language: str = "text") -> str:
 
 
 def _json(schema: JsonSchema) -> str:
-    return _fenced(json.dumps(_ordered(schema), indent=2, ensure_ascii=False), "json")
-
-
-# Any: JSON of every shape
-def _ordered(value: Any, *, sort: bool = True) -> Any:
-    """A schema with sorted keywords and with properties as they were declared, which is what a model is shown."""
-    if isinstance(value, dict):
-        keys = sorted(value) if sort else list(value)
-        return {key: _ordered(value[key], sort=not (sort and key == "properties")) for key in keys}
-    return [_ordered(one) for one in value] if isinstance(value, list) else value
+    return _fenced(json.dumps(schema, indent=2, ensure_ascii=False), "json")
 
 
 def _blocks(golden: str) -> dict[str, list[str]]:
