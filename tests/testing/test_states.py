@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.strategies import FULL, SUMMARY, Plan, expected, forests, overrides, params, sections
-from weakincentives.adapters.inner_loop import ProviderRequest
 from weakincentives.adapters.tool_spec import ToolSpec
 from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.prompt import (
@@ -31,7 +30,7 @@ from weakincentives.prompt.overrides import SectionOverride, ToolOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
-from weakincentives.testing import PromptState, ScriptedAdapter, call, render_states, say
+from weakincentives.testing import PromptState, ScriptedAdapter, SeenRequest, call, render_states, say
 from weakincentives.visibility import SetVisibilityOverride
 
 _KEY = re.compile(r'all `(\w+)` with key "([^"]+)"')
@@ -143,8 +142,8 @@ def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Ca
 def test_wherever_a_model_gets_by_its_own_choices_there_is_that_state(
     *, dynamic: bool, case: Case, numbers: list[int]
 ) -> None:
-    def choose(request: ProviderRequest) -> AssistantMessage:
-        texts = [one.content for one in request.transcript if isinstance(one, UserMessage | ToolMessage)]
+    def choose(request: SeenRequest) -> AssistantMessage:
+        texts = [one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)]
         offered = [found for text in texts for found in _KEY.findall(text)]
         if not offered or not numbers:
             return say("done")

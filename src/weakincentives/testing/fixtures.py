@@ -6,7 +6,7 @@ from itertools import islice, repeat
 from os import PathLike
 from typing import Any
 
-from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from ..adapters.inner_loop import InnerLoopConfig
 from ..adapters.transcript import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
@@ -53,12 +53,8 @@ class ScriptedAdapters:
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> ScriptedAdapter[Any]:
-        def decide(request: ProviderRequest) -> AssistantMessage | Exception:
-            assert callable(replies)  # noqa: S101 - tells the type checkers, which do not follow the variable
-            return replies(SeenRequest(request, len(request.transcript)))
-
         adapter = _Heard(
-            repeat(decide) if callable(replies) else replies,
+            repeat(replies) if callable(replies) else replies,
             dynamic_tools=dynamic_tools,
             config=config,
             clock=clock,
