@@ -57,7 +57,7 @@ def assert_tool_contract(
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     max_examples: int | None = None,
 ) -> None:
-    """Calls `tool` with its own examples, with arguments that fit its schema, and with texts that do not.
+    """Calls `tool` with its own examples, with arguments that fit its schema, and with others beside them.
 
     `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew for each example.
     `arguments` is a strategy of params or dicts that replaces the made-up ones, or one for each param that it names.
@@ -96,9 +96,9 @@ def assert_tool_contract(
     limits = settings(report_multiple_bugs=False, print_blob=False, deadline=None)  # no tool promises to be quick
     if max_examples is not None:
         limits = settings(limits, max_examples=max_examples)
-    for test, texts in ((fits, fit.map(as_text)), (misfits, misfitting(fit, schema))):
+    for test, given_ in ((fits, fit), (misfits, misfitting(fit, schema))):
         test.__name__ = f"{tool.name}_{test.__name__}"  # the key under which hypothesis keeps examples that failed
-        limits(given(texts)(test))()
+        limits(given(given_.map(as_text))(test))()
     if accepted == {False}:
         what = f"none of the arguments that fit its schema was accepted, the last with {refusal!r:.500}"
         raise contract.breach(what, "let the params type say all that it wants, or give a strategy as arguments=")
