@@ -41,14 +41,13 @@ class ScriptedAdapters:
     """Makes adapters whose replies a script lists or a function decides; see the fixtures of these names."""
 
     events: RecordedEvents = field(repr=False)
-    _strict: list[_Heard] = field(default_factory=list[_Heard], repr=False)
+    _scripts: list[_Heard] = field(default_factory=list[_Heard], repr=False)
 
     def __call__(
         self,
         replies: Iterable[Reply] | Callable[[SeenRequest], AssistantMessage | Exception],
         /,
         *,
-        strict: bool = True,
         dynamic_tools: bool = True,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
@@ -60,17 +59,17 @@ class ScriptedAdapters:
             clock=clock,
         )
         adapter.events = self.events
-        if strict and not callable(replies):
-            self._strict.append(adapter)
+        if not callable(replies):
+            self._scripts.append(adapter)
         return adapter
 
     def leftovers(self) -> str | None:
-        """What strict scripts still hold, in words; they are empty then."""
-        for adapter in self._strict:
+        """What scripts still hold, in words; they are empty then."""
+        for adapter in self._scripts:
             if left := [line(reply) for reply in islice(adapter.replies, _MANY)]:
                 return (
                     f"the script goes on after request {len(adapter.requests)}, the last that the model was asked; "
-                    f"shorten it, or make the adapter with strict=False. Left over:\n  " + "\n  ".join(left)
+                    "shorten it. Left over:\n  " + "\n  ".join(left)
                 )
         return None
 

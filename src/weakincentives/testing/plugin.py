@@ -148,7 +148,7 @@ def wink_session(wink_events: "RecordedEvents") -> "Session":
 def scripted_adapter(request: pytest.FixtureRequest, wink_events: "RecordedEvents") -> Generator["ScriptedAdapters"]:
     """Makes adapters whose model follows a script: `scripted_adapter([call(("find", {})), say("Found.")])`.
 
-    The test fails when the model is asked more often than the script says or, but for `strict=False`, less often.
+    The test fails when the model is asked more or less often than the script says.
     `requests` of the adapter holds what it was sent. With `dynamic_tools=False` it gives opened tools by a restart.
     """
     from .fixtures import ScriptedAdapters
