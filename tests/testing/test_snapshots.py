@@ -98,6 +98,29 @@ When to pay back.
 Within `30` days.
 ```
 
+## Tool `read_section`
+
+```text
+Read the full content of a summarized section.
+```
+
+```json
+{
+  "additionalProperties": false,
+  "description": "Arguments of `read_section`.",
+  "properties": {
+    "section_key": {
+      "description": "Key of the summarized section, exactly as its summary shows it. Nested sections use dot notation (e.g., 'parent.child').",
+      "type": "string"
+    }
+  },
+  "required": [
+    "section_key"
+  ],
+  "type": "object"
+}
+```
+
 ## Tool `refund`
 
 ```text
@@ -128,29 +151,6 @@ Pay back.
   "required": [
     "order",
     "amount"
-  ],
-  "type": "object"
-}
-```
-
-## Tool `read_section`
-
-```text
-Read the full content of a summarized section.
-```
-
-```json
-{
-  "additionalProperties": false,
-  "description": "Arguments of `read_section`.",
-  "properties": {
-    "section_key": {
-      "description": "Key of the summarized section, exactly as its summary shows it. Nested sections use dot notation (e.g., 'parent.child').",
-      "type": "string"
-    }
-  },
-  "required": [
-    "section_key"
   ],
   "type": "object"
 }
@@ -330,7 +330,7 @@ def test_tools_in_another_order_are_told() -> None:
         task = MarkdownSection(title="a", template="a", tools=tools)
         return PromptTemplate(ns="t", key="k", sections=[task])
 
-    assert told(with_("one", "two"), with_("two", "one")) == ["State `closed` changed", "Order changed"]
+    assert told(with_("one", "two"), with_("two", "one")) == ["State `closed` changed"]
 
 
 def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
