@@ -72,8 +72,8 @@ def add(total: Counts, more: Counts) -> None:
             known[path] = [max(size, before[0]), tests + before[1]]
 
 
-def report(total: Counts, *, details: bool) -> Iterator[str]:
-    """A line for each prompt, with `details` one for each section as well."""
+def report(total: Counts) -> Iterator[str]:
+    """A line for each prompt and each section."""
     for prompt, rows in sorted(total.items()):
         _, all_tests = rows.pop("")
         table = [(path, -(-size // 4), tests) for path, (size, tests) in rows.items()]
@@ -82,10 +82,8 @@ def report(total: Counts, *, details: bool) -> Iterator[str]:
             f"{prompt}: {len(opened)} of {len(table)} sections opened in {all_tests} tests, "
             f"{sum(opened):,} of {sum(tokens for _, tokens, _ in table):,} tokens"
         )
-        if details:
-            width = max(map(len, rows), default=0)
-            yield f"  {'':{width}} tokens  tests"
-            for path, tokens, tests in table:
-                yield f"  {path:{width}} {tokens:>6,} {tests:>6}{'' if tests else '  never opened'}"
-    if details:
-        yield "tests: in how many the model could read that in full; a token is taken for four characters"
+        width = max(map(len, rows), default=0)
+        yield f"  {'':{width}} tokens  tests"
+        for path, tokens, tests in table:
+            yield f"  {path:{width}} {tokens:>6,} {tests:>6}{'' if tests else '  never opened'}"
+    yield "tests: in how many the model could read that in full; a token is taken for four characters"

@@ -111,7 +111,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         from .disclosure_coverage import report
 
         terminalreporter.write_sep("=", "disclosure coverage")
-        for one in report(counts, details=config.get_verbosity() >= 0):
+        for one in report(counts):
             terminalreporter.write_line(one)
 
 
