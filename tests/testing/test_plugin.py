@@ -226,7 +226,7 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
     assert "@pytest.mark.wink_live: talks" in marked
     assert '@pytest.mark.wink_overrides(tag="latest", root=None): prompts' in marked
     helped = text(author.runs("", "--help"))
-    for name in ("--wink-live", "wink_network (string)", "wink_coverage (bool)"):
+    for name in ("--wink-live", "wink_network (bool)", "wink_coverage (bool)"):
         assert name in helped
 
 
