@@ -141,12 +141,16 @@ class _DbosSteps:
         return kept
 
 
+def _unixepoch(_subsec: str) -> float:
+    return time.time()
+
+
 class SqliteConnection(sqlite3.Connection):
     """What DBOS expects of SQLite 3.42, on older ones too, and one fsync less for each step."""
 
     def __init__(self, *args: Any, **options: Any) -> None:  # Any: those of sqlite3.connect
         super().__init__(*args, **options)
         if sqlite3.sqlite_version_info < (3, 42):
-            self.create_function("unixepoch", 1, lambda _: time.time())
+            self.create_function("unixepoch", 1, _unixepoch)
         self.execute("PRAGMA journal_mode=WAL")
         self.execute("PRAGMA synchronous=NORMAL")
