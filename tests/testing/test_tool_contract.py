@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import Prompt, ToolExample, ToolValidationError, VisibilityExpansionRequired
+from weakincentives.prompt import Prompt, ToolValidationError, VisibilityExpansionRequired
 from weakincentives.prompt.workspace_tools import READING_TOOLS, WRITING_TOOLS
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ToolInvoked
@@ -299,17 +299,6 @@ def test_an_exception_of_an_async_handler_is_its_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_an_exception_that_cannot_say_what_it_is_is_named() -> None:
-    class MuteError(Exception):
-        def __repr__(self) -> str:
-            raise RuntimeError
-
-    def fail(params: Text, *, context: ToolContext) -> ToolResult[None]:
-        raise MuteError
-
-    assert "its handler raised MuteError; " in breach(fail)
-
-
 def test_what_is_no_exception_passes_through() -> None:
     def stop(params: Text, *, context: ToolContext) -> ToolResult[None]:
         raise KeyboardInterrupt("stop")
@@ -448,34 +437,6 @@ def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
         return ToolResult("Sold.")
 
     assert "the same call run again changed resource Till" in breach(note_and_sell, resources=tills)
-
-
-def test_an_example_whose_output_no_call_can_have_is_found() -> None:
-    tool: Tool[Any, Any] = Tool(name="wrong", handler=shout, examples=[ToolExample[Any, Any]("bad", Text("a"), 3)])
-    with pytest.raises(ToolContractError, match="its example 'bad' has the value 3; let it be of the result type"):
-        assert_tool_contract(tool)
-
-
-@dataclass(frozen=True)
-class Short:
-    """Params whose own constructor checks less than their parser."""
-
-    text: Annotated[str, pydantic.Field(max_length=3)]
-
-
-def test_an_example_whose_input_is_refused_is_found() -> None:
-    tool = Tool(name="short", handler=ping, params_type=Short, examples=[ToolExample("long", Short("much"), None)])
-    with pytest.raises(ToolContractError, match=r"its example 'long' is refused with .*; give it an input that fits"):
-        assert_tool_contract(tool)
-
-
-def test_an_example_is_played_before_anything_is_made_up() -> None:
-    def deep(params: Text, *, context: ToolContext) -> ToolResult[None]:
-        raise OSError(params.text)
-
-    tool = Tool(name="deep", handler=deep, examples=[ToolExample("one", Text("Example."), None)])
-    with pytest.raises(ToolContractError, match=r"raised OSError\('Example\.'\)"):
-        assert_tool_contract(tool)
 
 
 def test_a_tool_without_a_handler_is_refused() -> None:

@@ -57,13 +57,13 @@ def assert_tool_contract(
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     max_examples: int | None = None,
 ) -> None:
-    """Calls `tool` with its own examples, with arguments that fit its schema, and with others beside them.
+    """Calls `tool` with arguments that fit its schema, and with others beside them.
 
     `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew for each example.
     `arguments` is a strategy of params or dicts that replaces the made-up ones, or one for each param that it names.
     `raises` names exceptions by which the handler refuses, besides `ToolValidationError`. `max_examples`, as well as
     all that is not given here, is that of the settings of hypothesis, but for a deadline, of which there is none.
-    Raises `ToolContractError`, and `PromptValidationError` for examples that cannot be shown.
+    Raises `ToolContractError`.
     """
     try:
         from hypothesis import given, settings
@@ -80,7 +80,6 @@ def assert_tool_contract(
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
     bare: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
     contract = _Contract(tool, raises, prompt or bare.bind, session, resources, adapter)
-    contract.check_examples()
     accepted: set[bool] = set()
     refusal = ""
 
@@ -128,7 +127,7 @@ class _Spy:
             raise
         except Exception as error:
             self.raised.append(error)
-            raise ToolValidationError(_shown(error)) from error  # undone and answered alike, but not logged
+            raise ToolValidationError from error  # undone and answered alike, but not logged
 
 
 type _Seen = dict[tuple[str, Any], object]
@@ -205,14 +204,6 @@ class _Contract:
             parts = {kind: part for kind in shared if isinstance(part := opened.get(kind), Snapshotable)}
             yield _Stage(prompt, self.session(), parts, self.adapter())
 
-    def check_examples(self) -> None:
-        """Their inputs are accepted and their outputs are such as a call can have."""
-        for one in self.tool.examples:
-            where, text = f"its example {one.description!r}", serde.dump_json(one.input)
-            self.check_value(one.output, where)
-            if refusal := self.check(text):
-                raise self.breach(f"{where} is refused with {refusal!r:.500}", "give it an input that fits", text)
-
     def check(self, text: str) -> str:
         """Plays `text` as the model's arguments; gives the answer if they were refused."""
         with self.stage() as stage:
@@ -220,7 +211,7 @@ class _Contract:
             raised, told, outcome = stage.play(self.tool, text)
             for error in raised:
                 if not isinstance(error, self.raises):
-                    raise self.breach(f"its handler raised {_shown(error)}", _REFUSE, text) from error
+                    raise self.breach(f"its handler raised {error!r:.500}", _REFUSE, text) from error
             if outcome is None:  # control flow is no failure, and nothing is undone
                 return ""
             answer = outcome.message.content
@@ -228,18 +219,14 @@ class _Contract:
                 remedy = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
                 raise self.breach(f"what its handler returned cannot count: {answer}", remedy, text)
             if outcome.success:
-                self.check_value(told.result.value, "its result", text)
+                if (value := told.result.value) is not None and not _fits(value, of := self.tool.result_type):
+                    remedy = f"let it be of the result type {of!r}, or declare another"
+                    raise self.breach(f"its result has the value {value!r:.200}", remedy, text)
                 self.check_effect(stage, told, before, start, text)
             elif changed := _changes(before, stage.seen()):
                 remedy = "let restore() put back what snapshot() copied, and keep frozen what slices hold"
                 raise self.breach(f"a failed call changed {changed}", remedy, text)
             return "" if told.params is not None else answer
-
-    def check_value(self, value: object, where: str, text: str | None = None) -> None:
-        of = self.tool.result_type
-        if value is not None and not _fits(value, of):
-            remedy = f"let it be of the result type {of!r}, or declare another"
-            raise self.breach(f"{where} has the value {value!r:.200}", remedy, text)
 
     def check_effect(self, stage: _Stage, told: ToolInvoked, before: _Seen, start: SessionSnapshot, text: str) -> None:
         """A pure call changes nothing, and no call changes resources again when it is run again as after a crash."""
@@ -275,9 +262,3 @@ def _fits(value: object, of: Any) -> bool:
             except SerdeError:
                 return False
     return True
-
-
-def _shown(error: Exception) -> str:
-    with suppress(Exception):  # one that cannot even say what it is
-        return f"{error!r:.500}"
-    return type(error).__name__
