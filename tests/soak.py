@@ -73,7 +73,7 @@ def _of(module: str, name: str) -> Subject:
 def _claude(name: str) -> Subject:
     tests = import_module("adapters.claude_agent_sdk.test_claude_conformance")
     harness: Harness = getattr(tests, name)
-    pool = tuple(one for one in scenarios(harness) if one.name not in tests.OURS)
+    pool = scenarios(harness)
     return Subject(f"claude {name.lower()}", harness, pool, ("execute", "execute_async"))
 
 

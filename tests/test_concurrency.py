@@ -93,7 +93,7 @@ def script(number: int) -> list[Any]:
         call(("add", {"a": number * 3 + 1}), ("add", {"a": number * 3})),
         call(("read_section", {"section_key": "more"})),
         call(("more", {"a": number * 3 + 2})),
-        lambda request: say(request.transcript[0].content.partition("\n\n")[2].partition("\n")[0]),
+        lambda request: say(request.messages[0].content.partition("\n\n")[2].partition("\n")[0]),
     ]
 
 

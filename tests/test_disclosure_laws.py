@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from support.scripted_server import Call, Say, ScriptedServer
 from support.strategies import SUMMARY, Plan, forests, overrides, params, paths, sections
-from weakincentives.adapters.inner_loop import ProviderRequest
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.prompt import (
@@ -36,7 +35,7 @@ from weakincentives.prompt.progressive_disclosure import (
 )
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 
 FULL = SectionVisibility.FULL
@@ -226,8 +225,8 @@ class Model:
         self.closes = closes
         self.chosen: list[Choice] = []
 
-    def reply(self, request: ProviderRequest) -> AssistantMessage:
-        texts = [one.content for one in request.transcript if isinstance(one, UserMessage | ToolMessage)]
+    def reply(self, request: SeenRequest) -> AssistantMessage:
+        texts = [one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)]
         keys = named_keys(texts)
         if not keys or not self.numbers:
             return say("done")

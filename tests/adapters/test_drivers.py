@@ -24,7 +24,7 @@ from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolC
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import Event, ProviderCalled, ToolInvoked, ToolsInjected, Work
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility import SectionVisibility, VisibilityOverrides
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -213,8 +213,8 @@ def test_tools_are_added_after_all_answers_of_the_turn() -> None:
 
 
 def test_a_script_may_decide_by_the_request() -> None:
-    def reply(request: ProviderRequest) -> AssistantMessage:
-        return say(f'{{"a": {request.turn}}}')
+    def reply(request: SeenRequest) -> AssistantMessage:
+        return say(f'{{"a": {request.request.turn}}}')
 
     response = ScriptedAdapter[Any]([reply]).evaluate(agent(), session=Session())
     assert response.output == Args(1)

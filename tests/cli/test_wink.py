@@ -69,14 +69,13 @@ def test_tokens_are_estimated_without_tiktokens_data(shop: Path) -> None:
     ("arguments", "code"),
     [
         (["shop:template"], 1),
-        (["shop:template", "--fail-on", "error"], 0),
         (["shop:template", "--ignore", "never-enabled"], 0),
         (["shop:template", "--ignore", "never-enabled:old"], 0),
         (["shop:template", "--ignore", "never-enabled:task"], 1),
         (["shop:clean"], 0),
     ],
 )
-def test_check_exits_with_1_when_something_that_grave_was_found(wink: Wink, arguments: list[str], code: int) -> None:
+def test_check_exits_with_1_for_a_warning_or_an_error(wink: Wink, arguments: list[str], code: int) -> None:
     done = wink("check", *arguments)
     assert done.returncode == code, done.stdout
     assert done.stderr == ""
@@ -251,7 +250,7 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["render", "nope:x"], "there is no module 'nope'"),
+        (["render", "nope:x"], "importing 'nope' failed: ModuleNotFoundError"),
         (["render", "shop:template"], "no Question is bound"),
         (["render", "shop:template", "--set", "Question.x=1"], "Question.text: Field required; Question.x: Unexpected"),
         (["check", "shop:template", "--params", "none.json"], "No such file or directory: 'none.json'"),

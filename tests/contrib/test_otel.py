@@ -31,7 +31,7 @@ from support.agents import Args, Note, ok, prompt, tool
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
 from weakincentives.adapters.drivers import Journal
 from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.streaming import TextDelta
 from weakincentives.adapters.tool_executor import ToolExecutor
 from weakincentives.adapters.transcript import AssistantMessage, ToolCall
@@ -42,7 +42,7 @@ from weakincentives.prompt import Disclosure, ToolContext, ToolResult, Visibilit
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, Work
 from weakincentives.runtime.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 
 SOURCE = Path(__file__).parents[2] / "src"
 ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
@@ -582,7 +582,7 @@ def talkative(seen: Telemetry, config: InnerLoopConfig | None = None) -> None:
 
     refusal = AssistantMessage(text=f"never {MARKER}", finish="refusal")
 
-    def down(request: ProviderRequest) -> Exception:
+    def down(request: SeenRequest) -> Exception:
         return RuntimeError(f"down {MARKER}")
 
     asked = prompt(tool(answers, params=Note), text=f"Do {MARKER}.")

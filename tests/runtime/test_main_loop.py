@@ -10,7 +10,7 @@ import pytest
 
 from support.agents import Args, Note, ok, recorded, tool
 from weakincentives.adapters.errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError
-from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import (
@@ -26,7 +26,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, ToolsInjected, VisibilityExpanded
 from weakincentives.runtime.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from weakincentives.runtime.session import Session
-from weakincentives.testing import Reply, ScriptedAdapter, call, say
+from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -349,8 +349,8 @@ class Watch:
     def __call__(self) -> datetime:
         return self.now
 
-    def then(self, seconds: float, reply: AssistantMessage) -> Callable[[ProviderRequest], AssistantMessage]:
-        def play(_: ProviderRequest) -> AssistantMessage:
+    def then(self, seconds: float, reply: AssistantMessage) -> Callable[[SeenRequest], AssistantMessage]:
+        def play(_: SeenRequest) -> AssistantMessage:
             self.now += timedelta(seconds=seconds)
             return reply
 

@@ -1,7 +1,5 @@
 """What a model may send: values that fit satisfy the schema, as another library judges; texts beside them."""
 
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -65,25 +63,16 @@ def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
     assert deep == {"children": [{"children": [{"children": [], "name": ""}], "name": ""}], "name": ""}
 
 
-def test_among_what_does_not_fit_is_all_that_models_get_wrong() -> None:
+def test_among_what_does_not_fit_is_what_models_get_wrong() -> None:
     schema = serde.json_schema(Limits)
-    texts: list[str] = []
+    found: list[Any] = []
 
     @settings(max_examples=300, derandomize=True, database=None)
     @given(misfitting(fitting(schema), schema))
-    def collect(text: str) -> None:
-        texts.append(text)
+    def collect(value: Any) -> None:
+        found.append(value)
 
     collect()
-    loaded: list[Any] = []
-    for text in texts:
-        with suppress(ValueError, RecursionError):
-            loaded.append(json.loads(text))
-    objects = [one for one in loaded if isinstance(one, dict)]
-    assert len(loaded) < len(texts)
-    assert len(objects) < len(loaded)
-    assert any("no_such_param" in one for one in objects)
-    assert any(len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in objects)
-    assert any(isinstance(one.get("text", ""), list) for one in objects)
-    assert any('{"a":' * 1_000 in text or "[" * 1_000 in text for text in texts)
-    assert any("\ud800" <= letter <= "\udfff" for text in texts for letter in text)
+    assert any("no_such_param" in one for one in found)
+    assert any(len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in found)
+    assert any(isinstance(one.get("text", ""), list) for one in found)

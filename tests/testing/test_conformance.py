@@ -345,5 +345,5 @@ def test_a_run_can_be_looked_at_by_itself() -> None:
     seen = run(BY_NAME["a section with tools"], ScriptedHarness(inject=False), "execute_async")
     assert (seen.text, seen.notes, seen.opened) == ("done", "a b", "more more.side")
     assert seen.events == "RCTVRCTCTCX"
-    assert [len(one.tools) for one in seen.sent] == [6, 8, 8, 8]
+    assert [len(one.tools) for one in seen.sent] == [5, 7, 7, 7]
     assert seen.answers[0].startswith("Visibility expansion required for sections: more")

@@ -97,13 +97,3 @@ def test_a_line_takes_values_that_do_not_compare_and_fields_without_value() -> N
 
 def test_the_representation_of_events_is_their_lines() -> None:
     assert repr(Events([Mine("a"), Mine("b")])) == "<2 events: Mine name='a'; Mine name='b'>"
-
-
-def test_names_tell_where_they_differ() -> None:
-    names = Events([Mine("a"), Mine("b"), called(1)]).names()
-    assert names == ["Mine", "Mine", "ProviderCalled"]
-    assert names.against(["Mine", "PromptExecuted", "ProviderCalled"]) == [
-        "events differ, by place (+ happened, - expected):",
-        "+ 1 Mine name='b'",
-        "- 1 PromptExecuted",
-    ]

@@ -10,13 +10,12 @@ import pytest
 from support.agents import Args, prompt, tool
 from weakincentives.adapters.core import ProviderAdapter
 from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.inner_loop import ProviderRequest
 from weakincentives.adapters.transcript import AssistantMessage, ToolCall, UserMessage
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Prompt
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, ScriptExhaustedError, call, say
+from weakincentives.testing import ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,10 @@ def test_a_scripted_error_is_raised_with_how_far_the_evaluation_had_come() -> No
 
 
 def test_a_function_may_look_at_the_request_or_answer_with_an_error() -> None:
-    def reply(request: ProviderRequest) -> AssistantMessage:
-        return say(str(len(request.transcript)))
+    def reply(request: SeenRequest) -> AssistantMessage:
+        return say(str(len(request.messages)))
 
-    def fail(request: ProviderRequest) -> Exception:
+    def fail(request: SeenRequest) -> Exception:
         return OSError("gone")
 
     adapter = ScriptedAdapter([reply, fail])
@@ -97,7 +96,7 @@ def test_call_ids_are_filled_in_and_own_ones_kept() -> None:
     adapter = ScriptedAdapter([own, call(("probe", {})), say("done")])
     response = adapter.evaluate(prompt(tool()), session=Session())
     said = [message for message in response.transcript if isinstance(message, AssistantMessage)]
-    assert [one.call_id for message in said for one in message.tool_calls] == ["mine", "call_2", "call_3"]
+    assert [one.call_id for message in said for one in message.tool_calls] == ["mine", "call_1", "call_2"]
 
 
 def test_one_script_serves_many_threads() -> None:

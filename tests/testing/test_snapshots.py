@@ -1,9 +1,7 @@
 """A golden file holds all that a model can get to see, and a failing comparison names what changed."""
 
-import json
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +98,29 @@ When to pay back.
 Within `30` days.
 ```
 
+## Tool `read_section`
+
+```text
+Read the full content of a summarized section.
+```
+
+```json
+{
+  "additionalProperties": false,
+  "description": "Arguments of `read_section`.",
+  "properties": {
+    "section_key": {
+      "description": "Key of the summarized section, exactly as its summary shows it. Nested sections use dot notation (e.g., 'parent.child').",
+      "type": "string"
+    }
+  },
+  "required": [
+    "section_key"
+  ],
+  "type": "object"
+}
+```
+
 ## Tool `refund`
 
 ```text
@@ -130,29 +151,6 @@ Pay back.
   "required": [
     "order",
     "amount"
-  ],
-  "type": "object"
-}
-```
-
-## Tool `read_section`
-
-```text
-Read the full content of a summarized section.
-```
-
-```json
-{
-  "additionalProperties": false,
-  "description": "Arguments of `read_section`.",
-  "properties": {
-    "section_key": {
-      "description": "Key of the summarized section, exactly as its summary shows it. Nested sections use dot notation (e.g., 'parent.child').",
-      "type": "string"
-    }
-  },
-  "required": [
-    "section_key"
   ],
   "type": "object"
 }
@@ -210,22 +208,6 @@ def told(before: object, after: object) -> list[str]:
 
 def test_a_file_reads_as_states_sections_tools_and_output_the_same_on_every_python() -> None:
     assert golden(shop()) == GOLDEN
-
-
-def test_keywords_of_schemas_are_sorted_and_properties_are_as_declared() -> None:
-    @dataclass(frozen=True)
-    class Visit:
-        properties: datetime
-        day: datetime = field(metadata={"description": "When."})
-
-    tool: Tool[Any, Any] = Tool(name="book", description="Book.", params_type=Visit)
-    task = MarkdownSection(title="a", template="a", tools=[tool])
-    (text,) = re.findall(r"```json\n(.*?)```", golden(PromptTemplate(ns="t", key="k", sections=[task])), re.DOTALL)
-    schema = json.loads(text)
-    assert list(schema) == sorted(schema)
-    assert list(schema["properties"]) == ["properties", "day"]
-    assert list(schema["properties"]["day"]) == ["description", "format", "type"]
-    assert list(schema["properties"]["properties"]) == ["format", "type"]
 
 
 def test_prompts_templates_and_their_states_make_the_same_file() -> None:
@@ -348,7 +330,7 @@ def test_tools_in_another_order_are_told() -> None:
         task = MarkdownSection(title="a", template="a", tools=tools)
         return PromptTemplate(ns="t", key="k", sections=[task])
 
-    assert told(with_("one", "two"), with_("two", "one")) == ["State `closed` changed", "Order changed"]
+    assert told(with_("one", "two"), with_("two", "one")) == ["State `closed` changed"]
 
 
 def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
@@ -357,9 +339,7 @@ def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
 
 def test_an_edited_file_is_told_even_where_no_part_of_it_changed() -> None:
     edited = GOLDEN.replace("\n\n## Tool", "\n\n\n## Tool")
-    lines = said(edited, GOLDEN)
-    assert lines[0].startswith("File changed; ")
-    assert [line for line in lines[2:] if line.startswith("-")] == ["-", "-"]
+    assert said(edited, GOLDEN) == ["the file was edited; where that is meant, run pytest with --snapshot-update"]
 
 
 # ------------------------------------------------------------------------------------------------------ under syrupy

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import Prompt, ToolExample, ToolValidationError, VisibilityExpansionRequired
+from weakincentives.prompt import Prompt, ToolValidationError, VisibilityExpansionRequired
 from weakincentives.prompt.workspace_tools import READING_TOOLS, WRITING_TOOLS
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ToolInvoked
@@ -299,35 +299,12 @@ def test_an_exception_of_an_async_handler_is_its_cause() -> None:
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_an_exception_that_cannot_say_what_it_is_is_named() -> None:
-    class MuteError(Exception):
-        def __repr__(self) -> str:
-            raise RuntimeError
-
-    def fail(params: Text, *, context: ToolContext) -> ToolResult[None]:
-        raise MuteError
-
-    assert "its handler raised MuteError; " in breach(fail)
-
-
 def test_what_is_no_exception_passes_through() -> None:
     def stop(params: Text, *, context: ToolContext) -> ToolResult[None]:
         raise KeyboardInterrupt("stop")
 
     with pytest.raises(KeyboardInterrupt, match="stop"):
         assert_tool_contract(Tool(name="stop", handler=stop))
-
-
-@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="ignore"))
-class Lax:
-    text: str = ""
-
-
-def test_a_params_type_that_swallows_unknown_keys_is_found() -> None:
-    def keep(params: Lax, *, context: ToolContext) -> ToolResult[None]:
-        return ToolResult("Kept.")
-
-    assert "its handler ran, though there is no param " in breach(keep, params_type=Lax)
 
 
 @dataclass(frozen=True)
@@ -372,19 +349,6 @@ def test_a_value_of_another_type_than_declared_is_found(of: Any, value: Any) -> 
 
     with pytest.raises(ToolContractError, match=r"its result has the value .*; let it be of the result type"):
         assert_tool_contract(Tool(name="other", handler=other, params_type=Text, result_type=of))
-
-
-def test_a_value_that_is_shown_in_two_ways_is_found() -> None:
-    count = itertools.count()
-
-    class Clock:
-        def render(self) -> str:
-            return f"{next(count)}"
-
-    def tick(params: Text, *, context: ToolContext) -> ToolResult[Clock]:
-        return ToolResult("Now.", Clock())
-
-    assert "shown in two ways; let equal values give equal text" in breach(tick)
 
 
 def test_a_failed_call_that_a_resource_does_not_undo_is_found() -> None:
@@ -473,49 +437,6 @@ def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
         return ToolResult("Sold.")
 
     assert "the same call run again changed resource Till" in breach(note_and_sell, resources=tills)
-
-
-@dataclass(frozen=True)
-class Opened:
-    path: str
-    handle: Any = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "handle", object())
-
-
-def test_a_tool_that_runs_once_and_whose_params_json_cannot_hold_is_found() -> None:
-    assert "calls of effect 'transactional' are known by their params, but " in breach(
-        ping, effect="transactional", params_type=Opened
-    )
-
-
-def test_an_example_whose_output_no_call_can_have_is_found() -> None:
-    tool: Tool[Any, Any] = Tool(name="wrong", handler=shout, examples=[ToolExample[Any, Any]("bad", Text("a"), 3)])
-    with pytest.raises(ToolContractError, match="its example 'bad' has the value 3; let it be of the result type"):
-        assert_tool_contract(tool)
-
-
-@dataclass(frozen=True)
-class Short:
-    """Params whose own constructor checks less than their parser."""
-
-    text: Annotated[str, pydantic.Field(max_length=3)]
-
-
-def test_an_example_whose_input_is_refused_is_found() -> None:
-    tool = Tool(name="short", handler=ping, params_type=Short, examples=[ToolExample("long", Short("much"), None)])
-    with pytest.raises(ToolContractError, match=r"its example 'long' is refused with .*; give it an input that fits"):
-        assert_tool_contract(tool)
-
-
-def test_an_example_is_played_before_anything_is_made_up() -> None:
-    def deep(params: Text, *, context: ToolContext) -> ToolResult[None]:
-        raise OSError(params.text)
-
-    tool = Tool(name="deep", handler=deep, examples=[ToolExample("one", Text("Example."), None)])
-    with pytest.raises(ToolContractError, match=r"raised OSError\('Example\.'\)"):
-        assert_tool_contract(tool)
 
 
 def test_a_tool_without_a_handler_is_refused() -> None:

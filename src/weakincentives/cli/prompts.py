@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from rich.table import Table
 from typer import Exit, Option
@@ -18,8 +18,6 @@ from .output import shown, wide_console, write_json
 from .target import Open, Params, Set, Summary, Tag, Target, bound_prompt, opened
 
 __all__ = ["check", "render", "token_counter", "tree"]
-
-_Severity = Literal["error", "warning", "note"]
 
 
 def render(
@@ -88,10 +86,9 @@ def check(
     set_: Set = None,
     tag: Tag = None,
     form: Annotated[Literal["text", "github", "json"], Option("--format", help="How to write findings.")] = "text",
-    fail_on: Annotated[_Severity, Option(help="The mildest severity that makes the exit code 1.")] = "warning",
     ignore: Annotated[list[str] | None, Option(help="A code to leave out, or code:section. Repeatable.")] = None,
 ) -> None:
-    """Look for what is likely to mislead the model or to cost for nothing. Exits with 1 when something was found."""
+    """Look for what is likely to mislead the model or to cost for nothing. Exits with 1 for a warning or an error."""
     report = analyze(bound_prompt(target, params, set_, tag), session=Session())
     found = [
         one for one in report.findings if not {one.code, f"{one.code}:{_key(one.section_path)}"} & {*(ignore or ())}
@@ -106,8 +103,7 @@ def check(
             for one in found
         )
         sys.stdout.write(f"{report.prompt}: {len(found)} findings in {report.states} states of disclosure.\n")
-    grave = get_args(_Severity)
-    if any(grave.index(one.severity) <= grave.index(fail_on) for one in found):
+    if any(one.severity != "note" for one in found):
         raise Exit(1)
 
 

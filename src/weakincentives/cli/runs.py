@@ -53,22 +53,20 @@ def run(
     prompt = bound_prompt(target, params, set_, tag)
     overrides = opened(prompt, open_, summary)
     session = Session()
-    refused: list[OSError] = []
     with ExitStack() as stack:
         chosen = _adapter(adapter, stack, model=model, base_url=base_url, api=api)
         if log is not None:
-            stack.enter_context(_logged(session.bus, log, refused))
-        session.bus.subscribe(Event, stack.enter_context(_display()))
-        try:
-            done = MainLoop(chosen).execute(prompt, session=session, visibility_overrides=overrides)
-        except WeakIncentivesError:
-            raise
-        except Exception as error:  # an adapter that is not ours
-            raise Mistake(f"--adapter {adapter} failed: {type(error).__name__}: {error}") from error
-    answer = {"output": done.output, "text": done.text, "restarts": done.restarts, "usage": done.usage}
-    write_json(answer, indent=None)
-    if refused:
-        raise Mistake(f"{log} is cut off: {refused[0]}") from refused[0]
+            stack.enter_context(_logged(session.bus, log))
+        with _display() as show_event:
+            session.bus.subscribe(Event, show_event)
+            try:
+                done = MainLoop(chosen).execute(prompt, session=session, visibility_overrides=overrides)
+            except WeakIncentivesError:
+                raise
+            except Exception as error:  # an adapter that is not ours
+                raise Mistake(f"--adapter {adapter} failed: {type(error).__name__}: {error}") from error
+        answer = {"output": done.output, "text": done.text, "restarts": done.restarts, "usage": done.usage}
+        write_json(answer, indent=None)
 
 
 def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
@@ -141,8 +139,9 @@ def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdap
 
 
 @contextmanager
-def _logged(bus: EventBus, log: Path, refused: list[OSError]) -> Generator[None]:
-    """Writes events to `log` until the disk refuses one: the run goes on, since its answer is paid for."""
+def _logged(bus: EventBus, log: Path) -> Generator[None]:
+    """Writes events to `log`. A disk that refuses one is told of at the end: the run's answer is paid for."""
+    refused: list[OSError] = []
     file = log.open("w", encoding="utf-8")
 
     def write(event: object) -> None:
@@ -159,6 +158,8 @@ def _logged(bus: EventBus, log: Path, refused: list[OSError]) -> Generator[None]
     finally:
         with suppress(OSError):  # `write` has met it already
             file.close()
+    if refused:
+        raise Mistake(f"{log} is cut off: {refused[0]}") from refused[0]
 
 
 @contextmanager

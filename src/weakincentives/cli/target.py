@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -56,12 +57,9 @@ def loaded(name: str, what: str) -> Any:  # Any: whatever a module holds
         sys.path.insert(0, "")
     try:
         found: Any = import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise Mistake(f"importing {module_name!r} failed: {error}") from error
-        raise Mistake(f"there is no module {error.name!r}; run wink where it can be imported") from error
     except (Exception, SystemExit) as error:  # the module's own code
-        raise Mistake(f"importing {module_name!r} failed: {type(error).__name__}: {error}") from error
+        remedy = "; run wink where it can be imported" if isinstance(error, ModuleNotFoundError) else ""
+        raise Mistake(f"importing {module_name!r} failed: {type(error).__name__}: {error}{remedy}") from error
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
             kinds = PromptTemplate | Prompt
@@ -174,21 +172,16 @@ def _setting(setting: str, types: Mapping[str, type[Any]]) -> tuple[str, str, ob
         raise Mistake(f"--set {setting!r}: write Type.field=value")
     if not dot:
         owners = [kind for kind, of in types.items() if field in get_type_hints(of)]
-        if not owners:
-            has = ", ".join(sorted({one for of in types.values() for one in get_type_hints(of)})) or "none"
-            raise Mistake(f"--set {setting!r}: no params type has a field {field!r}; there are {has}")
-        if len(owners) > 1:
-            raise Mistake(
-                f"--set {setting!r}: {' and '.join(sorted(owners))} have a field {field!r}; write Type.{field}=…"
+        if len(owners) != 1:
+            has = (
+                ", ".join(f"{kind}.{one}" for kind, of in sorted(types.items()) for one in get_type_hints(of)) or "none"
             )
-        name = owners[0]
+            raise Mistake(f"--set {setting!r}: {len(owners)} params types have a field {field!r}; there are {has}")
+        [name] = owners
     hint = get_type_hints(types[_known(name, types, f"--set {setting!r}")], include_extras=True).get(field, str)
-    try:
+    with suppress(SerdeError):
         serde.parse(hint, text)
         return name, field, text
-    except SerdeError:
-        pass
-    try:
+    with suppress(ValueError):
         return name, field, json.loads(text)
-    except ValueError:
-        return name, field, text
+    return name, field, text

@@ -240,7 +240,7 @@ def _differences(scenario: Scenario, can: Can, got: Observed) -> Iterator[str]:
     for name, wanted in scenario.expect.items():
         if not (name == "usage" and vague) and not _fits(name, getattr(got, name), wanted, can):
             yield f"{name}: {getattr(got, name)!r} instead of {wanted!r}"
-    for other in (twin, _reference(scenario, inject=not inject)) if scenario.alike else (twin,):
+    for other in (twin,) if Can.INJECT in scenario.needs else (twin, _reference(scenario, inject=not inject)):
         for name in _END if other.output is None else _END[1:]:  # the JSON of typed output may be written otherwise
             if getattr(got, name) != getattr(other, name):
                 yield f"{name}: {getattr(got, name)!r}, but the scripted adapter's {getattr(other, name)!r}"

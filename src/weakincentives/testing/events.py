@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING, fields, is_dataclass
-from difflib import SequenceMatcher
 from reprlib import Repr
 from threading import Lock
 from typing import SupportsIndex, overload
@@ -11,7 +10,7 @@ from typing import SupportsIndex, overload
 from ..ports import EventBus
 from ..runtime.events import Event, Work
 
-__all__ = ["EventNames", "Events", "RecordedEvents", "line"]
+__all__ = ["Events", "RecordedEvents", "line"]
 
 _WIDTH = 118
 _NOISE = {"adapter", "call_id", "prompt_name", "result", "seconds", "timestamp", "usage"}
@@ -29,23 +28,6 @@ def line(event: object) -> str:
             told.append(f"{one.name}={value}")
     text = " ".join(told if is_dataclass(event) else [*told, _short.repr(event)])
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
-
-
-class EventNames(list[str]):
-    """The names of events' types; a test that compares them with others shows where they differ."""
-
-    def __init__(self, events: Iterable[object]) -> None:
-        self.lines = [line(event) for event in events]
-        super().__init__(told.partition(" ")[0] for told in self.lines)
-
-    def against(self, expected: Sequence[str]) -> list[str]:
-        """What happened without being expected, or the other way; short, as pytest shows a few hundred characters."""
-        told = ["events differ, by place (+ happened, - expected):"]
-        for kind, i, j, k, m in SequenceMatcher(None, self, expected, autojunk=False).get_opcodes():
-            if kind != "equal":
-                told += [f"+ {at} {self.lines[at][:70]}" for at in range(i, j)]
-                told += [f"- {at} {expected[at]}" for at in range(k, m)]
-        return told
 
 
 class Events[E](Sequence[E]):
@@ -70,9 +52,9 @@ class Events[E](Sequence[E]):
         found = [event for event in self._events if predicate is None or predicate(event)]
         return Events([one for one in found if all(getattr(one, name) == value for name, value in values.items())])
 
-    def names(self) -> EventNames:
-        """The name of each one's type, to compare with a list; a difference is shown event by event."""
-        return EventNames(self._events)
+    def names(self) -> list[str]:
+        """The name of each one's type."""
+        return [type(event).__name__ for event in self._events]
 
     def __len__(self) -> int:
         return len(self._events)

@@ -6,7 +6,7 @@ from itertools import islice, repeat
 from os import PathLike
 from typing import Any
 
-from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
+from ..adapters.inner_loop import InnerLoopConfig
 from ..adapters.transcript import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
@@ -18,9 +18,7 @@ from ..runtime.session.session import Session
 from .events import RecordedEvents, line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
-__all__ = ["UNUSED", "PromptsWithOverrides", "ScriptedAdapters"]
-
-UNUSED = "marked wink_overrides, but no prompt was made by the fixture wink_overrides; call it with the template"
+__all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
 
 _MANY = 20
 _WHY = {"changed": "the code's text has changed", "gone": "the code has no such text", "fixed": "it is not overridable"}
@@ -43,41 +41,35 @@ class ScriptedAdapters:
     """Makes adapters whose replies a script lists or a function decides; see the fixtures of these names."""
 
     events: RecordedEvents = field(repr=False)
-    dynamic_tools: bool = True
-    _strict: list[_Heard] = field(default_factory=list[_Heard], repr=False)
+    _scripts: list[_Heard] = field(default_factory=list[_Heard], repr=False)
 
     def __call__(
         self,
         replies: Iterable[Reply] | Callable[[SeenRequest], AssistantMessage | Exception],
         /,
         *,
-        strict: bool = True,
-        dynamic_tools: bool | None = None,
+        dynamic_tools: bool = True,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> ScriptedAdapter[Any]:
-        def decide(request: ProviderRequest) -> AssistantMessage | Exception:
-            assert callable(replies)  # noqa: S101 - tells the type checkers, which do not follow the variable
-            return replies(SeenRequest(request, len(request.transcript)))
-
         adapter = _Heard(
-            repeat(decide) if callable(replies) else replies,
-            dynamic_tools=self.dynamic_tools if dynamic_tools is None else dynamic_tools,
+            repeat(replies) if callable(replies) else replies,
+            dynamic_tools=dynamic_tools,
             config=config,
             clock=clock,
         )
         adapter.events = self.events
-        if strict and not callable(replies):
-            self._strict.append(adapter)
+        if not callable(replies):
+            self._scripts.append(adapter)
         return adapter
 
     def leftovers(self) -> str | None:
-        """What strict scripts still hold, in words; they are empty then."""
-        for adapter in self._strict:
+        """What scripts still hold, in words; they are empty then."""
+        for adapter in self._scripts:
             if left := [line(reply) for reply in islice(adapter.replies, _MANY)]:
                 return (
                     f"the script goes on after request {len(adapter.requests)}, the last that the model was asked; "
-                    f"shorten it, or make the adapter with strict=False. Left over:\n  " + "\n  ".join(left)
+                    "shorten it. Left over:\n  " + "\n  ".join(left)
                 )
         return None
 
@@ -85,19 +77,8 @@ class ScriptedAdapters:
 class _StrictStore(LocalPromptOverridesStore):
     """Fails for stale overrides, whoever asks for them."""
 
-    fault: str | None = UNUSED
-
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
         found = super().resolve(descriptor, tag)
-        if found.texts:
-            self.fault = None
-        elif self.fault:
-            prompt = (descriptor.ns, descriptor.key)
-            tags = ", ".join(one.tag for one in self.list() if (one.ns, one.key) == prompt) or "none"
-            self.fault = (
-                f"marked wink_overrides, but nothing is stored for {'/'.join(prompt)} under tag {tag!r} "
-                f"in '{self.folder}'; tags there: {tags}"
-            )
         if found.stale:
             told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in found.stale)
             raise AssertionError(
@@ -110,19 +91,24 @@ class _StrictStore(LocalPromptOverridesStore):
 class PromptsWithOverrides:
     """Makes prompts whose texts `store` replaces by what it holds under `tag`; it fails for what is stale."""
 
-    def __init__(self, root: PathLike[str], tag: str = "latest") -> None:
+    def __init__(self, root: PathLike[str], tag: str = "latest", *, needed: bool = False) -> None:
         self.store = _StrictStore(root)
         self.tag = tag
-
-    def fault(self) -> str | None:
-        """What is wrong with a marked test that has passed: it made no prompt with a stored text."""
-        return self.store.fault
+        self._needed = needed
 
     def __call__[Out](self, of: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
-        """A new prompt with the params and resources of `of`. Raises `AssertionError` for stale overrides."""
+        """A new prompt with the params and resources of `of`.
+
+        Raises `AssertionError` for stale overrides and, where they are `needed`, for none.
+        """
         template = of.template if isinstance(of, Prompt) else of
         prompt = Prompt(template, overrides_store=self.store, overrides_tag=self.tag)
         if isinstance(of, Prompt):
             prompt.bind(*of.params.values(), resources=of.resources.registry)
-        self.store.resolve(prompt.descriptor, self.tag)
+        if not self.store.resolve(prompt.descriptor, self.tag).texts and self._needed:
+            tags = ", ".join(one.tag for one in self.store.list() if (one.ns, one.key) == (prompt.ns, prompt.key))
+            raise AssertionError(
+                f"marked wink_overrides, but nothing is stored for {prompt.ns}/{prompt.key} under tag {self.tag!r} "
+                f"in '{self.store.folder}'; tags there: {tags or 'none'}"
+            )
         return prompt

@@ -3,8 +3,7 @@
 pytest loads this module in every run, so it imports pytest alone; what a fixture needs is imported when it is used.
 """
 
-import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,21 +23,19 @@ this tag, in the repository at root, by default pytest's rootdir; fails when one
 _EVENTS = pytest.StashKey["RecordedEvents"]()
 _REFUSED = pytest.StashKey[list[str]]()
 _COUNTS = pytest.StashKey[dict[str, dict[str, list[int]]]]()
-_CHECKS = pytest.StashKey[list[Callable[[], str | None]]]()  # asked once a test has passed: what is wrong all the same
+_SCRIPTS = pytest.StashKey["ScriptedAdapters"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("weakincentives")
     group.addoption("--wink-live", action="store_true", help="run tests marked wink_live, which reach real providers")
-    parser.addini("wink_network", 'what tests may reach: "loopback", the default, or "any"', default="loopback")
+    parser.addini("wink_network", "let all tests reach other machines", type="bool", default=False)
     parser.addini("wink_coverage", "tell which sections tests have opened", type="bool", default=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS.splitlines():
         config.addinivalue_line("markers", marker)
-    if (network := config.getini("wink_network")) not in {"loopback", "any"}:
-        raise pytest.UsageError(f'wink_network is {network!r}; write "loopback" or "any"')
     config.stash[_COUNTS] = {}
 
 
@@ -52,8 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     from .network import tried
 
-    with tried(refused=not _may_leave(item)) as hosts:
-        item.stash[_REFUSED], item.stash[_CHECKS] = hosts, []
+    with tried(refused=not _may_leave(item)) as item.stash[_REFUSED]:
         return (yield)
 
 
@@ -61,7 +57,7 @@ def _may_leave(item: pytest.Item) -> bool:
     """Whether the test may use the network. What it says to pytest-socket, if that is installed, is left to that."""
     marker, option = item.get_closest_marker, item.config.getoption
     return bool(
-        item.config.getini("wink_network") == "any"
+        item.config.getini("wink_network")
         or (marker("wink_live") and option("--wink-live"))
         or (marker("enable_socket") or marker("allow_hosts") or "socket_enabled" in getattr(item, "fixturenames", ()))
         or (option("force_enable_socket", default=False) or option("allow_hosts", default=None))
@@ -70,14 +66,10 @@ def _may_leave(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fails a test that has passed, but has not played its scripts to their ends."""
     result = yield
-    faults = [check() for check in item.stash.get(_CHECKS, [])]
-    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
-        from .fixtures import UNUSED
-
-        faults.append(UNUSED)
-    if told := [fault for fault in faults if fault]:
-        pytest.fail("\n".join(told), pytrace=False)
+    if _SCRIPTS in item.stash and (left := item.stash[_SCRIPTS].leftovers()):
+        pytest.fail(left, pytrace=False)
     return result
 
 
@@ -87,29 +79,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
-            report.sections.append((f"Captured events {report.when}", "\n".join(events.names().lines[-50:])))
+            from .events import line
+
+            report.sections.append((f"Captured events {report.when}", "\n".join(map(line, events[-50:]))))
         if hosts := item.stash.get(_REFUSED, None):
             report.sections.append((f"Captured refused hosts {report.when}", "\n".join(dict.fromkeys(hosts))))
     return report
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Forgets this run: items stay until pytest ends, and a plugin may run the same test once more."""
-    item.stash.get(_REFUSED, []).clear()
-    item.stash.get(_CHECKS, []).clear()
-    if _EVENTS in item.stash:
-        del item.stash[_EVENTS]
-
-
-def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    if op == "==" and "weakincentives.testing.events" in sys.modules:
-        from .events import EventNames
-
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, EventNames) and isinstance(other, list):
-                return one.against(other)
-    return None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -134,7 +109,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         from .disclosure_coverage import report
 
         terminalreporter.write_sep("=", "disclosure coverage")
-        for one in report(counts, details=config.get_verbosity() >= 0):
+        for one in report(counts):
             terminalreporter.write_line(one)
 
 
@@ -149,6 +124,7 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
 
     request.node.stash[_EVENTS] = events = RecordedEvents()
     yield events
+    del request.node.stash[_EVENTS]  # items stay until pytest ends
     events.stop()
     if request.config.getini("wink_coverage") and events:
         from .disclosure_coverage import count
@@ -167,25 +143,17 @@ def wink_session(wink_events: "RecordedEvents") -> "Session":
 
 
 @pytest.fixture
-def wink_dynamic_tools() -> bool:
-    """Whether adapters give opened tools in the same conversation or by a restart; parametrize it to test both."""
-    return True
-
-
-@pytest.fixture
-def scripted_adapter(
-    request: pytest.FixtureRequest, wink_events: "RecordedEvents", *, wink_dynamic_tools: bool
-) -> "ScriptedAdapters":
+def scripted_adapter(request: pytest.FixtureRequest, wink_events: "RecordedEvents") -> Generator["ScriptedAdapters"]:
     """Makes adapters whose model follows a script: `scripted_adapter([call(("find", {})), say("Found.")])`.
 
-    The test fails when the model is asked more often than the script says or, but for `strict=False`, less often.
-    `requests` of the adapter holds what it was sent.
+    The test fails when the model is asked more or less often than the script says.
+    `requests` of the adapter holds what it was sent. With `dynamic_tools=False` it gives opened tools by a restart.
     """
     from .fixtures import ScriptedAdapters
 
-    made = ScriptedAdapters(wink_events, dynamic_tools=wink_dynamic_tools)
-    request.node.stash[_CHECKS].append(made.leftovers)
-    return made
+    request.node.stash[_SCRIPTS] = made = ScriptedAdapters(wink_events)
+    yield made
+    del request.node.stash[_SCRIPTS]
 
 
 @pytest.fixture
@@ -198,18 +166,17 @@ def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters"
 def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     """Makes prompts with stored overrides: `wink_overrides(template).bind(...)`; the marker of this name says which.
 
-    Fails for a stale override. A prompt that is made elsewhere can be given its `store` and `tag`.
+    Fails for a stale override, and with the marker where none is stored. A prompt that is made elsewhere can be given
+    its `store` and `tag`.
     """
     from .fixtures import PromptsWithOverrides
 
-    def wink_overrides(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
-        return PromptsWithOverrides(request.config.rootpath / (root or ""), tag)
+    marker = request.node.get_closest_marker("wink_overrides")
 
-    if (marker := request.node.get_closest_marker("wink_overrides")) is None:
-        return wink_overrides()
-    made = wink_overrides(*marker.args, **marker.kwargs)  # whose name a wrong argument's error has
-    request.node.stash[_CHECKS].append(made.fault)
-    return made
+    def wink_overrides(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
+        return PromptsWithOverrides(request.config.rootpath / (root or ""), tag, needed=marker is not None)
+
+    return wink_overrides(*marker.args, **marker.kwargs) if marker else wink_overrides()  # errors say the marker's name
 
 
 @pytest.fixture

@@ -59,8 +59,8 @@ type Step = AssistantMessage | ProviderFault
 class Scenario:
     """A script and what must come of it: `expect` holds values by field of `Observed`, of answers and errors a part.
 
-    It is evaluated with `config`, a deadline in `seconds` and `budget`. Where injection and restart differ by design,
-    `alike` is false.
+    It is evaluated with `config`, a deadline in `seconds` and `budget`. Injection and restart must
+    come to the same, but where it needs injection.
     """
 
     name: str
@@ -71,7 +71,6 @@ class Scenario:
     config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
     seconds: float | None = None
     budget: Budget | None = None
-    alike: bool = True
 
     def __str__(self) -> str:
         return self.name
@@ -121,41 +120,31 @@ class _Tally:
     unit: str = "notes"
 
 
-def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:  # Any: what no handler must return, too
+def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:  # Any: results of several types
     """Writes the note to the session, and to the book if there is more to do; then does that."""
     context.session.dispatch(Note(params.note))
     if params.then:
         context.resources.get(World).book += (params.note,)
-    opened: dict[SectionPath, SectionVisibility] = {("more",): SectionVisibility.FULL}
-    outcomes: dict[str, Any] = {
-        "count": ToolResult("noted", _Tally(1)),
-        "hide": ToolResult("noted", _Tally(1), exclude_value_from_context=True),
-        "refuse": ToolResult("refused", success=False),
-        "raise": RuntimeError("no luck"),
-        "junk": None,
-        "nan": ToolResult("noted", _Tally(float("nan"))),
-        "wipe": KeyError("wiped"),
-        "open": VisibilityExpansionRequired(requested_overrides=opened, reason="wanted", section_keys=("more",)),
-    }
     match params.then:
-        case "wipe":
-            context.session[Note].clear()
-        case "outlast":
-            context.resources.get(World).now += timedelta(hours=1)
+        case "count":
+            return ToolResult("noted", _Tally(1))
+        case "nan":
+            return ToolResult("noted", _Tally(float("nan")))
+        case "refuse":
+            return ToolResult("refused", success=False)
+        case "raise":
+            raise RuntimeError("no luck")
+        case "open":
+            opened: dict[SectionPath, SectionVisibility] = {("more",): SectionVisibility.FULL}
+            raise VisibilityExpansionRequired(requested_overrides=opened, reason="wanted", section_keys=("more",))
         case "ask":
             inner = Prompt(ns="conformance", key="inner", sections=[MarkdownSection(title="Inner", template="Say it.")])
             return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
+        case "outlast":
+            context.resources.get(World).now += timedelta(hours=1)
         case _:
             pass
-    outcome = outcomes.get(params.then, ToolResult("noted"))
-    if isinstance(outcome, Exception):
-        raise outcome
-    given: ToolResult[Any] = outcome
-    return given
-
-
-async def _later(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
-    return _work(params, context=context)
+    return ToolResult("noted")
 
 
 def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
@@ -172,7 +161,6 @@ def _world(output: Any = None, disclosure: Disclosure = Disclosure.READ, *, clos
     ]
     tools = [
         worker(name="work"),
-        worker(name="later", handler=_later),
         worker(name="send", effect="at_most_once"),
         worker(name="manual", handler=None),
         Tool[_Peek, _Tally](name="peek", description="Reads the notes.", handler=_peek, effect="pure"),
@@ -248,23 +236,16 @@ SCENARIOS = (
     _row("one call sees what another wrote", [_w("a"), ("peek", {})], answers=("noted", "notes: a")),
     _row("words beside a call", replace(call(_w("a")), text="Let me see."), say("Seen."), notes="a", text="Seen."),
     _row("a value is shown below the message", _w("a", "count"), answers=('noted\n\n{"count":1.0,"unit":"notes"}',)),
-    _row("a value is kept from the model", _w("a", "hide"), answers=("noted",), kept="a"),
-    _row("a coroutine function as a handler", _to("later", "a"), notes="a", answers=("noted",)),
     _row("no arguments mean the defaults", ("peek", ""), needs=Can.ARGUMENTS, answers=("notes: ",)),
     _row("null means the default", ("peek", {"last": None}), answers=("notes: ",)),
     _row("a long answer", _w("x" * 30_000), ("peek", {}), answers=("noted", f"notes: {'x' * 30_000}")),
     _usage("cached tokens", replace(call(_w("a")), usage=TokenUsage(20, 8, 5)), say("Oh", usage=TokenUsage(9, 4, 6))),
     _row("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh"), answers=("Aye.",), usage=TokenUsage(20, 10)),
     _row("isolated calls", [_w("a"), _w("b"), ("peek", {})], config=_beside, notes="a b", events="RCTTTCX"),
-    _row("one isolated call fails", [_w("a"), _w("b", "raise"), _w("c")], config=_beside, notes="a c", kept=""),
-    _row("isolated calls share", [_w("a", "book"), _w("b", "book")], config=_beside, notes="a b", kept="a b"),
     # What fails is undone.
     _row("a tool refuses", _w("a", "refuse"), notes="", kept="", answers=("refused",), events="RCTCX"),
     _row("a tool raises", _w("a", "raise"), notes="", kept="", answers=("no luck",), events="RCTCX"),
-    _row("a tool gives what is no result", _w("a", "junk"), notes="", kept="", answers=("not a ToolResult",)),
     _row("a tool gives what is no JSON", _w("a", "nan"), notes="", kept=""),
-    _row("a coroutine function raises", _to("later", "a", "raise"), notes="", kept="", answers=("no luck",)),
-    _row("what was before is put back", _w("a", "book"), _w("b", "wipe"), notes="a", kept="a"),
     _row("what stands beside stays", [_w("a", "book"), _w("b", "raise"), _w("c")], notes="a c", kept="a"),
     _row("a second try", _w("a", "refuse"), _w("a"), notes="a", answers=("refused", "noted")),
     # The model's mistakes are answers to it.
@@ -282,18 +263,14 @@ SCENARIOS = (
     _row("below what is hidden", _read("more.deep"), _to("deep", "a"), opened="more more.deep more.side", notes="a"),
     _row("step by step", _read("more"), _read("more.deep"), _to("deep", "a"), notes="a", events="RCTICTICTCX"),
     _row("what is open already", _read("more"), _read("more"), events="RCTICTCX"),
-    _row("an unknown section", _read("less"), answers=("Unknown section key: 'less'",), opened=""),
     _row("a disabled section", _read("off"), answers=("Unknown section key: 'off'",), opened=""),
     _row("state stays", _w("a", "book"), _read("more"), _to("more", "b", "book"), notes="a b", kept="a b"),
     _row("calls before an opening one", [_w("a"), _read("more")], _to("more", "b"), notes="a b", events="RCTTICTCX"),
     _row("a new tool is undone too", _read("more"), _to("more", "a", "raise"), notes="", opened="more more.side"),
     _row("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_one, output=_Tally(2)),
-    _row("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT, alike=False, events="RCTTICX"),
-    _row("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP, alike=False, notes=""),
+    _row("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT, events="RCTTICX"),
+    _row("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP, notes=""),
     _row("open_sections", _open("more"), _to("more", "a"), prompt=_opening, opened="more", events="RCTVRCTCX"),
-    _row("open_sections of several", _open("more", "more.deep"), _to("deep", "a"), prompt=_opening, notes="a"),
-    _row("open_sections of none", _open("less"), prompt=_opening, opened="", answers=("Unknown section key: 'less'",)),
-    _row("open_sections too deep", _open("more.deep"), prompt=_opening, opened="", answers=("open 'more' first",)),
     _row("a tool opens a section", _w("a", "open"), _to("more", "b"), notes="a b", opened="more", events="RCTVRCTCX"),
     _row("sent once", _to("send", "a"), _open("more"), _to("send", "a"), prompt=_opening, notes="a"),
     _own("closing", _read("more"), _shut, prompt=_closing, events="RCTICTWCX"),
@@ -314,14 +291,11 @@ SCENARIOS = (
     _row("a deadline that has passed", seconds=0, error=_late, events="R"),
     _row("a tool outlasts the deadline", [_w("a", "outlast"), _w("b")], seconds=60, error=_late, notes="a"),
     _row("a tool outlasts the budget", _w("a", "outlast"), budget=Budget(max_seconds=60), error=_late, notes="a"),
-    _row("time enough", _w("a", "outlast"), seconds=7200, notes="a"),
     _row("turns", _w("a"), _w("b"), config=InnerLoopConfig(max_turns=2), error="limit/turns", notes="a b"),
     _row("requests", _w("a"), budget=Budget(max_calls=1), error=_over, notes="a", events="RCT"),
     _row("tool calls", [_w("a"), _w("b")], budget=Budget(max_tool_calls=1), error=_over, notes="a", events="RCT"),
     _row("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1), notes="a"),
     _usage("tokens", _w("a"), _w("b"), budget=Budget(max_tokens=30), error=_over, notes="a", events="RCTC"),
-    _usage("input tokens", _w("a"), budget=Budget(max_input_tokens=10), error=_over, notes="", events="RC"),
-    _row("requests around an opening", _read("more"), _w("a"), budget=Budget(max_calls=2), error=_over, notes="a"),
     _row("and a start", _open("more"), _w("a"), prompt=_opening, budget=Budget(max_calls=2), error=_over, notes="a"),
     # The provider fails.
     *[

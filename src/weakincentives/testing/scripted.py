@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
+from itertools import count
 from textwrap import shorten
 from typing import Any
 
@@ -27,10 +28,6 @@ __all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "c
 
 class ScriptExhaustedError(AssertionError):
     """The model was asked more often than its script has replies."""
-
-
-type Reply = AssistantMessage | Exception | Callable[[ProviderRequest], "AssistantMessage | Exception"]
-"""One step of a script: a message, an error to raise, or a function that decides by the request."""
 
 
 def say(output: object = "", *, usage: TokenUsage | None = None) -> AssistantMessage:
@@ -89,6 +86,10 @@ class SeenRequest:
         return tuple(tool.name for tool in self.tools)
 
 
+type Reply = AssistantMessage | Exception | Callable[[SeenRequest], AssistantMessage | Exception]
+"""One step of a script: a message, an error to raise, or a function that decides by the request."""
+
+
 class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
     """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
 
@@ -109,7 +110,7 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
         super().__init__(config=config, clock=clock)
         self.replies = iter(replies)
         self._dynamic_tools = dynamic_tools
-        self._calls = 0
+        self._ids = map("call_{}".format, count(1))
         self.requests: list[SeenRequest] = []
 
     @property
@@ -122,27 +123,20 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         """The next reply of the script."""
-        self.requests.append(SeenRequest(request, len(request.transcript)))
+        seen = SeenRequest(request, len(request.transcript))
+        self.requests.append(seen)
         reply = next(self.replies, None)
         if reply is None:
             later = (one.content for one in request.transcript[:0:-1] if isinstance(one, UserMessage | ToolMessage))
             told = next((f"; the model was last told {shorten(one, 200)!r}" for one in later), "")
             raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}{told}")
         if callable(reply):
-            reply = reply(request)
+            reply = reply(seen)
         if isinstance(reply, Exception):
             raise reply
-        return self._numbered(reply)
+        calls = [replace(one, call_id=one.call_id or next(self._ids)) for one in reply.tool_calls]
+        return replace(reply, tool_calls=tuple(calls))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         """As `ask`."""
         return self.ask(request)
-
-    def _numbered(self, reply: AssistantMessage) -> AssistantMessage:
-        calls: list[ToolCall] = []
-        for one in reply.tool_calls:
-            self._calls += 1
-            calls.append(ToolCall(one.call_id or f"call_{self._calls}", one.name, one.arguments))
-        return AssistantMessage(
-            text=reply.text, tool_calls=tuple(calls), finish=reply.finish, usage=reply.usage, wire=reply.wire
-        )

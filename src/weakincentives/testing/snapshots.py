@@ -15,15 +15,13 @@ from syrupy.terminal import context_style, received_style, snapshot_style
 
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
-from ..prompt.walk import Visit
 from ..serde import JsonSchema
 from ..visibility import SectionVisibility
 from .states import PromptState, render_states
 
 __all__ = ["PromptExtension"]
 
-_SUMMARY, _FULL = SectionVisibility.SUMMARY, SectionVisibility.FULL
-_HOW = {_SUMMARY: " (summary)", _FULL: ""}
+_HOW = {SectionVisibility.SUMMARY: " (summary)", SectionVisibility.FULL: ""}
 _PREFACE = "`closed` is what the model is shown at first; every other state, what it is shown besides."
 
 
@@ -54,14 +52,11 @@ class PromptExtension(SingleFileSnapshotExtension):
             yield "run pytest with --snapshot-update to write it"
             return
         old, new = _blocks(snapshot_data), _blocks(serialized_data)
-        old["Order"], new["Order"] = [one for one in old if one in new], [one for one in new if one in old]
         changed = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        if not changed:  # somebody edited the file between its blocks
-            changed, old["File"], new["File"] = ["File"], snapshot_data.split("\n"), serialized_data.split("\n")
         told = [
             f"{name} {'is new' if name not in old else 'is gone' if name not in new else 'changed'}" for name in changed
         ]
-        yield f"{', '.join(told)}; where that is meant, run pytest with --snapshot-update"
+        yield f"{', '.join(told) or 'the file was edited'}; where that is meant, run pytest with --snapshot-update"
         for name in changed:
             yield f"{name}:"
             for line in islice(unified_diff(old.get(name, []), new.get(name, []), lineterm="", n=2), 3, None):
@@ -82,16 +77,10 @@ def _golden(states: Sequence[PromptState]) -> str:
         lines = [f"- {what}{how}" for what, how in outline.items() if state is states[0] or at_first.get(what) != how]
         lines += [f"- without {what}" for what in at_first if what not in outline]
         add(f"State `{state.name}`", "\n".join(lines), state)
-    shown = [
-        (state, {(node.index, how): (node.key, text) for (node, _, how), text in _parts(state)}) for state in states
-    ]
-    for index in range(len(states[0].rendered.registry.sections)):
-        for how in (_SUMMARY, _FULL):
-            for state, parts in shown:
-                if (index, how) in parts:
-                    key, text = parts[index, how]
-                    add(f"Section `{key}`{_HOW[how]}", _fenced(text), state)
-    for state in reversed(states):  # the last shows the most: its order is that of the tree
+    for state in states:
+        for (node, _, how), span in zip(state.rendered.visits, state.rendered.spans, strict=True):
+            add(f"Section `{node.key}`{_HOW[how]}", _fenced(state.text[span.start : span.end]), state)
+    for state in states:
         for tool in state.tools:
             body = f"{_fenced(tool.description)}\n\n{_json(tool.parameters)}"
             add(f"Tool `{tool.name}`", body, state)
@@ -108,12 +97,6 @@ def _outline(state: PromptState) -> dict[str, str]:
     return sections | {f"tool `{tool.name}`": "" for tool in state.rendered.tools}
 
 
-def _parts(state: PromptState) -> Iterator[tuple[Visit, str]]:
-    """What each section shown gives to the text."""
-    for visit, span in zip(state.rendered.visits, state.rendered.spans, strict=True):
-        yield visit, state.text[span.start : span.end]
-
-
 def _fenced(text: str, language: str = "text") -> str:
     """`text` in a block that nothing in it ends; a carriage return, which a file may lose, becomes a visible sign."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
@@ -121,16 +104,7 @@ def _fenced(text: str, language: str = "text") -> str:
 
 
 def _json(schema: JsonSchema) -> str:
-    return _fenced(json.dumps(_ordered(schema), indent=2, ensure_ascii=False), "json")
-
-
-# Any: JSON of every shape
-def _ordered(value: Any, *, sort: bool = True) -> Any:
-    """A schema with sorted keywords and with properties as they were declared, which is what a model is shown."""
-    if isinstance(value, dict):
-        keys = sorted(value) if sort else list(value)
-        return {key: _ordered(value[key], sort=not (sort and key == "properties")) for key in keys}
-    return [_ordered(one) for one in value] if isinstance(value, list) else value
+    return _fenced(json.dumps(schema, indent=2, ensure_ascii=False), "json")
 
 
 def _blocks(golden: str) -> dict[str, list[str]]:

@@ -5,12 +5,10 @@ What a test makes of the states, such as golden files, stands elsewhere.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import islice
 from typing import Any
 
 from ..adapters.tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
-from ..ports import SliceView, StateView
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
@@ -20,8 +18,6 @@ from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 
 __all__ = ["PromptState", "render_states"]
 
-_LONGEST_NAME = 120
-
 type _Opened = tuple[SectionPath, ...]
 
 
@@ -29,9 +25,8 @@ type _Opened = tuple[SectionPath, ...]
 class PromptState:
     """A prompt once its model has opened the sections at `opened`, which are sorted.
 
-    `name` is unique among the prompt's states and fits into a file's name: `closed` while nothing is open, else the
-    keys of the open sections, as in `guide+guide.deep`; `all` where all of them make no other state's name. A name that
-    would be too long ends in a hash, and a section that is itself called `closed` or `all` makes `+closed` or `+all`.
+    `name` is `closed` while nothing is open, else the keys of the open sections, as in `guide+guide.deep`; `all` where
+    all are open and the smallest states have none such.
     """
 
     name: str
@@ -59,7 +54,7 @@ class PromptState:
 
 # Any: prompts of every output
 def render_states(
-    target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | None = None, limit: int = 64
+    target: PromptTemplate[Any] | Prompt[Any], *, session: Session | None = None, limit: int = 64
 ) -> tuple[PromptState, ...]:
     """The prompt in each state that a model can bring it to by opening sections, `closed` first.
 
@@ -71,16 +66,20 @@ def render_states(
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     before = Session() if session is None else session
+    state, shown = before.snapshot(), session_overrides(before)
 
     def render(opened: _Opened) -> RenderedPrompt[Any]:
-        return prompt.render(session=_Later(before, opened))
+        later = Session()
+        later.restore(state)
+        later[VisibilityOverrides].seed(VisibilityOverrides({**shown, **dict.fromkeys(opened, SectionVisibility.FULL)}))
+        return prompt.render(session=later)
 
     reached = dict(islice(_reached(render), 1 + max(limit, 0)))
     smallest = reached[()].scene.smallest()
     whole = tuple(sorted({path for opened in smallest for path in opened}))
     if len(reached) > limit:
         reached = {opened: reached.get(opened) or render(opened) for opened in dict.fromkeys((*smallest, whole))}
-    named = {opened: _name(opened) for opened in reached}
+    named = {opened: "+".join(map(".".join, opened)) or "closed" for opened in reached}
     if whole not in smallest:
         named[whole] = "all"
     return tuple(PromptState(named[opened], opened, rendered) for opened, rendered in reached.items())
@@ -99,23 +98,3 @@ def _reached(render: Callable[[_Opened], RenderedPrompt[Any]]) -> Iterator[tuple
             if visibility is SectionVisibility.SUMMARY and wider not in seen:
                 seen.add(wider)
                 waiting.append(wider)
-
-
-class _Later:
-    """A session as it is once the sections at `opened` are open."""
-
-    def __init__(self, session: StateView, opened: _Opened) -> None:
-        self._session = session
-        self._visibility = Session()
-        shown = {**session_overrides(session), **dict.fromkeys(opened, SectionVisibility.FULL)}
-        self._visibility[VisibilityOverrides].append(VisibilityOverrides(shown))
-
-    def __getitem__[T](self, slice_type: type[T], /) -> SliceView[T]:
-        return (self._visibility if slice_type is VisibilityOverrides else self._session)[slice_type]
-
-
-def _name(opened: _Opened) -> str:
-    name = "+".join(map(".".join, opened))
-    if len(name) > _LONGEST_NAME:
-        return f"{name[: _LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
-    return f"+{name}" if name in {"closed", "all"} else name or "closed"

@@ -1,7 +1,6 @@
 """The conformance suite over the real CLI that the SDK brings: it takes most of a second an evaluation.
 
-So scenarios run in one way, with opening by a new start as is the adapter's default, and a few by injection too. Those
-in `OURS` are left out: what they are about happens in our process alone, and the other adapters play them.
+So scenarios run in one way, with opening by a new start as is the adapter's default, and a few by injection too.
 """
 
 import json
@@ -61,26 +60,10 @@ def harness(*, inject: bool) -> HttpHarness:
 
 
 RESTARTS, INJECTS = harness(inject=False), harness(inject=True)
-OURS = {
-    "a value is kept from the model",
-    "a coroutine function as a handler",
-    "one isolated call fails",
-    "isolated calls share",
-    "a tool gives what is no result",
-    "a coroutine function raises",
-    "what was before is put back",
-    "an unknown section",
-    "open_sections of none",
-    "open_sections too deep",
-    "open_sections of several",
-    "requests around an opening",
-    "input tokens",
-    "time enough",
-}
 INJECTING = {"a section with tools", "below what is hidden", "step by step", "twice in one turn", "state stays"}
 
 
-@pytest.mark.parametrize("scenario", [one for one in scenarios(RESTARTS) if one.name not in OURS], ids=str)
+@pytest.mark.parametrize("scenario", scenarios(RESTARTS), ids=str)
 def test_claude_does_as_the_scenario_says(scenario: Scenario) -> None:
     check(scenario, RESTARTS, "execute_async")
 

@@ -245,9 +245,8 @@ class _Life:
 
     def begun_before(self, name: str) -> bool:
         """Whether an earlier life has recorded that it was about to make the call at this position."""
-        token = urandom(16).hex()
-        came, _ = self.step(f"intent:{name}", "", lambda: {"token": token})
-        return bool(came["token"] != token)
+        _, own = self.step(f"intent:{name}", "", lambda: {"token": urandom(16).hex()})
+        return not own
 
 
 class _Recorded(LoopAdapter[Any]):
@@ -382,14 +381,8 @@ def succeeded(record: Record) -> bool:
     return "outcome" not in came or came["outcome"]["message"]["success"] is True
 
 
-_ERRORS: dict[str, type[PromptEvaluationError]] = {
-    "ThrottleError": ThrottleError,
-    "DeadlineExceededError": DeadlineExceededError,
-    "BudgetExceededError": BudgetExceededError,
-    "TurnLimitError": TurnLimitError,
-    "ExpansionLimitError": ExpansionLimitError,
-    "PromptEvaluationError": PromptEvaluationError,
-}
+_KINDS = ThrottleError, DeadlineExceededError, BudgetExceededError, TurnLimitError, ExpansionLimitError
+_ERRORS: dict[str, type[PromptEvaluationError]] = {kind.__name__: kind for kind in (*_KINDS, PromptEvaluationError)}
 _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 
