@@ -349,9 +349,6 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
             written.append((*path, "summary"))
             return super().render_summary(params, path=path)
 
-        def whole_template(self, heading: str) -> None:
-            """None, so that each rendering goes through `render_body`."""
-
     def counted(key: str, *children: Section[Any], summary: str | None = None) -> Counted:
         visibility = FULL if summary is None else SUMMARY
         return Counted(title=key, key=key, template=key, summary=summary, visibility=visibility, children=children)

@@ -12,14 +12,15 @@ from typing import Any, Literal
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError
+from .markdown import compiled
 from .measure import SectionTexts, measure
-from .overrides.overlay import Overlay
+from .overrides.overlay import overlaid
 from .prompt import Prompt
 from .registry import SectionNode
 from .sections import Section
 from .selectors import BoundSelector
 from .template import PromptTemplate
-from .walk import NOTHING, Scene, Visit
+from .walk import Scene, Visit
 
 __all__ = ["Finding", "Report", "Severity", "analyze"]
 
@@ -61,7 +62,7 @@ def analyze(target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | N
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     template, registry, stored = prompt.template, prompt.template.registry, prompt.overrides
     if stored is not None:
-        registry = Overlay(NOTHING, NOTHING, stored.texts, {}).over(registry)
+        registry = overlaid(registry, stored.texts)
     nodes = registry.sections
     missing = _stand_ins(nodes, prompt.params)
     params = {**prompt.params, **missing}
@@ -194,7 +195,7 @@ def _rank(node: SectionNode) -> int:
     if any(one.needs_session for one in selectors):
         return 2
     templates = node.section.templates()
-    filled = any(one.names for one in templates) or (not templates and node.params_type is not None)
+    filled = any(compiled(one).names for one in templates) or (not templates and node.params_type is not None)
     return 1 if filled or any(one.needs_params for one in selectors) else 0
 
 

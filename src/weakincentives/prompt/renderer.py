@@ -137,13 +137,14 @@ class PromptRenderer[Out](Specialised):
         seen = visibility = session_overrides(session)
         if visibility_overrides:
             visibility = {**visibility, **visibility_overrides}
-        registry = self.registry
-        descriptions: dict[str, Mapping[str, str]] = {}
+        registry, descriptions = self.registry, NOTHING
         texts = NOTHING if stored is None else stored.texts
         if overrides or tool_overrides or texts:
-            from .overrides.overlay import Overlay
+            from .overrides.overlay import by_hand, overlaid, param_descriptions
 
-            registry = Overlay(overrides or NOTHING, tool_overrides or NOTHING, texts, descriptions).over(registry)
+            if overrides or tool_overrides:
+                texts = {**texts, **by_hand(overrides or NOTHING, tool_overrides or NOTHING)}
+            registry, descriptions = overlaid(registry, texts), param_descriptions(registry, texts)
         scene = Scene(
             registry=registry,
             params=param_lookup,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from .errors import PromptError, PromptRenderError
-from .markdown import CompiledTemplate
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
 from .selectors import BoundSelector
@@ -159,9 +158,8 @@ class Scene:
                 if visibility is full:
                     if node.tools:
                         tools += node.tools
-                    if whole is not None and type(params) is whole.fits:
-                        text = whole.format % whole.values(params)
-                        parts.append(text.rstrip() if whole.ragged else text)
+                    if whole is not None:  # its placeholders were found to be fields when the tree was built
+                        parts.append((whole.format % whole.values(params)).rstrip())
                         continue
                     body = _body(node, params)
                 else:
@@ -252,7 +250,7 @@ def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
     if node.summary is None:
         summary = node.section.render_summary(params, path=node.path)
     else:
-        summary = substitute(CompiledTemplate(node.summary.strip()), params, node.path)
+        summary = substitute(node.summary.strip(), params, node.path)
     return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
 
 

@@ -4,12 +4,11 @@ Hashes are SHA-256 over JSON with sorted keys, so they are the same in every pro
 """
 
 import json
-from dataclasses import fields
 from hashlib import sha256
 
 from ... import serde
 from ..errors import PromptValidationError
-from ..markdown import CompiledTemplate
+from ..markdown import compiled, field_names
 from ..registry import RegistrySnapshot, example_text
 from ..tool import AnyTool, check_description
 from .model import OverridableText, PromptDescriptor, SectionDescriptor, TextId, ToolDescriptor
@@ -25,7 +24,7 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
     for node in registry.sections:
         section, path = node.section, node.path
         accepts = section.accepts_overrides
-        names = frozenset(one.name for one in fields(node.params_type)) if node.params_type else frozenset[str]()
+        names = field_names(node.params_type)
         body, summary, examples = section.body_text(), section.summary, section.example_texts()
         content = _hash(body, summary, examples)
         sections.append(SectionDescriptor(path, content))
@@ -62,7 +61,7 @@ def check_text(descriptor: PromptDescriptor, one: TextId, text: str) -> None:
     of = descriptor.texts.get(one)
     if of is None or of.fields is None:
         return
-    template = CompiledTemplate(text)
+    template = compiled(text)
     for name in sorted(template.names - of.fields) if template.malformed is None else [""]:
         known = ", ".join(sorted(of.fields)) or "none"
         raise PromptValidationError(
