@@ -19,7 +19,7 @@ from .target import Open, Params, Set, Summary, Tag, Target, bound_prompt, opene
 
 __all__ = ["check", "render", "token_counter", "tree"]
 
-_Severity = Literal["error", "warning", "note"]
+_Severity = Literal["error", "warning"]
 
 
 def render(
@@ -137,8 +137,7 @@ def _key(path: SectionPath) -> str:
 
 def _annotation(finding: Finding, prompt: str) -> str:
     """A workflow command of GitHub Actions."""
-    level = "notice" if finding.severity == "note" else finding.severity
     text = f"{prompt} {_key(finding.section_path)}: {finding.message}; {finding.remedy}"
     for char in "%\r\n":
         text = text.replace(char, f"%{ord(char):02X}")
-    return f"::{level} title={finding.code}::{text}"
+    return f"::{finding.severity} title={finding.code}::{text}"
