@@ -79,9 +79,8 @@ class RenderedPrompt[Out](Specialised):
     def visibility_now(self) -> Mapping[SectionPath, SectionVisibility]:
         """As `visibility`, with what the model has opened and closed since the prompt was rendered."""
         scene = self.scene.now()
-        if scene is self.scene:
-            return self.visibility
-        return {node.path: visibility for node, _, visibility in scene.visits()}
+        visits = self.visits if scene is self.scene else scene.visits()
+        return {node.path: visibility for node, _, visibility in visits}
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
@@ -230,10 +229,6 @@ def check_description(name: str, description: object) -> None:
 
 # Any: the handler's own types are what is being found out here.
 def _check_handler(name: str, handler: Callable[..., Any]) -> None:
-    if isinstance(handler, FunctionType):
-        code = handler.__code__
-        if (code.co_argcount, code.co_kwonlyargcount) == (1, 1) and code.co_varnames[1] == "context":
-            return  # the usual form, told without building a signature
     try:
         inspect.signature(handler).bind(None, context=None)
     except (TypeError, ValueError) as error:
