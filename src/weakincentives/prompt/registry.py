@@ -15,7 +15,7 @@ from .sections import AnySection, MarkdownSection, Section
 from .selectors import BoundSelector, normalise
 from .tool import AnyTool
 
-__all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode", "example_text", "tool_examples"]
+__all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode", "check_placeholders", "example_text", "tool_examples"]
 
 READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "close_section"
 RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
@@ -121,7 +121,8 @@ class RegistrySnapshot:
             raise PromptValidationError(f"section path {path!r} {how}; give it another key", section_path=path)
         self._check_tools(tools, path)
         self.resources |= _resources(section, path)
-        _check_templates(section, path)
+        for text in section.templates():
+            check_placeholders(text, section, path)
         heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
         examples = tool_examples(tools, path)
         is_template = type(section).render_body is MarkdownSection.render_body and not examples
@@ -169,27 +170,27 @@ def _resources(section: AnySection, path: SectionPath) -> ResourceRegistry:
     return bound
 
 
-def _check_templates(section: AnySection, path: SectionPath) -> None:
-    known = field_names(section.params_type)
-    for template in map(compiled, section.templates()):
-        if template.malformed is not None:
-            near = template.source[template.malformed :][:10]
-            raise PromptValidationError(
-                f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
-                section_path=path,
-                placeholder="$",
-            )
-        if not template.names <= known:
-            remedy = (
-                f"write the section as {type(section).__name__}[Params](…)"
-                if section.params_type is None
-                else f"{section.params_type.__name__} has {', '.join(sorted(known)) or 'no fields'}"
-            )
-            raise PromptValidationError(
-                f"no params field for a placeholder; {remedy}",
-                section_path=path,
-                placeholder=f"${min(template.names - known)}",
-            )
+def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:
+    """Raises `PromptValidationError` for a template that the section's params cannot fill."""
+    template, known = compiled(text), field_names(section.params_type)
+    if template.malformed is not None:
+        near = text[template.malformed :][:10]
+        raise PromptValidationError(
+            f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
+            section_path=path,
+            placeholder="$",
+        )
+    if not template.names <= known:
+        remedy = (
+            f"write the section as {type(section).__name__}[Params](…)"
+            if section.params_type is None
+            else f"{section.params_type.__name__} has {', '.join(sorted(known)) or 'no fields'}"
+        )
+        raise PromptValidationError(
+            f"no params field for a placeholder; {remedy}",
+            section_path=path,
+            placeholder=f"${min(template.names - known)}",
+        )
 
 
 def _condition[C](section: AnySection, path: SectionPath, which: str, constant: type[C]) -> BoundSelector | C:

@@ -16,8 +16,8 @@ __all__ = ["Container", "StructuredOutputConfig", "json_text", "parse_output", "
 
 type Container = Literal["object", "array"]
 
-# A line that begins a fenced block, or without a language ends one. Compiled on first use; possessive, since a model can
-# write what makes a pattern go back for hours.
+# A line that begins a fenced block or, without a language, ends one. Compiled on first use; possessive, since a model
+# can write what makes a pattern go back for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
 
 

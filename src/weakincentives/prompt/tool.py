@@ -230,7 +230,7 @@ def check_description(name: str, description: object) -> None:
 # Any: the handler's own types are what is being found out here.
 def _check_handler(name: str, handler: Callable[..., Any]) -> None:
     try:
-        inspect.signature(handler).bind(None, context=None)
+        inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
     except (TypeError, ValueError) as error:
         raise PromptValidationError(
             f"tool {name!r}: handler {_handler_name(handler)} cannot be called as handler(params, context=…) "

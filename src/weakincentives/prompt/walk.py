@@ -62,7 +62,7 @@ class Scene:
     changed once made.
     """
 
-    __slots__ = ("disclosure", "params", "registry", "seen", "session", "visibility")
+    __slots__ = ("_built", "disclosure", "params", "registry", "seen", "session", "visibility")
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class Scene:
         self.session = session
         self.seen = session_overrides(session) if seen is None else seen
         self.disclosure = disclosure
+        self._built: dict[type[Any], object] = {}  # Any: as in `params`
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
         """This scene with further visibility overrides, which beat those it has."""
@@ -120,20 +121,18 @@ class Scene:
         stop = len(nodes) if end is None else end
         index = start
         found: list[Visit] = []
-        built: dict[type[Any], object] = {}  # Any: as in `params`
-        last, bound = None, None
         while index < stop:
             node = nodes[index]
             enabled = node.enabled
-            if enabled is not True and not self._enabled(node, built):
+            if enabled is not True and not self._enabled(node):
                 index = node.end
                 continue
             params = None
             kind = node.params_type
             if kind is not None:
-                if kind is not last:  # most sections share the params of the one before
-                    last, bound = kind, get_params(kind)
-                params = self._params(node, built) if bound is None else bound
+                params = get_params(kind)
+                if params is None:
+                    params = self._params(node)
             own = node.visibility
             if overrides:
                 own = overrides.get(node.path, own)
@@ -182,36 +181,35 @@ class Scene:
 
     def is_enabled(self, node: SectionNode) -> bool:
         """Whether the section and all those above it are enabled, at whatever visibility."""
-        built: dict[type[Any], object] = {}  # Any: as in `params`
-        return all(self._enabled(one, built) for one in (*self.registry.ancestors(node), node))
+        return all(self._enabled(one) for one in (*self.registry.ancestors(node), node))
 
     def visibility_of(self, node: SectionNode) -> SectionVisibility:
         """The effective visibility of an enabled section by itself, whatever is above it."""
         return self.visits(node.index, node.index + 1)[0][2]
 
-    def _enabled(self, node: SectionNode, built: dict[type[Any], object]) -> bool:
+    def _enabled(self, node: SectionNode) -> bool:
         enabled = node.enabled
         if isinstance(enabled, bool):
             return enabled
-        params = self._params(node, built) if enabled.needs_params else None
+        params = self._params(node) if enabled.needs_params else None
         return bool(enabled(params, self.session, node.path))
 
-    def _params(self, node: SectionNode, built: dict[type[Any], object]) -> object:
-        """What is bound, else the default, else the type built with no arguments, once a walk."""
+    def _params(self, node: SectionNode) -> object:
+        """What is bound, else the default, else the type built with no arguments, once a rendered prompt."""
         kind = node.params_type
         params = node.default if kind is None else self.params.get(kind, node.default)
         if params is not None or kind is None:
             return params
-        if kind not in built:
+        if kind not in self._built:
             try:
-                built[kind] = kind()
+                self._built[kind] = kind()
             except Exception as error:  # missing fields, or whatever __post_init__ raises
                 raise PromptRenderError(
                     f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
                     f"bind one: prompt.bind({kind.__name__}(…))",
                     section_path=node.path,
                 ) from error
-        return built[kind]
+        return self._built[kind]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
