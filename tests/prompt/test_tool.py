@@ -248,7 +248,7 @@ def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed
     def handler(params: "Missing", *, context: ToolContext) -> "ToolResult[Missing]":  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
         raise NotImplementedError
 
-    with pytest.raises(PromptValidationError, match=r"handler handler cannot be read .*Missing.*give params_type="):
+    with pytest.raises(PromptValidationError, match=r"handler handler cannot be read .*Missing.*or params_type="):
         Tool(name="t", handler=handler)
     assert types(Tool(name="t", params_type=Lookup, handler=handler)) == (Lookup, object)
 

@@ -12,7 +12,7 @@ from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, 
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import Disclosure, Scene, disclosure_tool, session_overrides, summary_suffix
+from .walk import Disclosure, Scene, disclosure_tool, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -23,7 +23,6 @@ __all__ = [
     "ReadSectionResult",
     "create_read_section_handler",
     "disclosure_tools",
-    "summary_suffix",
 ]
 
 _MAX_REASON, _MAX_KEY = 256, 500
@@ -213,6 +212,7 @@ def create_read_section_handler(
         params=param_lookup,
         visibility=current_visibility.overrides,
         session=session,
+        seen=session_overrides(session),
         disclosure=disclosure,
     )
     return _tool(READ_SECTION, rendered)

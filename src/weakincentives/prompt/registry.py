@@ -15,7 +15,14 @@ from .sections import AnySection, MarkdownSection, Section
 from .selectors import BoundSelector, normalise
 from .tool import AnyTool
 
-__all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode", "check_placeholders", "example_text", "tool_examples"]
+__all__ = [
+    "RESERVED_TOOL_NAMES",
+    "RegistrySnapshot",
+    "SectionNode",
+    "check_placeholders",
+    "example_text",
+    "tool_examples",
+]
 
 READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "close_section"
 RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})

@@ -143,21 +143,18 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         clone = copy.copy(self)
         clone.children = tuple(child.clone() for child in self.children)
         for name, value in changes.items():
-            if name == "tools":
-                clone._tools = tuple(value)  # noqa: SLF001 - its own class
-            elif name == "children":
-                clone.children = tuple(value)
-            elif name.startswith("_") or name not in vars(self):
+            attribute = "_tools" if name == "tools" else name
+            if name.startswith("_") or attribute not in vars(self):
                 raise PromptValidationError(
                     f"clone: a {type(self).__name__} has no argument {name!r}", section_path=(self.key,)
                 )
-            else:
-                setattr(clone, name, value)
+            setattr(clone, attribute, value)
         clone._compile()  # noqa: SLF001 - its own class
         return clone
 
     def _compile(self) -> None:
         """Checks what can be seen without the tree and dedents the texts; runs again for a clone."""
+        self.children, self._tools = tuple(self.children), tuple(self._tools)
         if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
         if not isinstance(self.key, str) or re.fullmatch(KEY, self.key) is None:

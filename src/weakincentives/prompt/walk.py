@@ -5,6 +5,7 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -55,33 +56,23 @@ type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
 """What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Scene:
     """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
 
-    `visibility` holds the overrides in force, `seen` those that the session held when the prompt was rendered. Not
-    changed once made.
+    `visibility` holds the overrides in force, `seen` those that the session held when the prompt was rendered, `built`
+    the params that were made without arguments. Else not changed once made.
     """
 
-    __slots__ = ("_built", "disclosure", "params", "registry", "seen", "session", "visibility")
-
-    def __init__(
-        self,
-        *,
-        registry: RegistrySnapshot,
-        # Any: params of every type, each looked up by its own.
-        params: Mapping[type[Any], object],
-        visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
-        session: StateView | None = None,
-        seen: Mapping[SectionPath, SectionVisibility] | None = None,
-        disclosure: Disclosure = Disclosure.READ,
-    ) -> None:
-        self.registry = registry
-        self.params = params
-        self.visibility = visibility
-        self.session = session
-        self.seen = session_overrides(session) if seen is None else seen
-        self.disclosure = disclosure
-        self._built: dict[type[Any], object] = {}  # Any: as in `params`
+    registry: RegistrySnapshot
+    # Any: params of every type, each looked up by its own.
+    params: Mapping[type[Any], object]
+    visibility: Mapping[SectionPath, SectionVisibility] = NOTHING
+    session: StateView | None = None
+    seen: Mapping[SectionPath, SectionVisibility] = NOTHING
+    disclosure: Disclosure = Disclosure.READ
+    # Any: as in `params`.
+    built: dict[type[Any], object] = field(default_factory=dict[type[Any], object])
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
         """This scene with further visibility overrides, which beat those it has."""
@@ -200,16 +191,16 @@ class Scene:
         params = node.default if kind is None else self.params.get(kind, node.default)
         if params is not None or kind is None:
             return params
-        if kind not in self._built:
+        if kind not in self.built:
             try:
-                self._built[kind] = kind()
+                self.built[kind] = kind()
             except Exception as error:  # missing fields, or whatever __post_init__ raises
                 raise PromptRenderError(
                     f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
                     f"bind one: prompt.bind({kind.__name__}(…))",
                     section_path=node.path,
                 ) from error
-        return self._built[kind]
+        return self.built[kind]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:

@@ -12,7 +12,7 @@ from ...visibility import SectionPath
 from ..registry import RegistrySnapshot, SectionNode, example_text, tool_examples
 from ..tool import AnyTool
 from .descriptors import param_texts
-from .model import SectionOverride, TextId, ToolOverride, texts_of
+from .model import Override, SectionOverride, TextId, ToolOverride, texts_of
 
 __all__ = ["by_hand", "overlaid", "param_descriptions"]
 
@@ -21,9 +21,9 @@ type Texts = Mapping[TextId, str]
 
 def by_hand(bodies: Mapping[SectionPath, str], tools: Mapping[str, ToolOverride]) -> Texts:
     """The texts of overrides that no store holds."""
-    given = [SectionOverride(path=path, body=body) for path, body in bodies.items()]
-    named = [replace(override, tool_name=name) for name, override in tools.items()]
-    return {one: text for override in (*given, *named) for one, text in texts_of(override).items()}
+    given: list[Override] = [SectionOverride(path=path, body=body) for path, body in bodies.items()]
+    given += [replace(override, tool_name=name) for name, override in tools.items()]
+    return {one: text for override in given for one, text in texts_of(override).items()}
 
 
 def overlaid(registry: RegistrySnapshot, texts: Texts) -> RegistrySnapshot:
