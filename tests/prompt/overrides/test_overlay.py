@@ -366,14 +366,11 @@ def test_texts_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_gives()
         for name, accepts in (("fixed", False), ("free", True))
     )
     template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[fixed, free])])
-    stored = PromptOverride(
-        "latest",
-        {
-            TextId(kind, place.format(name)): "Other."
-            for name in ("fixed", "free")
-            for kind, place in (("tool-example", "{}#0"), ("tool", "{}"), ("param", "{}.text"))
-        },
-    )
+    texts: dict[TextId, str] = {}
+    for name in ("fixed", "free"):
+        ids = TextId("tool-example", f"{name}#0"), TextId("tool", name), TextId("param", f"{name}.text")
+        texts |= dict.fromkeys(ids, "Other.")
+    stored = PromptOverride("latest", texts)
     rendered = template.renderer.render(param_lookup={}, stored=stored)
     text = rendered.text
     assert [tool.description for tool in rendered.tools] == ["fixed", "Other."]
