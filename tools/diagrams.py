@@ -32,6 +32,7 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
+from weakincentives.prompt.markdown import compiled
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.prompt.registry import CLOSE_SECTION
@@ -96,7 +97,7 @@ def prompt_tree() -> list[str]:
         found: Tree = {}
         for node in [one for one in template.registry.sections if one.path[:-1] == path]:
             params = node.params_type.__name__ if node.params_type else ""
-            names = sorted({name for one in node.section.templates() for name in one.names})
+            names = sorted({name for one in node.section.templates() for name in compiled(one).names})
             text = f"text with ${', $'.join(names)} of {params}" if names else "text"
             if node.visibility is SUMMARY:
                 text = "summary, until the model asks for the text"

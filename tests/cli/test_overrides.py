@@ -161,7 +161,7 @@ def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> No
     [
         ("body:nope", "x", "'body:nope' is no text that can be replaced; there are body:task,"),
         ("task", "x", "'task' is no text that can be replaced"),
-        ("body:task", "$nope", "a placeholder is no params field"),
+        ("body:task", "$nope", "no params field for a placeholder"),
     ],
 )
 def test_a_text_that_cannot_be_is_refused_and_nothing_is_stored(wink: Wink, name: str, text: str, says: str) -> None:

@@ -209,17 +209,6 @@ def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
     assert found(template(one, two)) == []
 
 
-def test_text_with_params_before_text_without_is_a_note() -> None:
-    sections = (
-        MarkdownSection[Order](title="Order", template="$number"),
-        MarkdownSection(title="Task", template="Help."),
-    )
-    (finding,) = analyze(template(*sections)).findings
-    assert (finding.code, finding.severity) == ("params-first", "note")
-    assert "before 17 characters" in finding.message
-    assert analyze(template(*reversed(sections))).findings == ()
-
-
 # ------------------------------------------------------------------------------------------------- params and failures
 
 
@@ -237,12 +226,6 @@ def test_a_condition_that_needs_real_params_is_said_to() -> None:
     assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
     assert "a selector raised TypeError: '>' not supported" in finding.message
     assert finding.remedy == "analyze a prompt that has a Count bound"
-
-
-def test_a_condition_that_was_asked_without_real_params_is_said_to_be() -> None:
-    gated = MarkdownSection[Order](title="Some", template="x", enabled=lambda params: params.number == "A-7")
-    assert found(template(gated)) == [("params-missing", "some")]
-    assert found(template(gated).bind(Order("A-7"))) == []
 
 
 def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked_at() -> None:
@@ -264,7 +247,7 @@ def test_the_documented_codes_are_those_that_there_are() -> None:
     source = (ROOT / "src/weakincentives/prompt/analysis.py").read_text()
     documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", page, re.MULTILINE))
     written = dict(re.findall(r'Finding\("([a-z-]+)", [^"]+, "(\w+)"', source))
-    assert documented == {**written, "session-first": "warning", "params-first": "note"}
+    assert documented == written
 
 
 def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> None:

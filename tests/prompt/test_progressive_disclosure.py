@@ -158,6 +158,18 @@ def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
     assert (opener.name, opener.accepts_overrides) == ("open_sections", False)
 
 
+def test_the_factory_takes_what_is_in_force_before_what_the_session_held_by_then() -> None:
+    session = Session()
+    session[VisibilityOverrides].seed(VisibilityOverrides({("context",): SUMMARY}))
+    handler: Any = create_read_section_handler(
+        registry=of(hidden("context")).template.registry,
+        current_visibility=VisibilityOverrides({("context",): FULL}),
+        param_lookup={},
+        session=session,
+    ).handler
+    assert handler(ReadSectionParams("context"), context=None).message == "Section is already expanded."
+
+
 @pytest.mark.parametrize(
     ("disclosure", "names"),
     [
@@ -350,9 +362,6 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
         def render_summary(self, params: Args | None, *, path: SectionPath) -> str:
             written.append((*path, "summary"))
             return super().render_summary(params, path=path)
-
-        def whole_template(self, heading: str) -> None:
-            """None, so that each rendering goes through `render_body`."""
 
     def counted(key: str, *children: Section[Any], summary: str | None = None) -> Counted:
         visibility = FULL if summary is None else SUMMARY

@@ -51,7 +51,7 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
     nodes = registry.sections
     assert [node.path for node in nodes] == list(paths(roots))
     for index, node in enumerate(nodes):
-        assert (node.index, node.key) == (index, ".".join(node.path))
+        assert (node.index, node.key, node.depth) == (index, ".".join(node.path), len(node.path) - 1)
         assert node.section.key == node.path[-1]
         beneath = [one.path for one in nodes if one.path[: len(node.path)] == node.path]
         assert [one.path for one in nodes[index : node.end]] == beneath

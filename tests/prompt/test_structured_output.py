@@ -135,6 +135,8 @@ def test_a_dumped_list_is_read_back(answers: list[Answer]) -> None:
         '  ```json\n  {"text": "a"}\n  ```',
         '```json\r\n{"text": "a"}\r\n```\r\n',
         '```json title="x"\n{"text": "a"}\n```',
+        '````text\n```\n{"text": "inside"}\n```\n````\n```\n{"text": "a"}\n```',
+        '```python\n```x\n```\n```json\n{"text": "a"}\n```',
     ],
 )
 def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(text: str) -> None:

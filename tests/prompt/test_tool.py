@@ -235,6 +235,19 @@ def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
         Tool(name="t", params_type=kind)
 
 
+def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None:
+    def inner(params: Lookup, limit: int) -> ToolResult[Found]:
+        """Look things up."""
+        raise NotImplementedError
+
+    @functools.wraps(inner)
+    def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        return inner(params, 1)
+
+    made = Tool(name="t", handler=handler)
+    assert (made.description, made.params_type, made.result_type) == ("Look things up.", Lookup, Found)
+
+
 def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         PromptValidationError, match=r"say the types: Tool\[Params, Result\]\(…\) or params_type=Params"
@@ -248,7 +261,7 @@ def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed
     def handler(params: "Missing", *, context: ToolContext) -> "ToolResult[Missing]":  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
         raise NotImplementedError
 
-    with pytest.raises(PromptValidationError, match=r"handler handler cannot be read .*Missing.*give params_type="):
+    with pytest.raises(PromptValidationError, match=r"handler handler cannot be read .*Missing.*or params_type="):
         Tool(name="t", handler=handler)
     assert types(Tool(name="t", params_type=Lookup, handler=handler)) == (Lookup, object)
 

@@ -27,6 +27,8 @@ from weakincentives.prompt import (
     ToolResult,
     WorkspaceSection,
 )
+from weakincentives.prompt.overrides import SectionOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -310,12 +312,17 @@ def test_a_pickled_section_works_as_before(tmp_path: Path) -> None:
 
 def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> None:
     extra = tool(name="extra")
-    section = WorkspaceSection(template="Be careful. $access", title="Files", tools=[extra], read_only=True)
-    assert (section.key, names(section)) == ("files", [*READING, "extra"])
+    section = WorkspaceSection(mounts=[HostMount(tmp_path, mount_path="a$b")], title="Files", tools=[extra])
+    assert (section.key, names(section)) == ("files", [*READING, *WRITING, "extra"])
     template = PromptTemplate(ns="n", key="k", sections=[section])
-    assert template.render().text == "## 1. Files\n\nBe careful. You can read files, not change them."
-    with pytest.raises(PromptValidationError, match="no params field"):
-        PromptTemplate(ns="n", key="k", sections=[section.clone(template="$nothing")])
+    text = template.render().text
+    assert text.startswith("## 1. Files\n\nYour files are in a workspace")
+    assert text.endswith("at `a$b`.\n\nYou can read and change files.")
+    store = LocalPromptOverridesStore(tmp_path)
+    store.seed(template)
+    assert Prompt(template, overrides_store=store).render().text == text
+    store.upsert(template.descriptor, SectionOverride(path=("files",), body="Be careful."))
+    assert Prompt(template, overrides_store=store).render().text == "## 1. Files\n\nBe careful."
 
 
 # ------------------------------------------------------------------------------------------------ an author's mistakes

@@ -88,7 +88,7 @@ def check(
     form: Annotated[Literal["text", "github", "json"], Option("--format", help="How to write findings.")] = "text",
     ignore: Annotated[list[str] | None, Option(help="A code to leave out, or code:section. Repeatable.")] = None,
 ) -> None:
-    """Look for what is likely to mislead the model or to cost for nothing. Exits with 1 for a warning or an error."""
+    """Look for what is likely to mislead the model or to cost for nothing. Exits with 1 when something was found."""
     report = analyze(bound_prompt(target, params, set_, tag), session=Session())
     found = [
         one for one in report.findings if not {one.code, f"{one.code}:{_key(one.section_path)}"} & {*(ignore or ())}
@@ -103,7 +103,7 @@ def check(
             for one in found
         )
         sys.stdout.write(f"{report.prompt}: {len(found)} findings in {report.states} states of disclosure.\n")
-    if any(one.severity != "note" for one in found):
+    if found:
         raise Exit(1)
 
 
@@ -133,8 +133,7 @@ def _key(path: SectionPath) -> str:
 
 def _annotation(finding: Finding, prompt: str) -> str:
     """A workflow command of GitHub Actions."""
-    level = "notice" if finding.severity == "note" else finding.severity
     text = f"{prompt} {_key(finding.section_path)}: {finding.message}; {finding.remedy}"
     for char in "%\r\n":
         text = text.replace(char, f"%{ord(char):02X}")
-    return f"::{level} title={finding.code}::{text}"
+    return f"::{finding.severity} title={finding.code}::{text}"

@@ -13,23 +13,22 @@ from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError
 from .measure import SectionTexts, measure
-from .overrides.overlay import Overlay
+from .overrides.overlay import overlaid
 from .prompt import Prompt
 from .registry import SectionNode
 from .sections import Section
 from .selectors import BoundSelector
 from .template import PromptTemplate
-from .walk import NOTHING, Scene, Visit
+from .walk import Scene, Visit
 
 __all__ = ["Finding", "Report", "Severity", "analyze"]
 
-type Severity = Literal["error", "warning", "note"]
-"""Cannot work; likely to mislead the model or to cost for nothing; worth knowing."""
+type Severity = Literal["error", "warning"]
+"""Cannot work; likely to mislead the model or to cost for nothing."""
 
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 _NAMED = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
 _STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
-_DEPENDS_ON: tuple[tuple[int, str, Severity], ...] = ((2, "session", "warning"), (1, "params", "note"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def analyze(target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | N
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     template, registry, stored = prompt.template, prompt.template.registry, prompt.overrides
     if stored is not None:
-        registry = Overlay(NOTHING, NOTHING, stored.texts, {}).over(registry)
+        registry = overlaid(registry, stored.texts)
     nodes = registry.sections
     missing = _stand_ins(nodes, prompt.params)
     params = {**prompt.params, **missing}
@@ -80,7 +79,6 @@ def analyze(target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | N
     if not broken:
         texts = {one.path: one for one in measure(scene)}
         states = [scene.opening(dict.fromkeys(one, _FULL)).visits() for one in scene.smallest()]
-        findings += _guessed(nodes, missing)
         findings += (*_tools_named(scene, states, texts), *_summaries(scene, texts), *_prefix(scene, texts))
     return Report(f"{template.ns}/{template.key}", len(states), (*findings, *dict.fromkeys(broken)))
 
@@ -116,14 +114,6 @@ def _broken(scene: Scene, missing: Mapping[type[Any], object]) -> Iterator[Findi
             else:
                 remedy = "mend the section, or bind params that it can take"
                 yield Finding("cannot-render", place.path, "error", str(error), remedy)
-
-
-# Any: see `_stand_ins`
-def _guessed(nodes: tuple[SectionNode, ...], missing: Mapping[type[Any], object]) -> Iterator[Finding]:
-    for node in nodes:
-        if node.params_type in missing and any(one.needs_params for one in _selectors(node)):
-            message = "its condition was asked without real params"
-            yield Finding("params-missing", node.path, "note", message, _to_bind(node))
 
 
 def _to_bind(node: SectionNode) -> str:
@@ -170,33 +160,22 @@ def _summaries(scene: Scene, texts: Mapping[SectionPath, SectionTexts]) -> Itera
 
 
 def _prefix(scene: Scene, texts: Mapping[SectionPath, SectionTexts]) -> Iterator[Finding]:
-    """Text that changes before text that does not: a prefix that a provider has cached ends at the former."""
+    """Text that changes with the session before text that does not: a prefix that a provider has cached ends there."""
     shown = {(): _FULL, **{path: one.visibility for path, one in texts.items()}}
     nodes = [
         node
         for node in scene.registry.sections
         if shown.get(node.path) or (shown.get(node.path[:-1]) is _FULL and isinstance(node.enabled, BoundSelector))
     ]
-    for rank, what, severity in _DEPENDS_ON:
-        changing = next((node for node in nodes if _rank(node) == rank), None)
-        if changing is not None:
-            after = [node for node in nodes if node.index > changing.index and _rank(node) < rank]
-            stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
-            if stable:
-                message = f"it depends on the {what} and stands before {stable:,} characters that do not"
-                remedy = f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
-                yield Finding(f"{what}-first", changing.path, severity, message, remedy)
+    changing = next((node for node in nodes if _asks_session(node)), None)
+    if changing is not None:
+        after = [node for node in nodes if node.index > changing.index and not _asks_session(node)]
+        stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
+        if stable:
+            message = f"it depends on the session and stands before {stable:,} characters that do not"
+            remedy = f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
+            yield Finding("session-first", changing.path, "warning", message, remedy)
 
 
-def _rank(node: SectionNode) -> int:
-    """0 for a section that is the same in every run, 1 for one that depends on params, 2 on the session."""
-    selectors = _selectors(node)
-    if any(one.needs_session for one in selectors):
-        return 2
-    templates = node.section.templates()
-    filled = any(one.names for one in templates) or (not templates and node.params_type is not None)
-    return 1 if filled or any(one.needs_params for one in selectors) else 0
-
-
-def _selectors(node: SectionNode) -> list[BoundSelector]:
-    return [one for one in (node.enabled, node.visibility) if isinstance(one, BoundSelector)]
+def _asks_session(node: SectionNode) -> bool:
+    return any(isinstance(one, BoundSelector) and one.needs_session for one in (node.enabled, node.visibility))

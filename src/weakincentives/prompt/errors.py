@@ -61,12 +61,9 @@ class ToolValidationError(PromptError):
 class OutputParseError(PromptError):
     """A final answer that is not the declared output; `raw_response` is the whole answer."""
 
-    def __init__(self, message: str, *, raw_response: str) -> None:
+    def __init__(self, message: str, *, raw_response: str = "") -> None:
         super().__init__(message)
         self.raw_response = raw_response
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), raw_response=self.raw_response), self.args
 
 
 class OverridesStoreError(PromptError):

@@ -12,7 +12,7 @@ from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, 
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import Disclosure, Scene, disclosure_tool, session_overrides, summary_suffix
+from .walk import Disclosure, Scene, disclosure_tool, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -23,7 +23,6 @@ __all__ = [
     "ReadSectionResult",
     "create_read_section_handler",
     "disclosure_tools",
-    "summary_suffix",
 ]
 
 _MAX_REASON, _MAX_KEY = 256, 500
@@ -105,12 +104,16 @@ def _summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...
     return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
 
 
+# The docstrings of the next three are what the model is told of the tools.
+
+
 def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> ToolResult[ReadSectionResult]:
-    """The content is what the prompt would show were the section `FULL`; the tools are those that it would have."""
+    """Read the full content of a summarized section."""
     node = _find(scene, params.section_key)
     if node is None:
         return ToolResult(message=f"Unknown section key: '{params.section_key:.{_MAX_KEY}}'", success=False)
     above = _summarized_above(scene, node)
+    # what the prompt would show were the section FULL, and the tools that it would have then
     opened_scene = scene.opening({node.path: _FULL})
     parts, tools = opened_scene.write(opened_scene.visits(node.index, node.end))[:2]
     content = "\n\n".join(parts)
@@ -130,7 +133,7 @@ def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> To
 
 
 def _open_sections(scene: Scene, params: OpenSectionsParams, _: ToolContext) -> ToolResult[object]:
-    """Raises `VisibilityExpansionRequired`, or refuses the call."""
+    """Open summarized sections so that their full content and tools become available."""
     wanted: dict[SectionPath, SectionNode] = {}
     for key in params.section_keys:
         node = _find(scene, key)
@@ -154,7 +157,7 @@ def _open_sections(scene: Scene, params: OpenSectionsParams, _: ToolContext) -> 
 
 
 def _close_section(scene: Scene, params: CloseSectionParams, context: ToolContext) -> ToolResult[CloseSectionResult]:
-    """Takes back what the model opened in this session."""
+    """Close a section that you opened, when its content and tools are no longer needed."""
     node = _find(scene, params.section_key)
     if node is None:
         raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
@@ -170,30 +173,15 @@ def _close_section(scene: Scene, params: CloseSectionParams, context: ToolContex
 
 
 # In the order in which a prompt has them. Any: handlers of three tools.
-_TOOLS: Mapping[str, tuple[str, Callable[[Scene, Any, ToolContext], ToolResult[Any]], type, type]] = {
-    OPEN_SECTIONS: (
-        "Open summarized sections so that their full content and tools become available.",
-        _open_sections,
-        OpenSectionsParams,
-        object,
-    ),
-    READ_SECTION: (
-        "Read the full content of a summarized section.",
-        _read_section,
-        ReadSectionParams,
-        ReadSectionResult,
-    ),
-    CLOSE_SECTION: (
-        "Close a section that you opened, when its content and tools are no longer needed.",
-        _close_section,
-        CloseSectionParams,
-        CloseSectionResult,
-    ),
+_TOOLS: Mapping[str, tuple[Callable[[Scene, Any, ToolContext], ToolResult[Any]], type, type]] = {
+    OPEN_SECTIONS: (_open_sections, OpenSectionsParams, object),
+    READ_SECTION: (_read_section, ReadSectionParams, ReadSectionResult),
+    CLOSE_SECTION: (_close_section, CloseSectionParams, CloseSectionResult),
 }
 
 
 def _tool(name: str, rendered: Scene) -> AnyTool:
-    description, answer, params_type, result_type = _TOOLS[name]
+    answer, params_type, result_type = _TOOLS[name]
 
     # Any: see `_TOOLS`.
     def handler(params: Any, *, context: ToolContext) -> ToolResult[Any]:
@@ -201,7 +189,7 @@ def _tool(name: str, rendered: Scene) -> AnyTool:
 
     return Tool(
         name=name,
-        description=description,
+        description=answer.__doc__,
         handler=handler,
         params_type=params_type,
         result_type=result_type,
@@ -224,6 +212,7 @@ def create_read_section_handler(
         params=param_lookup,
         visibility=current_visibility.overrides,
         session=session,
+        seen=session_overrides(session),
         disclosure=disclosure,
     )
     return _tool(READ_SECTION, rendered)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from .. import serde
@@ -10,12 +10,19 @@ from ..errors import SerdeError
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptValidationError
-from .markdown import CompiledTemplate
-from .sections import AnySection, Section
+from .markdown import CompiledTemplate, compiled, field_names
+from .sections import AnySection, MarkdownSection, Section
 from .selectors import BoundSelector, normalise
 from .tool import AnyTool
 
-__all__ = ["RESERVED_TOOL_NAMES", "RegistrySnapshot", "SectionNode", "example_text", "tool_examples"]
+__all__ = [
+    "RESERVED_TOOL_NAMES",
+    "RegistrySnapshot",
+    "SectionNode",
+    "check_placeholders",
+    "example_text",
+    "tool_examples",
+]
 
 READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "close_section"
 RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
@@ -23,7 +30,7 @@ RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)  # not frozen, which takes twice the time to make
 class SectionNode:
-    """One section in its place, not changed once made; `sections[index + 1 : end]` of the registry is its subtree.
+    """One section in its place, not changed once the tree is; `sections[index + 1 : end]` of it is the subtree.
 
     `default` is what its params are when none are bound; `whole` its heading and body, where that is a template; `body`
     and `summary` are texts that override the section's own.
@@ -34,7 +41,6 @@ class SectionNode:
     number: str
     heading: str
     index: int
-    end: int
     key: str
     tools: tuple[AnyTool, ...]
     # Any: each section has params of its own type.
@@ -42,11 +48,17 @@ class SectionNode:
     default: object
     enabled: BoundSelector | bool
     visibility: BoundSelector | SectionVisibility
-    tools_in_subtree: bool
     examples: str
     whole: CompiledTemplate | None
+    end: int = 0
+    tools_in_subtree: bool = False
     body: str | None = None
     summary: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many sections are above it."""
+        return len(self.path) - 1
 
 
 class RegistrySnapshot:
@@ -59,44 +71,16 @@ class RegistrySnapshot:
     __slots__ = ("_by_key", "params_types", "resources", "sections", "tool_paths")
 
     def __init__(self, roots: Iterable[AnySection]) -> None:
-        rows = _rows(roots)
-        # Any, here and below: see SectionNode.
-        defaults: dict[type[Any], object] = {}
-        for section, *_ in rows:
-            if section.default_params is not None:
-                defaults.setdefault(type(section.default_params), section.default_params)
-        self.params_types = frozenset(section.params_type for section, *_ in rows if section.params_type is not None)
-        # `fields` leaves out ClassVar and InitVar, which instances do not hold.
-        known = {kind: frozenset(one.name for one in fields(kind)) for kind in self.params_types}
         self.tool_paths: dict[str, SectionPath] = {}
         self.resources = ResourceRegistry()
         self._by_key: dict[str, SectionNode] = {}
-        for index, (section, path, number, tools, size, tools_in_subtree) in enumerate(rows):
-            key, kind, default = self._free_key(path), section.params_type, section.default_params
-            self._check_tools(tools, path)
-            self.resources |= _resources(section, path)
-            _check_templates(section, path, known[kind] if kind else frozenset())
-            heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
-            examples = tool_examples(tools, path)
-            self._by_key[key] = SectionNode(
-                section=section,
-                path=path,
-                number=number,
-                heading=heading,
-                index=index,
-                end=index + size,
-                key=key,
-                tools=tools,
-                params_type=kind,
-                default=defaults.get(kind) if default is None and kind else default,
-                enabled=section.enabled is None or _condition(section, path, "enabled", bool),
-                visibility=_condition(section, path, "visibility", SectionVisibility),
-                tools_in_subtree=tools_in_subtree,
-                examples=examples,
-                whole=None if examples else section.whole_template(heading),
-            )
+        self._add(roots, (), "")
         self.sections = tuple(self._by_key.values())
+        self.params_types = frozenset([node.params_type for node in self.sections if node.params_type is not None])
+        defaults = {type(node.default): node.default for node in reversed(self.sections) if node.default is not None}
         for node in self.sections:
+            if node.default is None and node.params_type is not None:
+                node.default = defaults.get(node.params_type)
             node.section.check_tools(self.tool, node.path)
 
     def get_section(self, path: SectionPath) -> SectionNode | None:
@@ -123,13 +107,47 @@ class RegistrySnapshot:
         changed.sections, changed._by_key = sections, {node.key: node for node in sections}  # noqa: SLF001 - its own class
         return changed
 
-    def _free_key(self, path: SectionPath) -> str:
-        key = ".".join(path)
+    def _add(self, sections: Iterable[AnySection], above: SectionPath, prefix: str) -> None:
+        for position, section in enumerate(sections, start=1):
+            if not isinstance(section, Section):
+                raise PromptValidationError(
+                    f"sections holds {section!r}, which is no Section; reuse a prompt's parts through children"
+                )
+            tools_before = len(self.tool_paths)
+            node = self._node(section, (*above, section.key), f"{prefix}{position}")
+            self._by_key[node.key] = node
+            self._add(section.children, node.path, f"{node.number}.")
+            node.end = len(self._by_key)
+            node.tools_in_subtree = len(self.tool_paths) > tools_before
+
+    def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
+        key, tools = ".".join(path), section.tools()
         if other := self._by_key.get(key):
             same = f"reads the same as that of {other.path!r} once joined by dots"
             how = "is used twice" if other.path == path else same
             raise PromptValidationError(f"section path {path!r} {how}; give it another key", section_path=path)
-        return key
+        self._check_tools(tools, path)
+        self.resources |= _resources(section, path)
+        for text in section.templates():
+            check_placeholders(text, section, path)
+        heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
+        examples = tool_examples(tools, path)
+        is_template = type(section).render_body is MarkdownSection.render_body and not examples
+        return SectionNode(
+            section=section,
+            path=path,
+            number=number,
+            heading=heading,
+            index=len(self._by_key),
+            key=key,
+            tools=tools,
+            params_type=section.params_type,
+            default=section.default_params,
+            enabled=section.enabled is None or _condition(section, path, "enabled", bool),
+            visibility=_condition(section, path, "visibility", SectionVisibility),
+            examples=examples,
+            whole=CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{section.body_text()}") if is_template else None,
+        )
 
     def _check_tools(self, tools: tuple[AnyTool, ...], path: SectionPath) -> None:
         for tool in tools:
@@ -152,24 +170,6 @@ class RegistrySnapshot:
                 ) from error
 
 
-type _Row = tuple[AnySection, SectionPath, str, tuple[AnyTool, ...], int, bool]
-
-
-def _rows(sections: Iterable[AnySection], above: SectionPath = (), prefix: str = "") -> list[_Row]:
-    """In pre-order each section, its path, number and tools, and of its subtree the size and whether it has tools."""
-    rows: list[_Row] = []
-    for position, section in enumerate(sections, start=1):
-        if not isinstance(section, Section):
-            raise PromptValidationError(
-                f"sections holds {section!r}, which is no Section; reuse a prompt's parts through children"
-            )
-        path, number, tools = (*above, section.key), f"{prefix}{position}", section.tools()
-        below = _rows(section.children, path, f"{number}.")
-        has_tools = bool(tools or [row for row in below if row[-1]])
-        rows += [(section, path, number, tools, len(below) + 1, has_tools), *below]
-    return rows
-
-
 def _resources(section: AnySection, path: SectionPath) -> ResourceRegistry:
     bound: object = section.resources()
     if not isinstance(bound, ResourceRegistry):
@@ -177,26 +177,27 @@ def _resources(section: AnySection, path: SectionPath) -> ResourceRegistry:
     return bound
 
 
-def _check_templates(section: AnySection, path: SectionPath, known: frozenset[str]) -> None:
-    for template in section.templates():
-        if template.malformed is not None:
-            near = template.source[template.malformed :][:10]
-            raise PromptValidationError(
-                f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
-                section_path=path,
-                placeholder="$",
-            )
-        if not template.names <= known:
-            remedy = (
-                f"write the section as {type(section).__name__}[Params](…)"
-                if section.params_type is None
-                else f"{section.params_type.__name__} has {', '.join(sorted(known)) or 'no fields'}"
-            )
-            raise PromptValidationError(
-                f"no params field for a placeholder; {remedy}",
-                section_path=path,
-                placeholder=f"${min(template.names - known)}",
-            )
+def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:
+    """Raises `PromptValidationError` for a template that the section's params cannot fill."""
+    template, known = compiled(text), field_names(section.params_type)
+    if template.malformed is not None:
+        near = text[template.malformed :][:10]
+        raise PromptValidationError(
+            f"a '$' starts no placeholder, at {near!r}; write '$$' for a dollar sign",
+            section_path=path,
+            placeholder="$",
+        )
+    if not template.names <= known:
+        remedy = (
+            f"write the section as {type(section).__name__}[Params](…)"
+            if section.params_type is None
+            else f"{section.params_type.__name__} has {', '.join(sorted(known)) or 'no fields'}"
+        )
+        raise PromptValidationError(
+            f"no params field for a placeholder; {remedy}",
+            section_path=path,
+            placeholder=f"${min(template.names - known)}",
+        )
 
 
 def _condition[C](section: AnySection, path: SectionPath, which: str, constant: type[C]) -> BoundSelector | C:

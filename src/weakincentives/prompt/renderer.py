@@ -79,9 +79,8 @@ class RenderedPrompt[Out](Specialised):
     def visibility_now(self) -> Mapping[SectionPath, SectionVisibility]:
         """As `visibility`, with what the model has opened and closed since the prompt was rendered."""
         scene = self.scene.now()
-        if scene is self.scene:
-            return self.visibility
-        return {node.path: visibility for node, _, visibility in scene.visits()}
+        visits = self.visits if scene is self.scene else scene.visits()
+        return {node.path: visibility for node, _, visibility in visits}
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
@@ -137,13 +136,14 @@ class PromptRenderer[Out](Specialised):
         seen = visibility = session_overrides(session)
         if visibility_overrides:
             visibility = {**visibility, **visibility_overrides}
-        registry = self.registry
-        descriptions: dict[str, Mapping[str, str]] = {}
+        registry, descriptions = self.registry, NOTHING
         texts = NOTHING if stored is None else stored.texts
         if overrides or tool_overrides or texts:
-            from .overrides.overlay import Overlay
+            from .overrides.overlay import by_hand, overlaid, param_descriptions
 
-            registry = Overlay(overrides or NOTHING, tool_overrides or NOTHING, texts, descriptions).over(registry)
+            if overrides or tool_overrides:
+                texts = {**texts, **by_hand(overrides or NOTHING, tool_overrides or NOTHING)}
+            registry, descriptions = overlaid(registry, texts), param_descriptions(registry, texts)
         scene = Scene(
             registry=registry,
             params=param_lookup,

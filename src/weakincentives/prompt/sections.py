@@ -15,7 +15,7 @@ from ..resources import ResourceRegistry
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
-from .markdown import CompiledTemplate
+from .markdown import compiled
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:
@@ -104,16 +104,12 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """What this section itself binds for the tools of the whole prompt; override it to contribute."""
         return _NO_RESOURCES
 
-    def templates(self) -> tuple[CompiledTemplate, ...]:
+    def templates(self) -> tuple[str, ...]:
         """Every template text of this section; their placeholders are checked when a tree is built."""
-        return () if self._summary is None else (self._summary,)
+        return () if self.summary is None else (self.summary,)
 
     def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
         """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
-
-    def whole_template(self, heading: str) -> CompiledTemplate | None:
-        """Heading and body as one text, when the body is a template and nothing else; the renderer then fills that."""
-        return None
 
     @abstractmethod
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
@@ -133,11 +129,11 @@ class Section(Specialised, ABC, Generic[ParamsT]):
 
     def render_override(self, override_body: str, params: ParamsT | None, *, path: SectionPath) -> str:
         """The text that stands for the whole body when an override exists; `$field` placeholders are filled."""
-        return substitute(CompiledTemplate(self._text("override", override_body)), params, path)
+        return substitute(self._text("override", override_body), params, path)
 
     def render_summary(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The text shown while the section is summarized; empty when it has no summary."""
-        return "" if self._summary is None else substitute(self._summary, params, path)
+        return "" if self.summary is None else substitute(self.summary, params, path)
 
     def clone(self, **changes: Any) -> Self:  # Any: constructor arguments of whatever type; `_compile` checks them
         """A copy with `changes`, constructor arguments by keyword; its children are cloned too, tools are shared.
@@ -147,21 +143,18 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         clone = copy.copy(self)
         clone.children = tuple(child.clone() for child in self.children)
         for name, value in changes.items():
-            if name == "tools":
-                clone._tools = tuple(value)  # noqa: SLF001 - its own class
-            elif name == "children":
-                clone.children = tuple(value)
-            elif name.startswith("_") or name not in vars(self):
+            attribute = "_tools" if name == "tools" else name
+            if name.startswith("_") or attribute not in vars(self):
                 raise PromptValidationError(
                     f"clone: a {type(self).__name__} has no argument {name!r}", section_path=(self.key,)
                 )
-            else:
-                setattr(clone, name, value)
+            setattr(clone, attribute, value)
         clone._compile()  # noqa: SLF001 - its own class
         return clone
 
     def _compile(self) -> None:
-        """Checks what can be seen without the tree and compiles the texts; runs again for a clone."""
+        """Checks what can be seen without the tree and dedents the texts; runs again for a clone."""
+        self.children, self._tools = tuple(self.children), tuple(self._tools)
         if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
         if not isinstance(self.key, str) or re.fullmatch(KEY, self.key) is None:
@@ -184,7 +177,6 @@ class Section(Specialised, ABC, Generic[ParamsT]):
             raise self._refusal(f"default_params is {self.default_params!r}, and the section takes {wanted}; give that")
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)
-        self._summary = None if self.summary is None else CompiledTemplate(self.summary)
 
     def _text(self, what: str, text: object) -> str:
         """`text` dedented and stripped."""
@@ -222,33 +214,25 @@ class MarkdownSection(Section[ParamsT]):
         self.template = template
         super().__init__(title=title, default_params=default_params, params_type=params_type, **others)
 
-    def templates(self) -> tuple[CompiledTemplate, ...]:
-        return (self._body, *super().templates())
-
-    def whole_template(self, heading: str) -> CompiledTemplate | None:
-        return self._body.under(heading, self.params_type) if self._is_plain else None
+    def templates(self) -> tuple[str, ...]:
+        return (self.template, *super().templates())
 
     def body_text(self) -> str:
-        return self.template if self._is_plain else ""
-
-    @property
-    def _is_plain(self) -> bool:
-        return type(self).render_body is MarkdownSection.render_body
+        return self.template if type(self).render_body is MarkdownSection.render_body else ""
 
     def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
         """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""
-        return substitute(self._body, params, path)
+        return substitute(self.template, params, path)
 
     def _compile(self) -> None:
         super()._compile()
         self.template = self._text("template", self.template)
-        self._body = CompiledTemplate(self.template)
 
 
-def substitute(template: CompiledTemplate, params: object, path: SectionPath) -> str:
+def substitute(template: str, params: object, path: SectionPath) -> str:
     """Fills `template`; what does not fit becomes a `PromptRenderError` with path and placeholder."""
     try:
-        return template.substitute(params)
+        return compiled(template).substitute(params)
     except (KeyError, ValueError) as error:
         placeholder = f"${error.args[0]}" if isinstance(error, KeyError) else "$"
         raise PromptRenderError(

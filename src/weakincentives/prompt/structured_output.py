@@ -1,9 +1,7 @@
 """The typed answer that a prompt asks for: declared once, parsed strictly."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .. import serde
@@ -18,10 +16,9 @@ __all__ = ["Container", "StructuredOutputConfig", "json_text", "parse_output", "
 
 type Container = Literal["object", "array"]
 
-# Lines that begin and end a fenced block, compiled on first use; possessive, since a model can write what makes a
-# pattern go back for hours.
-_START = r"[ \t]*+(`{3,}+)[ \t]*+([^`\s]*+)[^`]*+"
-_END = r"[ \t]*+(`{3,}+)[ \t\r]*+"
+# A line that begins a fenced block or, without a language, ends one. Compiled on first use; possessive, since a model
+# can write what makes a pattern go back for hours.
+_FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +81,15 @@ def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> 
 def json_text(output_text: str) -> str:
     """The first fenced block that says it is JSON, else the first that names no language, else the whole text."""
     found: dict[str, str] = {}
-    for language, text in _fenced(output_text):
-        found.setdefault(language.lower(), text)
+    marks, language, block = 0, "", list[str]()  # of the fence that is open; 0 for none
+    for line in output_text.split("\n"):
+        fence = re.fullmatch(_FENCE, line)
+        said = fence[2].lower().split() if fence else []
+        if fence and not marks:
+            marks, language, block = len(fence[1]), said[0] if said else "", []
+        elif fence and not said and len(fence[1]) >= marks:
+            found.setdefault(language, "\n".join(block))
+            marks = 0
+        else:
+            block.append(line)
     return found.get("json", found.get("", output_text)).strip()
-
-
-def _fenced(text: str) -> Iterator[tuple[str, str]]:
-    """Language and content of each fenced block, in time linear in the text."""
-    lines = text.split("\n")
-    ends = [len(found[1]) if (found := re.fullmatch(_END, line)) else 0 for line in lines]
-    longest = [*accumulate(reversed(ends), max)]  # among the last line, the last two, …
-    at = 0
-    while at < len(lines) - 1:
-        start = re.fullmatch(_START, lines[at])
-        at += 1
-        if start and len(start[1]) <= longest[-1 - at]:
-            end = next(line for line in range(at, len(lines)) if ends[line] >= len(start[1]))
-            yield start[2], "\n".join(lines[at:end])
-            at = end + 1

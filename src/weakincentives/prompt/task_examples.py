@@ -3,14 +3,17 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, is_dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from .. import serde
 from ..errors import SerdeError
 from ..visibility import SectionPath
 from .errors import PromptValidationError
-from .sections import AnySection, Section
+from .sections import Section
 from .tool import AnyTool
+
+if TYPE_CHECKING:
+    from .sections import SectionArguments
 
 __all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
 
@@ -41,13 +44,10 @@ class TaskExamplesSection(Section[None]):
         *,
         examples: Sequence[TaskExample],
         title: str = "Examples",
-        key: str | None = None,
-        summary: str | None = None,
-        children: Sequence[AnySection] = (),
-        accepts_overrides: bool = True,
+        **others: "Unpack[SectionArguments[None]]",
     ) -> None:
         self.examples = tuple(examples)
-        super().__init__(title=title, key=key, summary=summary, children=children, accepts_overrides=accepts_overrides)
+        super().__init__(title=title, **others)
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
         """Every example as a numbered item."""

@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
@@ -185,8 +184,12 @@ class Tool[P, R](Specialised):
             description = (docstring or "").strip().partition("\n")[0].strip() or name
         check_description(name, description)
         if params_type is None or (result_type is None and handler is not None):
-            annotated = _annotated_types(name, handler, required=params_type is None)
-            params_type, result_type = params_type or annotated[0], result_type or annotated[1]
+            params, result, why = _annotated_types(handler)
+            params_type, result_type = params_type or params, result_type or result
+            if params_type is None:
+                raise PromptValidationError(
+                    f"tool {name!r}: {why}; say the types: Tool[Params, Result](…) or params_type=Params"
+                )
         if effect not in _EFFECTS:
             raise PromptValidationError(f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}")
         if not (isinstance(params_type, type) and is_dataclass(params_type)):
@@ -230,12 +233,8 @@ def check_description(name: str, description: object) -> None:
 
 # Any: the handler's own types are what is being found out here.
 def _check_handler(name: str, handler: Callable[..., Any]) -> None:
-    if isinstance(handler, FunctionType):
-        code = handler.__code__
-        if (code.co_argcount, code.co_kwonlyargcount) == (1, 1) and code.co_varnames[1] == "context":
-            return  # the usual form, told without building a signature
     try:
-        inspect.signature(handler).bind(None, context=None)
+        inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
     except (TypeError, ValueError) as error:
         raise PromptValidationError(
             f"tool {name!r}: handler {_handler_name(handler)} cannot be called as handler(params, context=…) "
@@ -247,26 +246,18 @@ def _handler_name(handler: Callable[..., Any]) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
 
 
-def _annotated_types(name: str, handler: Callable[..., Any] | None, *, required: bool) -> tuple[Any, Any]:
-    """Params and result type as the handler's annotations give them; an error only if the params type is `required`."""
+def _annotated_types(handler: Callable[..., Any] | None) -> tuple[Any, Any, str]:
+    """Params and result type as the handler's annotations give them, `None` where they do not, and why they do not."""
     if handler is None:
-        raise PromptValidationError(f"tool {name!r}: say the types: Tool[Params, Result](…) or params_type=Params")
+        return None, None, "there is no handler that says them"
     function = handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
+    first = next(iter(inspect.signature(handler).parameters))
+    why = f"handler {_handler_name(handler)} does not say the type of {first!r}"
     hints: Mapping[str, Any] = {}
     try:
         hints = get_type_hints(function)
     except Exception as error:  # whatever an annotation raises when it is evaluated
-        if required:
-            raise PromptValidationError(
-                f"tool {name!r}: the annotations of handler {_handler_name(handler)} cannot be read ({error}); "
-                f"give params_type="
-            ) from error
-    first = next(iter(inspect.signature(handler).parameters))
-    if required and first not in hints:
-        raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} does not say the type of {first!r}; "
-            f"annotate it or give params_type="
-        )
+        why = f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
     returned = hints.get("return")
     arguments: tuple[Any, ...] = getattr(returned, "__args__", ())
-    return hints.get(first), arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None
+    return hints.get(first), arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None, why

@@ -5,6 +5,7 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ..ports import StateView
 from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 from .errors import PromptError, PromptRenderError
-from .markdown import CompiledTemplate
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
 from .selectors import BoundSelector
@@ -56,32 +56,23 @@ type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
 """What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Scene:
     """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
 
-    `visibility` holds the overrides in force, `seen` those that the session held when the prompt was rendered. Not
-    changed once made.
+    `visibility` holds the overrides in force, `seen` those that the session held when the prompt was rendered, `built`
+    the params that were made without arguments. Else not changed once made.
     """
 
-    __slots__ = ("disclosure", "params", "registry", "seen", "session", "visibility")
-
-    def __init__(
-        self,
-        *,
-        registry: RegistrySnapshot,
-        # Any: params of every type, each looked up by its own.
-        params: Mapping[type[Any], object],
-        visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
-        session: StateView | None = None,
-        seen: Mapping[SectionPath, SectionVisibility] | None = None,
-        disclosure: Disclosure = Disclosure.READ,
-    ) -> None:
-        self.registry = registry
-        self.params = params
-        self.visibility = visibility
-        self.session = session
-        self.seen = session_overrides(session) if seen is None else seen
-        self.disclosure = disclosure
+    registry: RegistrySnapshot
+    # Any: params of every type, each looked up by its own.
+    params: Mapping[type[Any], object]
+    visibility: Mapping[SectionPath, SectionVisibility] = NOTHING
+    session: StateView | None = None
+    seen: Mapping[SectionPath, SectionVisibility] = NOTHING
+    disclosure: Disclosure = Disclosure.READ
+    # Any: as in `params`.
+    built: dict[type[Any], object] = field(default_factory=dict[type[Any], object])
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
         """This scene with further visibility overrides, which beat those it has."""
@@ -121,20 +112,18 @@ class Scene:
         stop = len(nodes) if end is None else end
         index = start
         found: list[Visit] = []
-        built: dict[type[Any], object] = {}  # Any: as in `params`
-        last, bound = None, None
         while index < stop:
             node = nodes[index]
             enabled = node.enabled
-            if enabled is not True and not self._enabled(node, built):
+            if enabled is not True and not self._enabled(node):
                 index = node.end
                 continue
             params = None
             kind = node.params_type
             if kind is not None:
-                if kind is not last:  # most sections share the params of the one before
-                    last, bound = kind, get_params(kind)
-                params = self._params(node, built) if bound is None else bound
+                params = get_params(kind)
+                if params is None:
+                    params = self._params(node)
             own = node.visibility
             if overrides:
                 own = overrides.get(node.path, own)
@@ -159,9 +148,8 @@ class Scene:
                 if visibility is full:
                     if node.tools:
                         tools += node.tools
-                    if whole is not None and type(params) is whole.fits:
-                        text = whole.format % whole.values(params)
-                        parts.append(text.rstrip() if whole.ragged else text)
+                    if whole is not None:  # its placeholders were found to be fields when the tree was built
+                        parts.append((whole.format % whole.values(params)).rstrip())
                         continue
                     body = _body(node, params)
                 else:
@@ -184,36 +172,35 @@ class Scene:
 
     def is_enabled(self, node: SectionNode) -> bool:
         """Whether the section and all those above it are enabled, at whatever visibility."""
-        built: dict[type[Any], object] = {}  # Any: as in `params`
-        return all(self._enabled(one, built) for one in (*self.registry.ancestors(node), node))
+        return all(self._enabled(one) for one in (*self.registry.ancestors(node), node))
 
     def visibility_of(self, node: SectionNode) -> SectionVisibility:
         """The effective visibility of an enabled section by itself, whatever is above it."""
         return self.visits(node.index, node.index + 1)[0][2]
 
-    def _enabled(self, node: SectionNode, built: dict[type[Any], object]) -> bool:
+    def _enabled(self, node: SectionNode) -> bool:
         enabled = node.enabled
         if isinstance(enabled, bool):
             return enabled
-        params = self._params(node, built) if enabled.needs_params else None
+        params = self._params(node) if enabled.needs_params else None
         return bool(enabled(params, self.session, node.path))
 
-    def _params(self, node: SectionNode, built: dict[type[Any], object]) -> object:
-        """What is bound, else the default, else the type built with no arguments, once a walk."""
+    def _params(self, node: SectionNode) -> object:
+        """What is bound, else the default, else the type built with no arguments, once a rendered prompt."""
         kind = node.params_type
         params = node.default if kind is None else self.params.get(kind, node.default)
         if params is not None or kind is None:
             return params
-        if kind not in built:
+        if kind not in self.built:
             try:
-                built[kind] = kind()
+                self.built[kind] = kind()
             except Exception as error:  # missing fields, or whatever __post_init__ raises
                 raise PromptRenderError(
                     f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
                     f"bind one: prompt.bind({kind.__name__}(…))",
                     section_path=node.path,
                 ) from error
-        return built[kind]
+        return self.built[kind]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
@@ -252,7 +239,7 @@ def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
     if node.summary is None:
         summary = node.section.render_summary(params, path=node.path)
     else:
-        summary = substitute(CompiledTemplate(node.summary.strip()), params, node.path)
+        summary = substitute(node.summary.strip(), params, node.path)
     return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Unpack
 from ..errors import WeakIncentivesError
 from ..ports import Resources
 from ..resources import Binding, ResourceRegistry
+from ..visibility import SectionPath
 from .errors import PromptValidationError
-from .sections import MarkdownSection
+from .sections import Section, substitute
 from .tool import AnyTool
 
 if TYPE_CHECKING:
@@ -21,16 +22,11 @@ if TYPE_CHECKING:
     from ..filesystem import Filesystem
     from .sections import SectionArguments
 
-__all__ = ["HostMount", "WorkspaceSection", "WorkspaceText"]
+__all__ = ["HostMount", "WorkspaceSection"]
 
-_TEMPLATE = """
+_TEXT = """\
 Your files are in a workspace, which the file tools alone reach. Paths are relative to its root, such as `src/app.py`;
-`.` is the root. An answer that would be too long comes in parts and says how to go on.
-
-$contents
-
-$access
-"""
+`.` is the root. An answer that would be too long comes in parts and says how to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +85,14 @@ def _normal(name: str, paths: Sequence[str]) -> tuple[str, ...]:
         raise PromptValidationError(f"{name}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceText:
-    """What the template of a `WorkspaceSection` can show: what is where, and what may be done with it."""
-
-    contents: str = ""
-    access: str = ""
-
-
-class WorkspaceSection(MarkdownSection[WorkspaceText]):
+class WorkspaceSection(Section[None]):
     """A section with file tools over a `Filesystem`, which it also contributes as a resource.
 
     Each prompt gets a copy of the `mounts` of its own, in memory and made when it is first asked for; without mounts it
     starts empty. A `filesystem` takes their place: one that prompts share and that stays open, or a function that makes
     one for each, such as `lambda: HostFilesystem("docs", read_only=True)`, which copies nothing. `read_only` leaves out
-    the tools that write, and a copy then refuses to be changed. The template shows `$contents` and `$access`. Raises
-    `PromptValidationError` for mounts that cannot work, and for folders that cannot be copied when they are.
+    the tools that write, and a copy then refuses to be changed. Raises `PromptValidationError` for mounts that cannot
+    work, and for folders that cannot be copied when they are.
     """
 
     def __init__(
@@ -114,11 +102,22 @@ class WorkspaceSection(MarkdownSection[WorkspaceText]):
         mounts: Iterable[HostMount] = (),
         filesystem: "Filesystem | Callable[[], Filesystem] | None" = None,
         read_only: bool = False,
-        template: str = _TEMPLATE,
-        **others: "Unpack[SectionArguments[WorkspaceText]]",
+        **others: "Unpack[SectionArguments[None]]",
     ) -> None:
         self.mounts, self.filesystem, self.read_only = tuple(mounts), filesystem, read_only
-        super().__init__(title=title, template=template, **others)
+        super().__init__(title=title, **others)
+
+    def body_text(self) -> str:
+        """How to use the workspace, what is where, and what may be done with it."""
+        contents = "It is empty at first." if self.filesystem is None else "List `.` to see what it holds."
+        if self.mounts:
+            places = ", ".join(f"`{mount.mount_path}`" for mount in self.mounts).replace("$", "$$")
+            contents = f"It holds copies of the author's folders at {places}."
+        access = "You can read and change files." if self._writable else "You can read files, not change them."
+        return f"{_TEXT}\n\n{contents}\n\n{access}"
+
+    def render_body(self, params: None, *, path: SectionPath) -> str:
+        return substitute(self.body_text(), params, path)
 
     def tools(self) -> tuple[AnyTool, ...]:
         """The file tools, those that write unless it is read-only, and the tools that were given."""
@@ -166,10 +165,4 @@ class WorkspaceSection(MarkdownSection[WorkspaceText]):
         if self.mounts and given is not None:
             raise self._refusal("mounts are copied and a filesystem is used as it is; give one of the two")
         self._writable = not (self.read_only or getattr(given, "read_only", False))
-        contents = "It is empty at first." if given is None else "List `.` to see what it holds."
-        if self.mounts:
-            places = ", ".join(f"`{mount.mount_path}`" for mount in self.mounts)
-            contents = f"It holds copies of the author's folders at {places}."
-        access = "You can read and change files." if self._writable else "You can read files, not change them."
-        self.default_params = WorkspaceText(contents, access)
         super()._compile()

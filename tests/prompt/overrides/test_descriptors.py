@@ -173,7 +173,8 @@ def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
 )
 @pytest.mark.parametrize("kind", ["body", "summary"])
 def test_an_override_with_a_placeholder_that_is_no_field_is_refused(kind: Any, text: str, placeholder: str) -> None:
-    with pytest.raises(PromptValidationError, match=r"limit, query") as caught:
+    told = r"'\$\$' for a dollar sign" if placeholder == "$" else r"limit, query"
+    with pytest.raises(PromptValidationError, match=told) as caught:
         check_text(templated().descriptor, TextId(kind, "a"), text)
     assert (caught.value.section_path, caught.value.placeholder) == (("a",), placeholder)
 

@@ -356,7 +356,7 @@ def calls_during(run: Callable[[], object]) -> int:
     return count
 
 
-def test_examples_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_gives() -> None:
+def test_texts_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_gives() -> None:
     @dataclass(frozen=True)
     class Query:
         text: str
@@ -366,7 +366,14 @@ def test_examples_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_give
         for name, accepts in (("fixed", False), ("free", True))
     )
     template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[fixed, free])])
-    stored = PromptOverride("latest", {TextId("tool-example", f"{name}#0"): "Other." for name in ("fixed", "free")})
-    text = template.renderer.render(param_lookup={}, stored=stored).text
+    texts: dict[TextId, str] = {}
+    for name in ("fixed", "free"):
+        ids = TextId("tool-example", f"{name}#0"), TextId("tool", name), TextId("param", f"{name}.text")
+        texts |= dict.fromkeys(ids, "Other.")
+    stored = PromptOverride("latest", texts)
+    rendered = template.renderer.render(param_lookup={}, stored=stored)
+    text = rendered.text
+    assert [tool.description for tool in rendered.tools] == ["fixed", "Other."]
+    assert rendered.tool_param_descriptions == {"free": {"text": "Other."}}
     assert "Examples of `fixed`:\n\n- fixed\n" in text
     assert text.endswith("Examples of `free`:\n\n- Other.")

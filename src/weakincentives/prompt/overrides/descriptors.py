@@ -4,13 +4,10 @@ Hashes are SHA-256 over JSON with sorted keys, so they are the same in every pro
 """
 
 import json
-from dataclasses import fields
 from hashlib import sha256
 
 from ... import serde
-from ..errors import PromptValidationError
-from ..markdown import CompiledTemplate
-from ..registry import RegistrySnapshot, example_text
+from ..registry import RegistrySnapshot, check_placeholders, example_text
 from ..tool import AnyTool, check_description
 from .model import OverridableText, PromptDescriptor, SectionDescriptor, TextId, ToolDescriptor
 
@@ -25,12 +22,11 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
     for node in registry.sections:
         section, path = node.section, node.path
         accepts = section.accepts_overrides
-        names = frozenset(one.name for one in fields(node.params_type)) if node.params_type else frozenset[str]()
         body, summary, examples = section.body_text(), section.summary, section.example_texts()
         content = _hash(body, summary, examples)
         sections.append(SectionDescriptor(path, content))
-        texts[TextId("body", node.key)] = OverridableText(body, content, path, accepts, names)
-        texts[TextId("summary", node.key)] = OverridableText(summary or "", content, path, accepts, names)
+        texts[TextId("body", node.key)] = OverridableText(body, content, path, accepts, section)
+        texts[TextId("summary", node.key)] = OverridableText(summary or "", content, path, accepts, section)
         for index, text in enumerate(examples):
             texts[TextId("task-example", f"{node.key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
         for tool in node.tools:
@@ -60,16 +56,8 @@ def check_text(descriptor: PromptDescriptor, one: TextId, text: str) -> None:
     if one.kind == "tool":
         check_description(one.at, text)
     of = descriptor.texts.get(one)
-    if of is None or of.fields is None:
-        return
-    template = CompiledTemplate(text)
-    for name in sorted(template.names - of.fields) if template.malformed is None else [""]:
-        known = ", ".join(sorted(of.fields)) or "none"
-        raise PromptValidationError(
-            f"override of {one}: a placeholder is no params field, of which there are: {known}; '$$' is a dollar sign",
-            section_path=of.path,
-            placeholder=f"${name}",
-        )
+    if of is not None and of.section is not None:
+        check_placeholders(text, of.section, of.path)
 
 
 def _hash(*parts: object) -> str:

@@ -9,6 +9,7 @@ from ..errors import PromptValidationError
 
 if TYPE_CHECKING:
     from ..prompt import Prompt
+    from ..sections import AnySection
     from ..template import PromptTemplate
 
 type TextKind = Literal["body", "summary", "task-example", "tool", "param", "tool-example"]
@@ -93,14 +94,14 @@ def texts_of(override: Override) -> dict[TextId, str]:
 class OverridableText:
     """A text as the code has it. `hash` stands for all that an author sees of the part that it belongs to.
 
-    `fields` are the placeholders that an override may use, `None` where `$` means nothing.
+    `section` has the params whose fields an override may use as placeholders; `None` where `$` means nothing.
     """
 
     text: str
     hash: str
     path: SectionPath
     accepts_overrides: bool
-    fields: frozenset[str] | None = None
+    section: "AnySection | None" = None
 
 
 class SectionDescriptor(NamedTuple):

@@ -1,14 +1,13 @@
 """Overrides carried over to a prompt that has changed: a three-way merge of each text, and the conflicts to review."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from textwrap import indent
 
 from ..errors import PromptValidationError
 from .descriptors import check_text
-from .model import PromptDescriptor, TextId
-from .store import Entries, StoredOverride
+from .model import PromptDescriptor, StaleOverride, TextId
 
 __all__ = ["Conflict", "Rebase", "merge", "rebase"]
 
@@ -34,35 +33,31 @@ class Rebase:
         return "\n\n".join(["# Overrides to settle", *parts]) + "\n"
 
 
-def rebase(descriptor: PromptDescriptor, stored: Entries) -> Rebase:
-    """Brings `stored` up to date where that goes without conflict, and says what was done."""
-    merged: list[TextId] = []
+def rebase(descriptor: PromptDescriptor, stale: Iterable[StaleOverride]) -> tuple[dict[TextId, str], list[Conflict]]:
+    """The stale texts that go without conflict with the prompt as it is now, brought up to date, and the others."""
+    merged: dict[TextId, str] = {}
     conflicts: list[Conflict] = []
-    for one, override in stored.items():
-        if override.held_against(descriptor) is None:
-            continue
-        text, obstacle = _carried(descriptor, one, override)
+    for one in stale:
+        text, obstacle = _carried(descriptor, one)
         if obstacle:
-            conflicts.append(Conflict(one, obstacle, text))
+            conflicts.append(Conflict(one.id, obstacle, text))
         else:
-            merged.append(one)
-            stored[one] = StoredOverride.against(descriptor, one, text)
-    return Rebase(tuple(merged), tuple(conflicts))
+            merged[one.id] = text
+    return merged, conflicts
 
 
-def _carried(descriptor: PromptDescriptor, one: TextId, override: StoredOverride) -> tuple[str, str]:
-    """The text of `override` for the prompt as it is now, and what stands in the way; empty when nothing does."""
-    now, text = descriptor.texts.get(one), "\n".join(override.text)
-    if now is None:
-        return text, "The prompt has no such text any more."
-    if not now.accepts_overrides:
-        return text, "The text accepts no overrides now."
-    lines, clean = merge(override.base, override.text, now.text.split("\n"))
+def _carried(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, str]:
+    """The text for the prompt as it is now, and what stands in the way; empty when nothing does."""
+    if stale.current is None:
+        return stale.text, "The prompt has no such text any more."
+    if stale.reason == "fixed":
+        return stale.text, "The text accepts no overrides now."
+    lines, clean = merge(*(text.split("\n") for text in (stale.base, stale.text, stale.current)))
     text = "\n".join(lines)
     if not clean:
         return text, "Both have changed: the override above `=======`, the code below."
     try:
-        check_text(descriptor, one, text)
+        check_text(descriptor, stale.id, text)
     except PromptValidationError as error:
         return text, f"The merged text does not fit the prompt: {error}"
     return text, ""

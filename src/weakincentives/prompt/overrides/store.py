@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..template import PromptTemplate
     from .rebase import Rebase
 
-__all__ = ["Entries", "LocalPromptOverridesStore", "PromptOverridesStore", "StoredOverride"]
+__all__ = ["LocalPromptOverridesStore", "PromptOverridesStore"]
 
 _SCHEMA = 1
 _MARKS = (".weakincentives", ".git", "pyproject.toml")
@@ -165,12 +165,14 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
         Conflicts leave their overrides as they are and are written to `{tag}.conflicts.md` beside the file.
         """
-        from .rebase import rebase
+        from .rebase import Rebase, rebase
 
         stored = OverridesTag(descriptor.ns, descriptor.key, tag)
         review = self.path(stored, ".conflicts.md")
         with self._edited(stored) as entries:
-            done = rebase(descriptor, entries)
+            merged, conflicts = rebase(descriptor, _held(entries, descriptor, tag).stale)
+            entries.update({one: StoredOverride.against(descriptor, one, text) for one, text in merged.items()})
+            done = Rebase(tuple(merged), tuple(conflicts))
             if done.conflicts:
                 _write(review, str(done))
             else:
