@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.files import OPERATIONS, SORTS, TREES, Do, Tree, filesystem, host_tree, tree
@@ -27,6 +27,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("sort", SORTS)
 @given(before=TREES, steps=STEPS)
+@example(before={"a": None}, steps=["snapshot", Do("write", "a/a"), Do("delete all", "a"), ("restore", 0)])
 @settings(max_examples=100)
 def test_any_snapshot_comes_back_on_any_branch(sort: str, before: Tree, steps: list[Any]) -> None:
     with filesystem(sort, before) as files:

@@ -222,7 +222,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 doomed += [(stat.path, stat.kind) for stat in self._entries(name)]
             if len(doomed) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(f"{path!r} holds more than one delete may remove; delete parts of it first")
-        for name, _ in doomed:
+        for name, _ in reversed(doomed):
             self._record(name)
         for name, _ in reversed(doomed):
             self._put(name, None)

@@ -31,7 +31,7 @@ class Version[E: _Entry]:
     def __init__(self, past: tuple[object, ...] = ()) -> None:
         self.past = past  # what a filesystem keeps beside its entries
         self.after: Version[E] | None = None
-        self.pre: dict[str, E | None] = {}  # what stood at each path that has changed since
+        self.pre: dict[str, E | None] = {}  # what stood at each path that has changed since, in order
         self.spool: Any = None  # Any: where a filesystem keeps contents that should not fill the memory
 
 
@@ -139,9 +139,9 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             self._put_back(current, failures)
             while path:
                 version = path.pop()
-                # One assignment after the other, and each leaves both within reach.
-                current.pre = {at: self._get(at, current) for at in version.pre} | current.pre
-                version.pre = current.pre | version.pre
+                # One assignment after the other, and each leaves both within reach. What failed is now `version`'s too.
+                current.pre = {at: self._get(at, current) for at in reversed(version.pre)} | current.pre
+                version.pre = version.pre | current.pre | version.pre
                 current.after = version
                 self._newest = ref(version)
                 version.after = None
@@ -154,26 +154,22 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 raise BaseExceptionGroup(f"{len(failures)} changes could not be put back", failures)
 
     def _put_back(self, version: Version[E], failures: list[BaseException]) -> None:
-        """Puts back what `version` recorded; what fails stays recorded for another try."""
+        """Puts back what `version` recorded, the last first; what fails stays recorded for another try."""
         pre = version.pre
-        down = sorted(pre, reverse=True)
-        gone = [path for path in down if pre[path] is None]
-        files = [path for path in down if (entry := pre[path]) and entry.kind != "directory"]
-        folders = [path for path in down if (entry := pre[path]) and entry.kind == "directory"]
-        again = set(folders)  # for their times, when all is back that is in them
-        for path in (*gone, *reversed(folders), *files, *folders):
+        back = [(path, pre[path]) for path in reversed(pre)]
+        # Once more for their times, when all is back that is in them.
+        folders = [(path, entry) for path, entry in reversed(back) if entry and entry.kind == "directory"]
+        for path, entry in back + folders:
             for _ in range(2):  # an interrupt waits until all is put back, and what it interrupted is done again
                 try:
-                    self._put(path, pre[path])
+                    self._put(path, entry)
                 except BaseException as error:
                     failures.append(error)
                     if isinstance(error, Exception):
                         break
                 else:
-                    if path not in again:
-                        del pre[path]
+                    pre.pop(path, None)
                     break
-            again.discard(path)
         if version.spool is not None and not pre:
             version.spool.seek(0)
             version.spool.truncate()
