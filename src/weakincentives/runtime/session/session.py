@@ -10,7 +10,7 @@ from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork
 from .reducers import declared_reducers
-from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, SlicePolicy
+from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp
 from .snapshots import SessionSnapshot
 
 __all__ = ["Session"]
@@ -148,10 +148,9 @@ class Session:
         with self._lock:
             if (found := self._slices.get(slice_type)) is not None:
                 return found
-            log = issubclass(slice_type, Event)
-            opened = Slice(slice_type, SlicePolicy.LOG if log else SlicePolicy.STATE, self._lock, self._register)
+            opened = Slice(slice_type, self._lock, self._register)
             self._slices[slice_type] = opened
-            if not log:
+            if not issubclass(slice_type, Event):
                 self._state.append(opened)
             return opened
 
