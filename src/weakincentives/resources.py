@@ -254,6 +254,9 @@ class _Living:
         self.parts: tuple[Snapshotable, ...] = (*undoable, self)
 
 
+_NONE = _Living()  # of every call for which nothing can be made
+
+
 class ResourceContext:
     """Holds the resources of a registry while it is open: a context manager, an asynchronous one, and the accessor.
 
@@ -345,7 +348,7 @@ class CallResources:
 
     def __init__(self, context: ResourceContext) -> None:
         self.context = context
-        self.living = _Living()
+        self.living = _NONE if context.all_shared else _Living()
 
     def get[T](self, kind: Callable[..., T], /) -> T:
         """The resource bound for `kind`. Raises `ResourceError`, and `RuntimeError` when the context is not open."""
@@ -353,10 +356,11 @@ class CallResources:
 
     def close(self, error: BaseException | None = None) -> None:
         """Closes the call's own, newest first; `error` is what ended the call."""
-        _at_once(_close(self.living.take(), error))
+        if self.living.made:
+            _at_once(_close(self.living.take(), error))
 
     def __iter__(self) -> Iterator[Snapshotable]:
-        return iter(self.context) if self.context.all_shared else iter((*self.context, *self.living.parts))
+        return iter(self.context) if self.living is _NONE else iter((*self.context, *self.living.parts))
 
     def __enter__(self) -> Self:
         return self
