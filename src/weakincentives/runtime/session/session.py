@@ -1,6 +1,6 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from os import urandom
 from threading import RLock
 from typing import Any
@@ -68,13 +68,13 @@ class Session:
                         target.top = top
                     raise
 
-    def install[S](self, state_type: type[S], *, initial: Callable[[], S] | None = None) -> None:
+    def install(self, state_type: type[Any]) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
-        `initial` makes the state that the first event starts from, by default `state_type()`. Raises `TypeError` when
-        nothing is declared and `ValueError` when the type is installed already: its events would count twice.
+        The first event starts from what was seeded, else from `state_type()`. Raises `TypeError` when nothing is
+        declared and `ValueError` when the type is installed already: its events would count twice.
         """
-        declared = declared_reducers(state_type, initial or state_type)
+        declared = declared_reducers(state_type)
         if not declared:
             raise TypeError(f"{state_type.__name__} declares no reducers; mark methods with @reducer(on=Event)")
         with self._lock:
