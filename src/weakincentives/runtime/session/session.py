@@ -44,7 +44,14 @@ class Session:
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]:
         found = self._slices.get(slice_type)
-        return self._open(slice_type) if found is None else found
+        if found is None:
+            with self._lock:
+                if slice_type not in self._slices:  # no other thread was faster
+                    opened = self._slices[slice_type] = Slice(slice_type, self._lock, self._register)
+                    if not issubclass(slice_type, Event):
+                        self._state.append(opened)
+                found = self._slices[slice_type]
+        return found
 
     def dispatch(self, event: object, /) -> None:
         """Folds `event` into every slice that has a reducer for its type; all of them change, or none does.
@@ -106,7 +113,7 @@ class Session:
         """
         with self._lock:
             for slice_type in snapshot.slices:
-                self._open(slice_type)
+                self[slice_type]  # which makes it
             for held in self._state:
                 held.top = snapshot.slices.get(held.slice_type, EMPTY)
 
@@ -144,24 +151,15 @@ class Session:
             deliver(self)
         return True
 
-    def _open[T](self, slice_type: type[T]) -> Slice[T]:
-        with self._lock:
-            if (found := self._slices.get(slice_type)) is not None:
-                return found
-            opened = Slice(slice_type, self._lock, self._register)
-            self._slices[slice_type] = opened
-            if not issubclass(slice_type, Event):
-                self._state.append(opened)
-            return opened
-
     # Any: as above.
     def _register(self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]) -> None:
         with self._lock:
-            row = [entry for entry in self._reducers.get(event_type, ()) if entry[1] is not _keep]
-            row.append((target, reduce))
-            if issubclass(event_type, Event) and all(held.slice_type is not event_type for held, _ in row):
-                row.insert(0, (self[event_type], _keep))
-            self._reducers[event_type] = row
+            row = self._reducers.get(event_type)
+            if row is None:
+                row = [(self[event_type], _keep)] if issubclass(event_type, Event) else []
+            if target.slice_type is event_type:
+                row = [entry for entry in row if entry[1] is not _keep]
+            self._reducers[event_type] = [*row, (target, reduce)]
 
     def _record(self, event: Event) -> None:
         if event.session_id is None or event.session_id == self.session_id:
