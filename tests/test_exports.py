@@ -91,7 +91,6 @@ EXPORTS = {
         "SessionSnapshot",
         "Slice",
         "SliceOp",
-        "SlicePolicy",
         "append_all",
         "reducer",
         "replace_latest",

@@ -14,7 +14,7 @@ from support.agents import Args, prompt, tool
 from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import PromptValidationError
-from weakincentives.resources import Binding, ResourceContext, ResourceError, ResourceRegistry, Scope
+from weakincentives.resources import Binding, NotIsolatedError, ResourceContext, ResourceError, ResourceRegistry, Scope
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
@@ -457,6 +457,14 @@ def test_a_context_answers_with_forks_inside_the_block_of_a_fork_alone() -> None
         with resources.fork():
             assert resources.get(InMemoryFilesystem) is not files
         assert resources.get(InMemoryFilesystem) is files
+
+
+def test_what_lives_for_one_call_and_can_be_put_back_is_not_isolated() -> None:
+    made = Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), scope=Scope.TOOL_CALL)
+    with of(made) as context, context.fork() as resources:
+        with pytest.raises(NotIsolatedError, match="InMemoryFilesystem can be put back"):
+            resources.get(InMemoryFilesystem)
+        assert resources.refused
 
 
 # ------------------------------------------------------------------------------------------------------ asynchronous

@@ -142,35 +142,24 @@ type Bindable = ResourceRegistry | Mapping[_Kind, Any]
 _ENDS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """A living resource."""
+    """A living resource; `told` says that what ends it wants to know how the block ended."""
 
-    __slots__ = ("_end", "_ending", "asynchronous", "kind", "value")
-
-    def __init__(self, binding: Binding[Any], value: Any) -> None:
-        self.kind = binding.protocol
-        self.asynchronous = binding.asynchronous
-        self.value = value
-        ends = _ENDS[self.asynchronous] if binding.owned else ()
-        self._end = next((name for name in ends if callable(getattr(value, name, None))), "")
-        self._ending: Callable[..., Any] | None = getattr(value, self._end) if self._end else None
-
-    async def enter(self) -> None:
-        """Enters a context manager, which gives the resource."""
-        if self._end == "__aexit__":
-            self.value = await self.value.__aenter__()
-        elif self._end == "__exit__":
-            self.value = self.value.__enter__()
+    binding: Binding[Any]
+    value: Any
+    ending: Callable[..., Any] | None
+    told: bool
 
     async def leave(self, *reason: Any) -> None:
-        """Ends it, and logs it if that fails. A context manager is told how the block ended."""
+        """Ends it, and logs it if that fails."""
         try:
-            if self._ending is not None:
-                left = self._ending(*(reason if self._end.endswith("exit__") else ()))
-                if self.asynchronous and inspect.isawaitable(left):
+            if self.ending is not None:
+                left = self.ending(*(reason if self.told else ()))
+                if self.binding.asynchronous and inspect.isawaitable(left):
                     await left
         except Exception:
-            _report("Closing a resource failed", self.kind)
+            _report("Closing a resource failed", self.binding.protocol)
 
 
 class _Mark:
@@ -197,11 +186,49 @@ class _Living:
         self._marks = WeakSet[_Mark]()
         self._become(())
 
-    def add(self, one: _Made) -> None:
+    def one(self, binding: Binding[Any], resolver: Resources) -> Any:
+        """The one value of `binding`, made now if it was not."""
         with self.lock:
-            for mark in self._marks if isinstance(one.value, Snapshotable) else ():
-                mark.born[one] = one.value.snapshot()
-            self._become((*self.made, one))
+            if binding.protocol not in self.values:
+                self.another(binding, resolver)
+            return self.values[binding.protocol]
+
+    def another(self, binding: Binding[Any], resolver: Resources) -> Any:
+        """A new value of `binding`."""
+        if binding.asynchronous:
+            raise ResourceError(
+                f"{_name(binding.protocol)} has an async provider, which runs when `async with prompt.resources:` is "
+                f"entered; use that, in one task at a time, and bind it before what asks for it"
+            )
+        return _at_once(self.make(binding, resolver))
+
+    async def make(self, binding: Binding[Any], resolver: Resources) -> Any:
+        """As `another`; waits only for an asynchronous provider."""
+        value: Any = binding.provider(resolver)
+        if binding.asynchronous:
+            value = await value
+        elif inspect.iscoroutine(value):
+            value.close()
+            raise ResourceError(
+                f"the provider of {_name(binding.protocol)} gave a coroutine; declare it with `async def`"
+            )
+        ends = _ENDS[binding.asynchronous] if binding.owned else ()
+        end = next((name for name in ends if callable(getattr(value, name, None))), "")
+        ending = getattr(value, end) if end else None
+        if end == "__aexit__":  # what a context manager gives is the resource
+            value = await value.__aenter__()
+        elif end == "__exit__":
+            value = value.__enter__()
+        made = _Made(binding, value, ending, end.endswith("exit__"))
+        try:
+            with self.lock:
+                for mark in self._marks if isinstance(value, Snapshotable) else ():
+                    mark.born[made] = value.snapshot()
+                self._become((*self.made, made))
+        except BaseException as error:
+            await _close([made], error, waiting=binding.asynchronous)
+            raise
+        return value
 
     def take(self, kept: tuple[_Made, ...] = ()) -> list[_Made]:
         """Forgets all but those `kept`, and gives what it forgot."""
@@ -222,9 +249,12 @@ class _Living:
 
     def _become(self, made: tuple[_Made, ...]) -> None:
         self.made = made
-        self.values: dict[_Kind, Any] = {one.kind: one.value for one in made}
+        self.values: dict[_Kind, Any] = {one.binding.protocol: one.value for one in made}
         undoable = [one.value for one in made if isinstance(one.value, Snapshotable)]
         self.parts: tuple[Snapshotable, ...] = (*undoable, self)
+
+
+_NONE = _Living()  # of every call for which nothing can be made
 
 
 class ResourceContext:
@@ -237,7 +267,7 @@ class ResourceContext:
 
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
         self._entered = 0
-        self._living = _Living()
+        self.living = _Living()
         self.entangled: set[_Kind] = set()  # kinds whose making asked for what can be put back
         self.rebind(registry or ResourceRegistry())
 
@@ -266,32 +296,12 @@ class ResourceContext:
         """As `for_call`, for a call that runs beside others."""
         return ForkedResources(self)
 
-    def holds(self, kind: _Kind) -> bool:
-        """Whether the singleton of that kind has been made."""
-        return kind in self._living.values
-
-    def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
-        """The one value of `binding`, made now if it was not; `chain` are the kinds whose making asks for it."""
-        with self._living.lock:
-            if not self.holds(binding.protocol):
-                self.make(binding, _Resolver(self, None, chain))
-            return self._living.values[binding.protocol]
-
-    def make(self, binding: Binding[Any], resolver: "_Resolver", living: _Living | None = None) -> Any:
-        """A new value of `binding`, to be closed with those of `living`, by default with this context."""
-        if binding.asynchronous:
-            raise ResourceError(
-                f"{_name(binding.protocol)} has an async provider, which runs when `async with prompt.resources:` is "
-                f"entered; use that, in one task at a time, and bind it before what asks for it"
-            )
-        return _at_once(_make(binding, resolver, living or self._living))
-
     def __iter__(self) -> Iterator[Snapshotable]:
         if (beside := _beside(self)) is not None:
             beside.refuse("a transaction covers all resources")
-        if self.all_shared and len(self._living.made) == len(self.bound):  # nothing is left to be made
-            return iter(self._living.parts[:-1])
-        return iter(self._living.parts)
+        if self.all_shared and len(self.living.made) == len(self.bound):  # nothing is left to be made
+            return iter(self.living.parts[:-1])
+        return iter(self.living.parts)
 
     def __enter__(self) -> Self:
         _at_once(self._enter(waiting=False))
@@ -308,14 +318,14 @@ class ResourceContext:
         await _close(self._leave(), error, waiting=True)
 
     async def _enter(self, *, waiting: bool) -> None:
-        with self._living.lock:
+        with self.living.lock:
             self._entered += 1
             if self._entered > 1:
                 return
         try:
             for binding in self.registry.bindings:
                 if binding.asynchronous and waiting:
-                    await _make(binding, _Resolver(self, None, (binding.protocol,)), self._living)
+                    await self.living.make(binding, _Resolver(self, None, (binding.protocol,)))
             for binding in self.registry.bindings:
                 if binding.eager and not binding.asynchronous:
                     self.get(binding.protocol)
@@ -325,9 +335,9 @@ class ResourceContext:
 
     def _leave(self) -> list[_Made]:
         """Counts one exit, and gives what is to be closed by it. From then on nothing more is made."""
-        with self._living.lock:
+        with self.living.lock:
             self._entered -= 1
-            return [] if self.is_open else self._living.take()
+            return [] if self.is_open else self.living.take()
 
 
 class CallResources:
@@ -336,35 +346,21 @@ class CallResources:
     A context manager that closes its own on exit. Iteration gives what the call's transaction must be able to put back.
     """
 
-    __slots__ = ("_living", "context")
-
     def __init__(self, context: ResourceContext) -> None:
         self.context = context
-        self._living = None if context.all_shared else _Living()
+        self.living = _NONE if context.all_shared else _Living()
 
     def get[T](self, kind: Callable[..., T], /) -> T:
         """The resource bound for `kind`. Raises `ResourceError`, and `RuntimeError` when the context is not open."""
         return _Resolver(self.context, self).get(kind)
 
-    def own(self, binding: Binding[Any], resolver: "_Resolver") -> Any:
-        """A value that lives no longer than the call."""
-        assert self._living is not None  # noqa: S101 - there is such a binding
-        with self._living.lock:
-            if binding.scope is Scope.TOOL_CALL and binding.protocol in self._living.values:
-                return self._living.values[binding.protocol]
-            return self.context.make(binding, resolver, self._living)
-
-    def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
-        """The context's one value of `binding`."""
-        return self.context.singleton(binding, chain)
-
     def close(self, error: BaseException | None = None) -> None:
         """Closes the call's own, newest first; `error` is what ended the call."""
-        if self._living is not None:
-            _at_once(_close(self._living.take(), error))
+        if self.living.made:
+            _at_once(_close(self.living.take(), error))
 
     def __iter__(self) -> Iterator[Snapshotable]:
-        return iter(self.context) if self._living is None else iter((*self.context, *self._living.parts))
+        return iter(self.context) if self.living is _NONE else iter((*self.context, *self.living.parts))
 
     def __enter__(self) -> Self:
         return self
@@ -380,12 +376,9 @@ class ForkedResources(CallResources):
     handler made of the `NotIsolatedError`.
     """
 
-    __slots__ = ("_forks", "_lock", "_token", "refused")
-
     def __init__(self, context: ResourceContext) -> None:
         super().__init__(context)
         self._forks: dict[int, tuple[Forkable, Any]] = {}
-        self._lock = RLock()
         self.refused = False
 
     @property
@@ -398,29 +391,28 @@ class ForkedResources(CallResources):
         self.refused = True
         raise NotIsolatedError(why)
 
-    def own(self, binding: Binding[Any], resolver: "_Resolver") -> Any:
-        value = super().own(binding, resolver)
-        if isinstance(value, Snapshotable):
-            self.refuse(f"{_name(binding.protocol)} can be put back and is not forked")
-        return value
-
-    def singleton(self, binding: Binding[Any], chain: tuple[_Kind, ...]) -> Any:
-        kind = binding.protocol
-        if not self.context.holds(kind):
+    def check(self, kind: _Kind) -> None:
+        """Refuses a singleton that cannot be shared."""
+        if kind not in self.context.living.values:
             self.refuse(f"{_name(kind)} is not made yet")
         if kind in self.context.entangled:
             self.refuse(f"{_name(kind)} stands on what can be put back")
-        value = super().singleton(binding, chain)
+
+    def isolated(self, binding: Binding[Any], value: Any) -> Any:
+        """`value` as this call may have it."""
+        name = _name(binding.protocol)
         if not isinstance(value, Snapshotable):
             return value
-        with self._lock:
+        if binding.scope is not Scope.SINGLETON:
+            self.refuse(f"{name} can be put back and is not forked")
+        with self.living.lock:
             if id(value) not in self._forks:
                 if not isinstance(value, Forkable):
-                    self.refuse(f"{_name(kind)} has no fork()")
+                    self.refuse(f"{name} has no fork()")
                 try:
                     self._forks[id(value)] = (value, value.fork())
                 except Exception as error:
-                    self.refuse(f"{_name(kind)} cannot be forked: {error}")
+                    self.refuse(f"{name} cannot be forked: {error}")
             return self._forks[id(value)][1]
 
     def __enter__(self) -> Self:
@@ -464,36 +456,23 @@ class _Resolver:
             raise ResourceError(f"nothing is bound for {_path(chain)}; bound: {known}. Bind it with bind(resources=…)")
         if kind in self._chain:
             raise ResourceError(f"a resource needs itself: {_path(chain)}")
+        fork = call if isinstance(call, ForkedResources) else None
         found: T  # what is bound for a type is of that type
         if binding.scope is Scope.SINGLETON:
-            found = (call or context).singleton(binding, chain)
-        elif call is not None:
-            found = call.own(binding, _Resolver(context, call, chain))
+            if fork is not None:
+                fork.check(kind)
+            found = context.living.one(binding, _Resolver(context, None, chain))
         elif binding.scope is Scope.PROTOTYPE:
-            found = context.make(binding, _Resolver(context, None, chain))
+            found = (call or context).living.another(binding, _Resolver(context, call, chain))
+        elif call is not None:
+            found = call.living.one(binding, _Resolver(context, call, chain))
         else:
             raise ResourceError(f"{_path(chain)}: a resource of Scope.TOOL_CALL was asked for outside of a tool call")
+        if fork is not None:
+            found = fork.isolated(binding, found)
         if self._chain and (kind in context.entangled or isinstance(found, Snapshotable)):
             context.entangled.update(self._chain)
         return found
-
-
-async def _make(binding: Binding[Any], resolver: _Resolver, living: _Living) -> Any:
-    """A new value of `binding`, to be closed with those of `living`; waits only for an asynchronous provider."""
-    value: Any = binding.provider(resolver)
-    if binding.asynchronous:
-        value = await value
-    elif inspect.iscoroutine(value):
-        value.close()
-        raise ResourceError(f"the provider of {_name(binding.protocol)} gave a coroutine; declare it with `async def`")
-    made = _Made(binding, value)
-    await made.enter()
-    try:
-        living.add(made)
-    except BaseException as error:
-        await _close([made], error, waiting=binding.asynchronous)
-        raise
-    return made.value
 
 
 async def _close(
@@ -509,8 +488,8 @@ async def _close(
     """
     stack = AsyncExitStack()
     for one in made:
-        if one.asynchronous and not waiting:
-            _report("A resource outlived its `async with` and stays open", one.kind)
+        if one.binding.asynchronous and not waiting:
+            _report("A resource outlived its `async with` and stays open", one.binding.protocol)
         else:
             stack.push_async_exit(one.leave)
         if one in born:

@@ -33,9 +33,6 @@ class VisibilityOverrides:
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
 
-    def __hash__(self) -> int:
-        return hash(frozenset(self.overrides.items()))
-
     def __reduce__(self) -> tuple[type["VisibilityOverrides"], tuple[dict[SectionPath, SectionVisibility]]]:
         return VisibilityOverrides, (dict(self.overrides),)
 

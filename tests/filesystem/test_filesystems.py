@@ -135,16 +135,12 @@ def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
         (NotADirectoryError, "'README.md/x/y'", lambda: files.write_bytes("README.md/x/y", b"")),
         (NotADirectoryError, "'README.md/x'", lambda: files.mkdir("README.md/x")),
         (FileExistsError, "'README.md'", lambda: files.mkdir("README.md")),
-        (FileExistsError, "'src'", lambda: files.rename("README.md", "src")),
-        (FileExistsError, "'README.md'", lambda: files.rename("src", "README.md")),
-        (
-            FileExistsError,
-            "'src/a/x' is in 'src', which cannot move into itself",
-            lambda: files.rename("src", "src/a/x"),
-        ),
+        (IsADirectoryError, "'src'", lambda: files.rename("README.md", "src")),
+        (IsADirectoryError, "'src'", lambda: files.rename("src", "README.md")),
+        (NotADirectoryError, "'README.md/x'", lambda: files.rename("README.md", "README.md/x")),
         (PermissionError, "the root", lambda: files.delete(".", recursive=True)),
-        (PermissionError, "the root", lambda: files.rename(".", "x")),
-        (PermissionError, "the root", lambda: files.rename("src", ".")),
+        (IsADirectoryError, "'.'", lambda: files.rename(".", "x")),
+        (IsADirectoryError, "'.'", lambda: files.rename("README.md", ".")),
     ]
     before = tree(files)
     for kind, culprit, attempt in cases:
@@ -155,14 +151,14 @@ def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
     assert tree(files) == before
 
 
-def test_a_file_replaces_a_file_by_rename_and_a_directory_moves_with_all_that_is_in_it(files: Filesystem) -> None:
+def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_for_it(files: Filesystem) -> None:
     files.rename("README.md", "src/app.py")
-    files.rename("src", "lib/python")
+    files.rename("src/app.py", "lib/python/app.py")
     assert files.read_text("lib/python/app.py") == "# Title\nText\n"
-    assert files.read_text("lib/python/a/b.py") == "x = 1"
-    assert not files.exists("src")
-    files.rename("lib", "lib")
-    assert files.exists("lib/python")
+    assert not files.exists("README.md")
+    assert not files.exists("src/app.py")
+    files.rename("src/a/b.py", "src/a/b.py")
+    assert files.read_text("src/a/b.py") == "x = 1"
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])

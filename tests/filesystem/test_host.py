@@ -228,7 +228,7 @@ DOINGS: dict[str, Callable[[HostFilesystem], object]] = {
     "make": lambda files: files.write_bytes("d/new/new", b"inside"),
     "delete": lambda files: files.delete("d/secret"),
     "delete all": lambda files: files.delete("d", recursive=True),
-    "rename": lambda files: files.rename("d/below", "d/new"),
+    "rename": lambda files: files.rename("d/secret", "d/new"),
     "walk": lambda files: [files.read_bytes(found.path) for found in files.walk() if found.kind == "file"],
     "grep": lambda files: list(files.grep("nobody")),
 }

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.files import OPERATIONS, SORTS, TREES, Do, Tree, filesystem, host_tree, tree
@@ -27,6 +27,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("sort", SORTS)
 @given(before=TREES, steps=STEPS)
+@example(before={"a": None}, steps=["snapshot", Do("write", "a/a"), Do("delete all", "a"), ("restore", 0)])
 @settings(max_examples=100)
 def test_any_snapshot_comes_back_on_any_branch(sort: str, before: Tree, steps: list[Any]) -> None:
     with filesystem(sort, before) as files:
@@ -85,10 +86,11 @@ CHANGES: dict[str, Callable[[Filesystem], object]] = {
     "replaced": lambda files: files.write_text("a/x", "new"),
     "new": lambda files: files.write_text("n/m/o", "new"),
     "deleted": lambda files: files.delete("a", recursive=True),
-    "moved": lambda files: files.rename("a", "c/e"),
+    "moved": lambda files: files.rename("a/y", "c/e"),
     "moved over": lambda files: files.rename("b", "a/x"),
     "all": lambda files: [
-        Do(*step).on(files) for step in (("delete all", "a"), ("write", "a", "1"), ("rename", "a", "b"))
+        Do(*step).on(files)
+        for step in (("write", "a/x", "1"), ("delete all", "a"), ("write", "a/d/z", "1"), ("rename", "a/d/z", "b"))
     ],
 }
 
@@ -234,16 +236,16 @@ def test_a_tool_that_fails_leaves_no_trace_in_its_files(sort: str) -> None:
 
         def inner() -> None:
             with tool_transaction(Session(), [files]):
-                files.delete("elsewhere", recursive=True)
+                files.delete("a", recursive=True)
                 raise KeyError
 
         def outer() -> None:
             with tool_transaction(Session(), [files]):
-                files.rename("a", "elsewhere")
-                files.write_text("elsewhere/x", "new")
+                files.rename("a/x", "elsewhere")
+                files.write_text("elsewhere", "new")
                 with pytest.raises(KeyError):
                     inner()
-                assert files.read_text("elsewhere/x") == "new"
+                assert files.read_text("elsewhere") == "new"
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

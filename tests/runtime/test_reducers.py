@@ -113,11 +113,9 @@ def test_nothing_is_there_before_the_first_event() -> None:
     assert dispatched(Counter)[Counter].latest() is None
 
 
-def test_the_first_event_starts_from_what_was_seeded_else_from_initial() -> None:
+def test_the_first_event_starts_from_what_was_seeded() -> None:
     session = Session()
-    session.install(Counter, initial=lambda: Counter(100))
-    session.dispatch(Tick())
-    assert session[Counter].latest() == Counter(101)
+    session.install(Counter)
     session[Counter].seed(Counter(7))
     session.dispatch(Tick())
     assert session[Counter].latest() == Counter(8)

@@ -99,7 +99,7 @@ class Do:
         there, below = _kind(files, self.path), [at for at in files if f"{at}/".startswith(f"{self.path}/")]
         match self.what, there:
             case "rename", _:
-                self._rename(files, there, below)
+                self._rename(files, there)
             case "delete" | "delete all", None:
                 raise FileNotFoundError
             case ("delete", "directory") | ("write" | "append", "directory"):
@@ -114,17 +114,13 @@ class Do:
                 before = (files.get(self.path) or b"") if self.what == "append" else b""
                 files[self.path] = None if self.what == "mkdir" else before + self.more.encode()
 
-    def _rename(self, files: Tree, there: str | None, below: list[str]) -> None:
+    def _rename(self, files: Tree, there: str | None) -> None:
         if there is None:
             raise FileNotFoundError
-        if self.path == self.more:
-            return
-        target = _kind(files, self.more)
-        if f"{self.more}/".startswith(f"{self.path}/") or target == "directory" or (target and there != "file"):
-            raise FileExistsError
+        if there == "directory" or _kind(files, self.more) == "directory":
+            raise IsADirectoryError
         _parents(files, self.more)
-        for path in below:
-            files[self.more + path.removeprefix(self.path)] = files.pop(path)
+        files[self.more] = files.pop(self.path)
 
 
 def _above(path: str) -> list[str]:

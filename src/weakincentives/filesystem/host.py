@@ -36,6 +36,10 @@ class _Entry:
     content: "bytes | _Spooled | None"
     old: os.stat_result | None = None
 
+    @property
+    def kind(self) -> Kind:
+        return "directory" if self.content is None else "file"
+
 
 @dataclass(frozen=True, slots=True)
 class _Spooled:
@@ -218,12 +222,10 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 doomed += [(stat.path, stat.kind) for stat in self._entries(name)]
             if len(doomed) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(f"{path!r} holds more than one delete may remove; delete parts of it first")
-        for name, of in doomed:
-            if of == "directory":  # put back last, for its time, as well as before what is in it
-                self._record(name)
-        for name, of in reversed(doomed):
-            self._record(name, again=of == "directory")
-            self._change(name, None)
+        for name, _ in reversed(doomed):
+            self._record(name)
+        for name, _ in reversed(doomed):
+            self._put(name, None)
 
 
 def _told(path: str, found: os.stat_result) -> FileStat:

@@ -137,7 +137,3 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
         node = self._find(path)
         self._put(to, node)  # at both for a moment rather than at none
         self._put(path, None)
-
-    def _is_back(self, path: str, to: str) -> bool:
-        node = self._find(to)
-        return node is not None and node is not self._find(path)

@@ -139,7 +139,7 @@ class Filesystem(Snapshotable, Protocol):
         ...
 
     def rename(self, path: str, to: str, /) -> None:
-        """Gives a file or directory another path and makes the directories above that; replaces a file by a file."""
+        """Gives a file another path and makes the directories above that; replaces the file that is there."""
         ...
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:

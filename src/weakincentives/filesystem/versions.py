@@ -7,9 +7,8 @@ without a snapshot that somebody holds nothing is recorded, and abandoned branch
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 from weakref import ref
 
 from .protocol import Filesystem, FilesystemLimitError, FilesystemLimits, Kind, fault, normal_path
@@ -17,36 +16,26 @@ from .protocol import Filesystem, FilesystemLimitError, FilesystemLimits, Kind, 
 __all__ = ["Version", "VersionedFilesystem"]
 
 
-@dataclass(frozen=True, slots=True)
-class _PutBack[E]:
-    """Makes `entry` stand at `path`, `None` nothing."""
+class _Entry(Protocol):
+    """What may stand at a path."""
 
-    path: str
-    entry: E | None
-
-
-@dataclass(frozen=True, slots=True)
-class _MoveBack:
-    """Gives what stands at `path` its path `to` again."""
-
-    path: str
-    to: str
+    @property
+    def kind(self) -> Kind: ...
 
 
-class Version[E]:
+class Version[E: _Entry]:
     """One state of a filesystem; what `snapshot()` gives."""
 
-    __slots__ = ("__weakref__", "after", "past", "seen", "spool", "undo")
+    __slots__ = ("__weakref__", "after", "past", "pre", "spool")
 
     def __init__(self, past: tuple[object, ...] = ()) -> None:
         self.past = past  # what a filesystem keeps beside its entries
         self.after: Version[E] | None = None
-        self.undo: list[_PutBack[E] | _MoveBack] = []  # the last one is put back first
-        self.seen: set[str] = set()  # paths whose state here is recorded, since the last rename
+        self.pre: dict[str, E | None] = {}  # what stood at each path that has changed since, in order
         self.spool: Any = None  # Any: where a filesystem keeps contents that should not fill the memory
 
 
-class VersionedFilesystem[E](Filesystem):
+class VersionedFilesystem[E: _Entry](Filesystem):
     """A filesystem made of three primitives over entries of type `E`: get one, put one, move one."""
 
     def __init__(self, *, read_only: bool, limits: FilesystemLimits) -> None:
@@ -70,7 +59,7 @@ class VersionedFilesystem[E](Filesystem):
 
     @abstractmethod
     def _move(self, path: str, to: str) -> None:
-        """Gives an entry another path, whose directory is there."""
+        """Gives a file another path, whose directory is there."""
 
     @abstractmethod
     def _made(self, data: bytes | None) -> E:
@@ -91,7 +80,9 @@ class VersionedFilesystem[E](Filesystem):
 
     def delete(self, path: str, /, *, recursive: bool = False) -> None:
         with self.lock:
-            name = self._changeable(path, root=False)
+            name = self._changeable(path)
+            if name == ".":
+                raise PermissionError("the root cannot be deleted; name what is in it")
             kind = self._checked(path, name, nothing=FileNotFoundError)
             if kind == "directory" and not recursive:
                 raise fault(IsADirectoryError, path)
@@ -108,29 +99,21 @@ class VersionedFilesystem[E](Filesystem):
 
     def rename(self, path: str, to: str, /) -> None:
         with self.lock:
-            name, new = self._changeable(path, root=False), self._changeable(to, root=False)
-            kind = self._checked(path, name, nothing=FileNotFoundError)
-            if name == new:
-                return
-            there = self._checked(to, new, directory=FileExistsError)
-            if new.startswith(name + "/"):
-                raise FileExistsError(f"{to!r} is in {path!r}, which cannot move into itself; give another path")
-            if kind == "directory" and there:
-                raise fault(FileExistsError, to)
-            self._make_parents(new)
-            self._record(new)
-            version = self._version()
-            if version is not None:
-                version.undo.append(_MoveBack(new, name))
-                version.seen.clear()
-            self._move(name, new)
-            self._did("rename", path, to)
+            name, new = self._changeable(path), self._changeable(to)
+            self._checked(path, name, nothing=FileNotFoundError, directory=IsADirectoryError)
+            self._checked(to, new, directory=IsADirectoryError)
+            if name != new:
+                self._make_parents(new)
+                self._record(new)
+                self._record(name)
+                self._move(name, new)
+                self._did("rename", path, to)
 
     def snapshot(self) -> Version[E]:
         """The present state, to be put back in any order with others as long as somebody holds it; takes O(1)."""
         with self.lock:
             newest = self._version()
-            if newest is not None and not newest.undo:
+            if newest is not None and not newest.pre:
                 return newest
             version = Version[E](self._past)
             if newest is not None:
@@ -153,63 +136,43 @@ class VersionedFilesystem[E](Filesystem):
             self._past = snapshot.past
             failures: list[BaseException] = []
             current = path.pop()
-            self._undo(current, None, failures)
+            self._put_back(current, failures)
             while path:
                 version = path.pop()
-                # Where the state is between the two, until all is put back. Whatever ends this early, both versions
-                # lead from here, and `undo` holds what is left to do.
-                here = Version[E]()
-                current.after = here
-                self._newest = ref(here)
-                version.undo += current.undo
-                version.after = here
-                left, current = ref(current), version
-                self._undo(version, left, failures)
-                abandoned = left()
-                if abandoned is not None:
-                    abandoned.after = version
+                # One assignment after the other, and each leaves both within reach. What failed is now `version`'s too.
+                current.pre = {at: self._get(at, current) for at in reversed(version.pre)} | current.pre
+                version.pre = version.pre | current.pre | version.pre
+                current.after = version
                 self._newest = ref(version)
                 version.after = None
+                self._put_back(version, failures)
+                current = version
             if failures:
                 for error in failures:
                     if not isinstance(error, Exception):
                         raise error
                 raise BaseExceptionGroup(f"{len(failures)} changes could not be put back", failures)
 
-    def _undo(self, version: Version[E], left: "ref[Version[E]] | None", failures: list[BaseException]) -> None:
-        """Puts back what `version` recorded, and records that for the version that is left, if it lives."""
-        version.seen.clear()
-        for index in reversed(range(len(version.undo))):
-            record = version.undo[index]
+    def _put_back(self, version: Version[E], failures: list[BaseException]) -> None:
+        """Puts back what `version` recorded, the last first; what fails stays recorded for another try."""
+        pre = version.pre
+        back = [(path, pre[path]) for path in reversed(pre)]
+        # Once more for their times, when all is back that is in them.
+        folders = [(path, entry) for path, entry in reversed(back) if entry and entry.kind == "directory"]
+        for path, entry in back + folders:
             for _ in range(2):  # an interrupt waits until all is put back, and what it interrupted is done again
                 try:
-                    self._put_back(record, None if left is None else left())
+                    self._put(path, entry)
                 except BaseException as error:
                     failures.append(error)
-                    if isinstance(error, Exception):  # it stays recorded for another try
+                    if isinstance(error, Exception):
                         break
                 else:
-                    del version.undo[index]
+                    pre.pop(path, None)
                     break
-        if version.spool is not None and not version.undo:
+        if version.spool is not None and not pre:
             version.spool.seek(0)
             version.spool.truncate()
-
-    def _put_back(self, record: _PutBack[E] | _MoveBack, left: Version[E] | None) -> None:
-        match record:
-            case _PutBack(path, entry):
-                if left is not None:
-                    left.undo.append(_PutBack(path, self._get(path, left)))
-                self._put(path, entry)
-            case _MoveBack(path, to):
-                if not self._is_back(path, to):
-                    if left is not None:
-                        left.undo.append(_MoveBack(to, path))
-                    self._move(path, to)
-
-    def _is_back(self, path: str, to: str) -> bool:
-        """Whether a rename of `to` to `path` was undone, or never done because an interrupt came first."""
-        return self._kind(to) is not None
 
     def _did(self, method: str, *arguments: str | bytes, **options: bool) -> None:
         """Hears of each change that came to its end."""
@@ -217,11 +180,10 @@ class VersionedFilesystem[E](Filesystem):
     def _version(self) -> Version[E] | None:
         return None if self._newest is None else self._newest()
 
-    def _record(self, path: str, *, again: bool = False) -> None:
+    def _record(self, path: str) -> None:
         version = self._version()
-        if version is not None and (again or path not in version.seen):
-            version.undo.append(_PutBack(path, self._get(path, version)))
-            version.seen.add(path)
+        if version is not None and path not in version.pre:
+            version.pre[path] = self._get(path, version)
 
     def _change(self, path: str, entry: E | None) -> None:
         self._record(path)
@@ -257,10 +219,8 @@ class VersionedFilesystem[E](Filesystem):
         """The error of a directory with more entries than the limits allow, to be raised."""
         return FilesystemLimitError(f"{path!r} holds more than {self.limits.entries} entries; name the one you need")
 
-    def _changeable(self, path: str, *, root: bool = True) -> str:
+    def _changeable(self, path: str) -> str:
         name = normal_path(path, self.limits)
         if self.read_only:
             raise PermissionError(f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere")
-        if name == "." and not root:
-            raise PermissionError("the root cannot be deleted or renamed; name what is in it")
         return name

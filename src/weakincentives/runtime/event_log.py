@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from enum import Enum
 from typing import TextIO
 
 from .. import serde
@@ -73,7 +72,10 @@ def _plain(value: object, depth: int = 0) -> Json:
     if depth < _DEEPEST:
         match value:
             case Mapping():
-                return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+                return {
+                    ".".join(map(str, key)) if isinstance(key, tuple) else str(key): _plain(item, depth + 1)
+                    for key, item in value.items()
+                }
             case list() | tuple() | set() | frozenset():
                 return [_plain(item, depth + 1) for item in value]
             case _ if is_dataclass(value) and not isinstance(value, type):
@@ -84,16 +86,6 @@ def _plain(value: object, depth: int = 0) -> Json:
         return {"$repr": repr(value)}
     except Exception as error:  # a foreign type's own repr
         return {"$repr": f"<{type(value).__name__}: its repr raised {type(error).__name__}>"}
-
-
-def _key(key: object) -> str:
-    match key:
-        case Enum():
-            return str(key.value)
-        case tuple():
-            return ".".join(map(str, key))
-        case _:
-            return str(key)
 
 
 def _sizes(scene: Scene) -> list[Json]:

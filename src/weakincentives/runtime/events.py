@@ -4,12 +4,11 @@ Events are frozen values. Publishing is synchronous and in order; a handler that
 """
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import count
+from os import urandom
 from threading import RLock
 from time import time
 from typing import Literal
@@ -37,23 +36,9 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 
-class _Ids:
-    """A random beginning for the process and a count: as unique as a UUID, without a system call for each."""
-
-    def __init__(self) -> None:
-        self.renew()
-        if hasattr(os, "register_at_fork"):  # where there is none, nothing forks
-            os.register_at_fork(after_in_child=self.renew)
-
-    def renew(self) -> None:
-        self._start = os.urandom(10).hex()
-        self._count = count()
-
-    def __call__(self) -> str:
-        return f"{self._start}{next(self._count):012x}"
-
-
-new_id = _Ids()
+def new_id() -> str:
+    """As unique as a UUID, without the import."""
+    return urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,35 +241,24 @@ class InProcessEventBus:
     def __init__(self) -> None:
         self._lock = RLock()
         self._subscriptions: tuple[tuple[type, Callable[..., object]], ...] = ()
-        self._by_type: dict[type, tuple[Callable[..., object], ...]] = {}
 
     def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
         """Calls `handler` for each later event of `event_type` or a subclass; call the result to stop that."""
         subscription = (event_type, handler)
         with self._lock:
             self._subscriptions += (subscription,)
-            self._by_type = {}
 
         def unsubscribe() -> None:
             with self._lock:
                 self._subscriptions = tuple(kept for kept in self._subscriptions if kept is not subscription)
-                self._by_type = {}
 
         return unsubscribe
 
     def publish(self, event: object, /) -> None:
         """Delivers `event` to its handlers before it returns; a handler that raises is logged, the others still run."""
-        handlers = self._by_type.get(type(event))
-        if handlers is None:
-            handlers = self._handlers_of(type(event))
-        for handler in handlers:
-            try:
-                handler(event)
-            except Exception:  # a subscriber's fault must not end the run that it watches
-                _report(handler, event)
-
-    def _handlers_of(self, event_type: type) -> tuple[Callable[..., object], ...]:
-        with self._lock:
-            handlers = tuple(handler for wanted, handler in self._subscriptions if issubclass(event_type, wanted))
-            self._by_type[event_type] = handlers
-        return handlers
+        for wanted, handler in self._subscriptions:
+            if isinstance(event, wanted):
+                try:
+                    handler(event)
+                except Exception:  # a subscriber's fault must not end the run that it watches
+                    _report(handler, event)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from ..errors import ControlFlow
 from ..ports import SessionProtocol, Snapshotable
 
-__all__ = ["CompositeSnapshot", "Transaction", "create_snapshot", "restore_snapshot", "tool_transaction"]
+__all__ = ["CompositeSnapshot", "create_snapshot", "restore_snapshot", "tool_transaction"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,17 +55,27 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
         raise ExceptionGroup(f"{len(failures)} of {len(snapshot.parts)} parts could not be put back", failures)
 
 
-class Transaction:
-    """A block, `with` or `async with`, that leaves no trace when it raises, `ControlFlow` excepted.
+class tool_transaction:  # noqa: N801 - a block that is called like a function, as in contextlib
+    """A block, `with` or `async with`, that restores session and resources when it raises, `ControlFlow` excepted.
 
-    What ends the block goes on from it as it was raised; parts that could not be put back are logged and noted on it.
+    `resource_context` is a `ResourceContext`, such as `prompt.resources`, or any parts that can be put back. What a
+    context makes inside of the block goes with it. `tag` names the block in logs. Blocks nest. What ends the block goes
+    on from it as it was raised; parts that could not be put back are logged and noted on it.
+
+    >>> from weakincentives.runtime.session import Session
+    >>> session = Session()
+    >>> with tool_transaction(session, tag="example") as transaction:
+    ...     session.dispatch("a note")
+    ...     transaction.rollback()
+    >>> session[str].all()
+    ()
     """
 
     __slots__ = ("_resources", "_session", "_snapshot", "tag")
 
-    def __init__(self, session: SessionProtocol, resources: Iterable[Snapshotable], tag: str) -> None:
+    def __init__(self, session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = "") -> None:
         self._session = session
-        self._resources = resources
+        self._resources = resource_context
         self._snapshot: CompositeSnapshot | None = None
         self.tag = tag
 
@@ -97,22 +107,3 @@ class Transaction:
         """
         if self._snapshot is not None:
             restore_snapshot(self._snapshot)
-
-
-def tool_transaction(
-    session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
-) -> Transaction:
-    """A block that restores session and resources when it raises; `tag` names it in logs. Blocks nest.
-
-    `resource_context` is a `ResourceContext`, such as `prompt.resources`, or any parts that can be put back. What a
-    context makes inside of the block goes with it.
-
-    >>> from weakincentives.runtime.session import Session
-    >>> session = Session()
-    >>> with tool_transaction(session, tag="example") as transaction:
-    ...     session.dispatch("a note")
-    ...     transaction.rollback()
-    >>> session[str].all()
-    ()
-    """
-    return Transaction(session, resource_context, tag)

@@ -2,7 +2,7 @@
 
 from .reducers import append_all, reducer, replace_latest, replace_latest_by, upsert_by
 from .session import Session
-from .slices import Append, Reducer, Replace, Slice, SliceOp, SlicePolicy
+from .slices import Append, Reducer, Replace, Slice, SliceOp
 from .snapshots import SessionSnapshot
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "SessionSnapshot",
     "Slice",
     "SliceOp",
-    "SlicePolicy",
     "append_all",
     "reducer",
     "replace_latest",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ...ports import EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ..events import Event, Work
-from .slices import EMPTY, Link, Slice, linked, read
+from .slices import Link, Slice
 from .snapshots import SessionSnapshot
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Refusing:
 class _ForkSnapshot(_Refusing):
     """The state of a fork, which the fork alone can read: what other calls change is in no fork."""
 
-    def __init__(self, fork: "SessionFork", state: SessionSnapshot, changes: Link) -> None:
+    def __init__(self, fork: "SessionFork", state: SessionSnapshot, changes: list[_Change]) -> None:
         self._fork = self.origin = fork
         self.state = state
         self.changes = changes
@@ -72,7 +72,7 @@ class SessionFork(_Refusing):
         self._fork = self
         self._copy = copy
         self._origin = bus
-        self._changes = EMPTY
+        self.changes: list[_Change] = []  # what the call did to the session, in order
         self.lock = RLock()
         self.session_id = copy.session_id
         self.bus = _HeldBus(self, bus)
@@ -82,11 +82,6 @@ class SessionFork(_Refusing):
         # Any: slices of every type.
         self.reads: set[type[Any]] = set()
         self.held: list[_Change] = []
-
-    @property
-    def changes(self) -> list[_Change]:
-        """What the call did to the session, in order."""
-        return read(self._changes)
 
     def __getitem__[T](self, slice_type: type[T], /) -> "_ForkedSlice[T]":
         if issubclass(slice_type, Event):
@@ -104,7 +99,7 @@ class SessionFork(_Refusing):
     def snapshot(self) -> _ForkSnapshot:
         """The state of the fork as a value."""
         with self.lock:
-            return _ForkSnapshot(self, self._copy.snapshot(), self._changes)
+            return _ForkSnapshot(self, self._copy.snapshot(), self.changes.copy())
 
     def restore(self, snapshot: _ForkSnapshot, /) -> None:
         """Puts back what `snapshot` captured; events stay published."""
@@ -112,7 +107,7 @@ class SessionFork(_Refusing):
             self.refuse("a snapshot from elsewhere can be restored only there")
         with self.lock:
             self._copy.restore(snapshot.state)
-            self._changes = snapshot.changes
+            self.changes = snapshot.changes.copy()
 
     def bus_for(self, bus: EventBus) -> EventBus:
         """The bus by which the call reaches `bus`."""
@@ -126,7 +121,7 @@ class SessionFork(_Refusing):
             except BaseException:
                 self.refused = True
                 raise
-            self._changes = linked(change, self._changes)
+            self.changes.append(change)
 
     def check_not_folded(self, event: object) -> None:
         """Refuses an event by which a reducer would change state as soon as it is published."""
@@ -149,7 +144,6 @@ class _ForkedSlice[T](Slice[T]):
         self._fork = fork
         self._own = own
         self.slice_type = own.slice_type
-        self.policy = own.policy
 
     @property
     def top(self) -> Link:  # type: ignore[override]  # every way to read leads here, and none to write

@@ -89,16 +89,16 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
 
 
 # Any: states and events of every type, known only to the class that declares the methods.
-def declared_reducers(state_type: type, initial: Callable[[], Any]) -> list[tuple[type, Reducer[Any, Any]]]:
-    """The events and the reducers that `state_type` and its bases declare; the first state is `initial()`."""
+def declared_reducers(state_type: type) -> list[tuple[type, Reducer[Any, Any]]]:
+    """The events and the reducers that `state_type` and its bases declare; the first state is `state_type()`."""
     members = [item for base in reversed(state_type.__mro__) for item in vars(base).items()]
     events = {name: getattr(member, _EVENT) for name, member in members if hasattr(member, _EVENT)}
-    return [(event_type, _folding(getattr(state_type, name), initial)) for name, event_type in events.items()]
+    return [(event_type, _folding(getattr(state_type, name), state_type)) for name, event_type in events.items()]
 
 
-def _folding(method: Callable[[Any, Any], Any], initial: Callable[[], Any]) -> Reducer[Any, Any]:
+def _folding(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any, Any]:
     def reduce(view: SliceView[Any], event: Any) -> SliceOp[Any]:
         state = view.latest()
-        return Replace((method(initial() if state is None else state, event),))
+        return Replace((method(state_type() if state is None else state, event),))
 
     return reduce

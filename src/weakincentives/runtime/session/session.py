@@ -1,6 +1,6 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from os import urandom
 from threading import RLock
 from typing import Any
@@ -10,7 +10,7 @@ from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork
 from .reducers import declared_reducers
-from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp, SlicePolicy
+from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp
 from .snapshots import SessionSnapshot
 
 __all__ = ["Session"]
@@ -44,7 +44,14 @@ class Session:
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]:
         found = self._slices.get(slice_type)
-        return self._open(slice_type) if found is None else found
+        if found is None:
+            with self._lock:
+                if slice_type not in self._slices:  # no other thread was faster
+                    opened = self._slices[slice_type] = Slice(slice_type, self._lock, self._register)
+                    if not issubclass(slice_type, Event):
+                        self._state.append(opened)
+                found = self._slices[slice_type]
+        return found
 
     def dispatch(self, event: object, /) -> None:
         """Folds `event` into every slice that has a reducer for its type; all of them change, or none does.
@@ -68,13 +75,13 @@ class Session:
                         target.top = top
                     raise
 
-    def install[S](self, state_type: type[S], *, initial: Callable[[], S] | None = None) -> None:
+    def install(self, state_type: type[Any]) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
-        `initial` makes the state that the first event starts from, by default `state_type()`. Raises `TypeError` when
-        nothing is declared and `ValueError` when the type is installed already: its events would count twice.
+        The first event starts from what was seeded, else from `state_type()`. Raises `TypeError` when nothing is
+        declared and `ValueError` when the type is installed already: its events would count twice.
         """
-        declared = declared_reducers(state_type, initial or state_type)
+        declared = declared_reducers(state_type)
         if not declared:
             raise TypeError(f"{state_type.__name__} declares no reducers; mark methods with @reducer(on=Event)")
         with self._lock:
@@ -106,7 +113,7 @@ class Session:
         """
         with self._lock:
             for slice_type in snapshot.slices:
-                self._open(slice_type)
+                self[slice_type]  # which makes it
             for held in self._state:
                 held.top = snapshot.slices.get(held.slice_type, EMPTY)
 
@@ -144,25 +151,15 @@ class Session:
             deliver(self)
         return True
 
-    def _open[T](self, slice_type: type[T]) -> Slice[T]:
-        with self._lock:
-            if (found := self._slices.get(slice_type)) is not None:
-                return found
-            log = issubclass(slice_type, Event)
-            opened = Slice(slice_type, SlicePolicy.LOG if log else SlicePolicy.STATE, self._lock, self._register)
-            self._slices[slice_type] = opened
-            if not log:
-                self._state.append(opened)
-            return opened
-
     # Any: as above.
     def _register(self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]) -> None:
         with self._lock:
-            row = [entry for entry in self._reducers.get(event_type, ()) if entry[1] is not _keep]
-            row.append((target, reduce))
-            if issubclass(event_type, Event) and all(held.slice_type is not event_type for held, _ in row):
-                row.insert(0, (self[event_type], _keep))
-            self._reducers[event_type] = row
+            row = self._reducers.get(event_type)
+            if row is None:
+                row = [(self[event_type], _keep)] if issubclass(event_type, Event) else []
+            if target.slice_type is event_type:
+                row = [entry for entry in row if entry[1] is not _keep]
+            self._reducers[event_type] = [*row, (target, reduce)]
 
     def _record(self, event: Event) -> None:
         if event.session_id is None or event.session_id == self.session_id:

@@ -6,7 +6,6 @@ neither depends on how long the history is, and branches share what they have in
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from threading import RLock
 from typing import Any
 
@@ -21,18 +20,10 @@ __all__ = [
     "Replace",
     "Slice",
     "SliceOp",
-    "SlicePolicy",
     "chain",
     "linked",
     "read",
 ]
-
-
-class SlicePolicy(Enum):
-    """`STATE` slices go back when a tool call fails; `LOG` slices, such as telemetry, are kept."""
-
-    STATE = "state"
-    LOG = "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +84,12 @@ class Slice[T]:
     Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
     """
 
-    __slots__ = ("_lock", "_register", "policy", "slice_type", "top")
+    __slots__ = ("_lock", "_register", "slice_type", "top")
 
-    def __init__(self, slice_type: type[T], policy: SlicePolicy, lock: RLock, register: _Register) -> None:
+    def __init__(self, slice_type: type[T], lock: RLock, register: _Register) -> None:
         self._lock = lock
         self._register = register
         self.slice_type = slice_type
-        self.policy = policy
         self.top = EMPTY
 
     def all(self) -> tuple[T, ...]:
