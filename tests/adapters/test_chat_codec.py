@@ -143,7 +143,7 @@ def test_usage_that_is_not_told_counts_nothing(usage: object) -> None:
         ("stop", "stop"),
         ("length", "length"),
         ("content_filter", "content_filter"),
-        ("function_call", "tool_calls"),
+        ("tool_calls", "stop"),  # and none are there
         (None, "stop"),
         ("new_reason", "stop"),
         (["odd"], "stop"),

@@ -9,11 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, assert_never
 
 from ..limits import Deadline, TokenUsage
+from ..prompt.renderer import RenderedPrompt
 from ..serde import Json
-from .core import Conversation, LoopAdapter
+from .core import Conversation, LoopAdapter, OutputT
 from .errors import PromptEvaluationError
 from .faults import deadline_fault, request_fault
 from .inner_loop import ProviderRequest
@@ -22,9 +23,8 @@ from .tool_spec import OutputSpec, ToolSpec
 from .transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage, sendable
 
 __all__ = [
-    "Assembly",
     "Codec",
-    "CodecConversation",
+    "CodecAdapter",
     "CodecOptions",
     "call_of",
     "decoded",
@@ -57,19 +57,6 @@ class CodecOptions:
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
             raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
-
-
-class Assembly(Protocol):
-    """A reply that comes in pieces."""
-
-    def add(self, event: Any) -> str:  # Any: read key by key, each checked where it matters
-        """Takes one event, given as plain JSON values; gives the text that it brings, `""` for none."""
-        ...
-
-    @property
-    def reply(self) -> object:
-        """The whole, for `Codec.decode`; `None` until there is enough of it."""
-        ...
 
 
 class Codec(ABC):
@@ -124,8 +111,12 @@ class Codec(ABC):
     """What a request has besides when its reply is to come in pieces."""
 
     @abstractmethod
-    def assembly(self) -> Assembly:
-        """Where the pieces of the next reply are put together."""
+    def text_of(self, event: Any) -> str:  # Any: as in `decode`
+        """The text that one event of a streamed reply brings, `""` for none."""
+
+    @abstractmethod
+    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
+        """The whole reply for `decode`, from all events of its stream; `None` when they do not make one."""
 
     @abstractmethod
     def body(self, output: OutputSpec | None) -> Wire:
@@ -152,19 +143,19 @@ class Codec(ABC):
         """Takes tools away from here on."""
 
 
-class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an adapter for prompts of every output
-    """One conversation by way of a codec; a subclass sends the requests and says what it means when that fails.
+class CodecAdapter(LoopAdapter[OutputT]):
+    """An adapter that asks by way of a codec; a subclass sends the requests and says what it means when that fails.
 
     `left` are the seconds until the deadline, `None` without one.
     """
 
-    def __init__(self, adapter: Adapter, codec: Codec) -> None:
-        self.adapter = adapter
-        self.codec = codec
+    @abstractmethod
+    def codec(self) -> Codec:
+        """A codec for one conversation."""
 
     @abstractmethod
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: JSON, or the SDK's own stream
-        """The reply to a request as plain JSON values, or its pieces for `assembly`, to iterate over."""
+        """The reply to a request as plain JSON values, or its events, to iterate over."""
 
     @abstractmethod
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: as above
@@ -186,10 +177,20 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
     def harmless(self, error: Exception) -> Exception | None:
         """`error` as a cause to show, unless it could quote the key."""
 
+    def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
+        """A new conversation with this adapter's model."""
+        return _CodecConversation(self, self.codec())
+
+
+@dataclass(frozen=True, slots=True)
+class _CodecConversation(Conversation):
+    adapter: CodecAdapter[Any]  # Any: prompts of every output
+    codec: Codec
+
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
         with self._faults(request.deadline) as left:
-            reply = self.send(body, left, stream=False)
+            reply = self.adapter.send(body, left, stream=False)
         return decoded(self.codec, reply)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -197,37 +198,39 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
         with self._faults(request.deadline) as left:
             # An SDK's retries start anew each time; the deadline bounds them all together.
             async with asyncio.timeout(left):
-                reply = await self.send_async(body, left, stream=False)
+                reply = await self.adapter.send_async(body, left, stream=False)
         return decoded(self.codec, reply)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
-        assembly = self.codec.assembly()
+        events: list[Any] = []  # Any: the SDK's own, or JSON
         with self._faults(request.deadline) as left:
-            events = self.send(body, left, stream=True)
+            source = self.adapter.send(body, left, stream=True)
             try:
-                for event in events:
+                for event in source:
                     self.adapter.check_deadline(request.deadline)
-                    if text := assembly.add(event):
+                    events.append(event)
+                    if text := self.codec.text_of(event):
                         yield TextDelta(text)
             finally:
-                self.end(events)
-            reply = assembly.reply
+                self.adapter.end(source)
+            reply = self.codec.joined(events)
         yield decoded(self.codec, reply)
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
-        assembly = self.codec.assembly()
+        events: list[Any] = []  # Any: the SDK's own, or JSON
         with self._faults(request.deadline) as left:
-            events = await self.send_async(body, left, stream=True)
+            source = await self.adapter.send_async(body, left, stream=True)
             try:
-                async for event in events:
+                async for event in source:
                     self.adapter.check_deadline(request.deadline)
-                    if text := assembly.add(event):
+                    events.append(event)
+                    if text := self.codec.text_of(event):
                         yield TextDelta(text)
             finally:
-                await self.end_async(events)
-            reply = assembly.reply
+                await self.adapter.end_async(source)
+            reply = self.codec.joined(events)
         yield decoded(self.codec, reply)
 
     @contextmanager
@@ -239,7 +242,8 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
             raise
         except Exception as error:
             passed = deadline is not None and deadline.has_passed(self.adapter.clock())
-            raise deadline_fault(self.codec.provider) if passed else self.fault(error) from self.harmless(error)
+            fault = deadline_fault(self.codec.provider) if passed else self.adapter.fault(error)
+            raise fault from self.adapter.harmless(error)
 
 
 def output_instructions(output: OutputSpec) -> str:
@@ -251,22 +255,12 @@ def output_instructions(output: OutputSpec) -> str:
 def decoded(codec: Codec, reply: object) -> AssistantMessage:
     """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
     try:
-        return codec.decode(_sendable_json(reply))
+        # JSON can spell lone surrogates, and a reply's items must be sent back.
+        return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False))))
     except PromptEvaluationError:
         raise
     except Exception as error:
         raise malformed(codec.provider, f"reading it failed with {type(error).__name__}") from error
-
-
-def _sendable_json(value: Any) -> Any:  # Any: JSON of every shape
-    """`value` without lone surrogates: JSON can spell them, and a reply's items must be sent back."""
-    if isinstance(value, str):
-        return sendable(value)
-    if isinstance(value, list):
-        return [_sendable_json(item) for item in value]
-    if isinstance(value, dict):
-        return {sendable(key): _sendable_json(item) for key, item in value.items()}
-    return value
 
 
 def provider_failed(provider: str, message: object) -> PromptEvaluationError:

@@ -12,10 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...limits import Clock, utc_now
-from ...prompt.renderer import RenderedPrompt
 from ..chat import ChatCodec
-from ..codec import CodecConversation, CodecOptions, Wire, malformed
-from ..core import LoopAdapter, OutputT
+from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed
+from ..core import OutputT
 from ..errors import PromptEvaluationError
 from ..faults import check_key, request_fault, status_fault
 from ..inner_loop import InnerLoopConfig
@@ -31,7 +30,7 @@ type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpen
 _PROVIDER = "openai"
 
 
-class OpenAIAdapter(LoopAdapter[OutputT]):
+class OpenAIAdapter(CodecAdapter[OutputT]):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
     `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak). `api_key` is by default
@@ -88,10 +87,8 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
             extra={**({} if store or api == "chat" else unstored), **(options or {})},
         )
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "_OpenAIConversation":
-        """A new conversation with this adapter's model."""
-        codec = ChatCodec if self._api == "chat" else ResponsesCodec
-        return _OpenAIConversation(self, codec(self._options, _PROVIDER))
+    def codec(self) -> Codec:
+        return (ChatCodec if self._api == "chat" else ResponsesCodec)(self._options, _PROVIDER)
 
     def client(self) -> "openai.OpenAI":
         """The client, made on first use. Raises `openai.OpenAIError` when there is no key."""
@@ -130,23 +127,19 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         """The API's path under the client's base URL."""
         return "/chat/completions" if self._api == "chat" else "/responses"
 
-
-class _OpenAIConversation(CodecConversation[OpenAIAdapter[Any]]):  # Any: prompts of every output
-    """One conversation over the SDK's sync or async client."""
-
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
-        client = self.adapter.client()
+        client = self.client()
         arguments = _arguments(client, body, left, openai.Stream[Any] if stream else None)
-        return client.post(self.adapter.path, **arguments)
+        return client.post(self.path, **arguments)
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
-        client = await self.adapter.async_client()
+        client = await self.async_client()
         arguments = _arguments(client, body, left, openai.AsyncStream[Any] if stream else None)
-        return await client.post(self.adapter.path, **arguments)
+        return await client.post(self.path, **arguments)
 
     def fault(self, error: Exception) -> PromptEvaluationError:
         import openai

@@ -16,8 +16,24 @@ class ResponsesCodec(Codec):
 
     streaming = {"stream": True}  # noqa: RUF012 - never changed
 
-    def assembly(self) -> "_Assembly":
-        return _Assembly(self.provider)
+    def text_of(self, event: Any) -> str:  # Any: as in `decode`
+        match event:
+            case {"type": "response.output_text.delta", "delta": str() as text}:
+                return text
+            case {"type": "error", "message": message}:
+                raise provider_failed(self.provider, message)
+            case _:
+                return ""
+
+    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
+        """The last event holds all of it."""
+        for event in reversed(events):
+            match event:
+                case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": reply}:
+                    return reply
+                case _:
+                    pass
+        return None
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """All output items of a reply."""
@@ -96,26 +112,6 @@ class ResponsesCodec(Codec):
                     continue
             kept.append(item)
         self.items[:] = kept
-
-
-class _Assembly:
-    """Events of a response; the last one holds all of it."""
-
-    def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self.reply: object = None
-
-    def add(self, event: Any) -> str:  # Any: read key by key
-        match event:
-            case {"type": "response.output_text.delta", "delta": str() as text}:
-                return text
-            case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": reply}:
-                self.reply = reply
-            case {"type": "error", "message": message}:
-                raise provider_failed(self._provider, message)
-            case _:
-                pass
-        return ""
 
 
 def _without(tools: list[Wire], names: frozenset[str]) -> list[Wire]:
