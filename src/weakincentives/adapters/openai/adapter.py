@@ -36,7 +36,6 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
     `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak). `api_key` is by default
     `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries` the SDK's. `client` and `async_client` take
     ready clients, then the four before are theirs. `options` go into every request, such as `{"temperature": 0}`.
-    `store=False` asks OpenAI to keep nothing and to send reasoning encrypted instead, which only reasoning models can.
     The other arguments are those of `CodecOptions` and `LoopAdapter`. Raises `ImportError` without the extra `openai`.
     """
 
@@ -56,7 +55,6 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
         prompt_role: Literal["user", "system", "developer"] = "user",
         structured_output: Literal["native", "prompted"] = "native",
         tools_in_conversation: bool = False,
-        store: bool = True,
         options: Mapping[str, object] | None = None,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
@@ -78,13 +76,12 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
         self._given_async_client = async_client
         self._async_clients: dict[asyncio.AbstractEventLoop, _HeldClient] = {}
         self._lock = Lock()
-        unstored = {"store": False, "include": ["reasoning.encrypted_content"]}
         self._options = CodecOptions(
             model=model,
             prompt_role=prompt_role,
             structured_output=structured_output,
             tools_in_conversation=tools_in_conversation,
-            extra={**({} if store or api == "chat" else unstored), **(options or {})},
+            extra=options or {},
         )
 
     def codec(self) -> Codec:
