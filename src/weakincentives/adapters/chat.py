@@ -92,9 +92,6 @@ class ChatCodec(Codec):
     def answer(self, message: ToolMessage) -> Wire:
         return dict(message.as_dict())
 
-    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
-        tools[:] = [tool for tool in tools if tool["function"]["name"] not in names]
-
 
 _WHOLE = frozenset({"id", "name", "role", "type"})  # not in pieces, though some servers repeat them
 

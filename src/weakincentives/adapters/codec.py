@@ -6,7 +6,7 @@ And the conversation that goes by way of one: what asking is like, whichever SDK
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
@@ -62,7 +62,7 @@ class CodecOptions:
 class Codec(ABC):
     """One conversation in a provider's terms; it encodes only what is new since its last request.
 
-    `items` are the messages and `tools` the tools of the next request; both only grow, but for tools that were removed.
+    `items` are the messages of the next request and `tools` its tools by name; both only grow, but for removed tools.
     A subclass says how each of them is written and how a reply is read.
     """
 
@@ -70,13 +70,13 @@ class Codec(ABC):
         self.options = options
         self.provider = provider
         self.items: list[Wire] = []
-        self.tools: list[Wire] | None = None
+        self.tools: dict[str, Wire] = {}
         self._encoded = 0
 
     def encode(self, request: ProviderRequest) -> Wire:
         """The request's body; its lists are this codec's own."""
-        if self.tools is None:
-            self.tools = [self.tool(spec) for spec in request.tools]
+        if not self._encoded:
+            self.tools = {spec.name: self.tool(spec) for spec in request.tools}
         output, native = request.output, self.options.structured_output == "native"
         for message in request.transcript[self._encoded :]:
             match message:
@@ -90,16 +90,16 @@ class Codec(ABC):
                 case ToolMessage():
                     self.items.append(self.answer(message))
                 case ToolsAdded(added):
-                    self.add_tools([self.tool(spec) for spec in added], self.tools)
+                    self.add_tools({spec.name: self.tool(spec) for spec in added})
                 case ToolsRemoved(names):
-                    self.remove_tools(frozenset(names), self.tools)
+                    self.remove_tools(names)
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
         return {
             "model": self.options.model,
             **self.body(output if native else None),
-            **({"tools": self.tools} if self.tools else {}),
+            **({"tools": list(self.tools.values())} if self.tools else {}),
             **self.options.extra,
         }
 
@@ -134,13 +134,14 @@ class Codec(ABC):
     def answer(self, message: ToolMessage) -> Wire:
         """The item that answers a tool call."""
 
-    def add_tools(self, added: list[Wire], tools: list[Wire]) -> None:
+    def add_tools(self, added: Mapping[str, Wire]) -> None:
         """Makes further tools available from here on."""
-        tools += added
+        self.tools |= added
 
-    @abstractmethod
-    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
+    def remove_tools(self, names: Collection[str]) -> None:
         """Takes tools away from here on."""
+        for name in names:
+            self.tools.pop(name, None)
 
 
 class CodecAdapter(LoopAdapter[OutputT]):

@@ -1,5 +1,6 @@
 """The Responses codec: OpenAI's own API, with typed items and tools that can be added in the conversation."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
@@ -96,26 +97,18 @@ class ResponsesCodec(Codec):
     def answer(self, message: ToolMessage) -> Wire:
         return {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
 
-    def add_tools(self, added: list[Wire], tools: list[Wire]) -> None:
+    def add_tools(self, added: Mapping[str, Wire]) -> None:
         if self.options.tools_in_conversation:
-            self.items.append({"type": "additional_tools", "role": "developer", "tools": added})
+            self.items.append({"type": "additional_tools", "role": "developer", "tools": list(added.values())})
         else:
-            tools += added
+            super().add_tools(added)
 
-    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
-        tools[:] = _without(tools, names)
-        kept: list[Wire] = []
+    def remove_tools(self, names: Collection[str]) -> None:
+        super().remove_tools(names)
         for item in self.items:
             if item.get("type") == "additional_tools":  # what brought them changes, and the cached prefix ends there
-                item["tools"] = _without(item["tools"], names)
-                if not item["tools"]:
-                    continue
-            kept.append(item)
-        self.items[:] = kept
-
-
-def _without(tools: list[Wire], names: frozenset[str]) -> list[Wire]:
-    return [tool for tool in tools if tool["name"] not in names]
+                item["tools"] = [tool for tool in item["tools"] if tool["name"] not in names]
+        self.items[:] = [item for item in self.items if item.get("type") != "additional_tools" or item["tools"]]
 
 
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
