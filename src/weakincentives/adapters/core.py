@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Required, Self, TypedDict, Unpack
+from typing import Any, Generic, Protocol, Required, Self, TypedDict, Unpack
+
+from typing_extensions import TypeVar
 
 from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
 from ..ports import EventBus, SessionProtocol
@@ -26,20 +28,12 @@ from .tool_executor import ToolExecutor
 from .tool_spec import tool_to_spec
 from .transcript import AssistantMessage, Message, sendable
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    # Any: an adapter serves prompts of every output type; see specs/decisions.
-    OutputT = TypeVar("OutputT", default=Any)
-else:  # the default is for type checkers; 3.12's own TypeVar knows none
-    from typing import TypeVar
-
-    OutputT = TypeVar("OutputT")
-
 __all__ = ["Conversation", "LoopAdapter", "PromptEvaluationError", "PromptResponse", "ProviderAdapter", "ThrottleError"]
 
+# Any: an adapter serves prompts of every output type; see specs/decisions.
+OutputT = TypeVar("OutputT", default=Any)
+
 _log = logging.getLogger(__name__)
-_NO_ANSWER = AssistantMessage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +350,7 @@ class _Run[Out]:
                 error = raised
                 raise
             finally:
-                answer = answers[-1] if answers else _NO_ANSWER
+                answer = answers[-1] if answers else AssistantMessage()
                 self.publish(
                     ProviderCalled(
                         adapter=work.provider,

@@ -28,6 +28,11 @@ __all__ = ["OpenAIAdapter"]
 type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpenAI"]
 
 _PROVIDER = "openai"
+_APIS: Mapping[str, tuple[type[Codec], str]] = {
+    "responses": (ResponsesCodec, "/responses"),
+    "chat": (ChatCodec, "/chat/completions"),
+}
+"""Codecs, and paths under the client's base URL."""
 
 
 class OpenAIAdapter(CodecAdapter[OutputT]):
@@ -61,11 +66,11 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
     ) -> None:
         if find_spec("openai") is None:
             raise ImportError("OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'")
-        if api not in ("responses", "chat"):
+        if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
         super().__init__(config=config, clock=clock)
         self.model = model
-        self._api = api
+        self._codec, self._path = _APIS[api]
         self._client_arguments: Wire = {
             "base_url": base_url,
             "api_key": api_key,
@@ -85,7 +90,7 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
         )
 
     def codec(self) -> Codec:
-        return (ChatCodec if self._api == "chat" else ResponsesCodec)(self._options, _PROVIDER)
+        return self._codec(self._options, _PROVIDER)
 
     def client(self) -> "openai.OpenAI":
         """The client, made on first use. Raises `openai.OpenAIError` when there is no key."""
@@ -119,24 +124,19 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
             finally:
                 self._async_clients.pop(loop, None)
 
-    @property
-    def path(self) -> str:
-        """The API's path under the client's base URL."""
-        return "/chat/completions" if self._api == "chat" else "/responses"
-
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
         client = self.client()
         arguments = _arguments(client, body, left, openai.Stream[Any] if stream else None)
-        return client.post(self.path, **arguments)
+        return client.post(self._path, **arguments)
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
         client = await self.async_client()
         arguments = _arguments(client, body, left, openai.AsyncStream[Any] if stream else None)
-        return await client.post(self.path, **arguments)
+        return await client.post(self._path, **arguments)
 
     def fault(self, error: Exception) -> PromptEvaluationError:
         import openai
