@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
@@ -277,6 +277,7 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
     encoded(talk.request())
 
 
+@example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
@@ -284,6 +285,14 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     answer = talk.hear(json.loads(json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))))
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     assert len(encoded(talk.request())["messages"]) == 3
+
+
+def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
+    said = {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
+    assert codec().joined([{"usage": {"prompt_tokens": 3}, **said}, {"choices": []}]) == {
+        "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
 
 
 # --- What a turn costs

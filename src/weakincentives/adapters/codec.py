@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
-from ..limits import Deadline, TokenUsage
+from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.renderer import RenderedPrompt
 from ..serde import Json
 from .core import Conversation, LoopAdapter, OutputT
 from .errors import PromptEvaluationError
 from .faults import deadline_fault, request_fault
-from .inner_loop import ProviderRequest
+from .inner_loop import InnerLoopConfig, ProviderRequest
 from .streaming import TextDelta
 from .tool_spec import OutputSpec, ToolSpec
 from .transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage, sendable
@@ -150,9 +150,13 @@ class CodecAdapter(LoopAdapter[OutputT]):
     `left` are the seconds until the deadline, `None` without one.
     """
 
-    @abstractmethod
-    def codec(self) -> Codec:
-        """A codec for one conversation."""
+    def __init__(
+        self, codec: type[Codec], options: CodecOptions, *, config: InnerLoopConfig | None, clock: Clock
+    ) -> None:
+        super().__init__(config=config, clock=clock)
+        self.model = options.model
+        self._codec = codec
+        self._options = options
 
     @abstractmethod
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: JSON, or the SDK's own stream
@@ -180,7 +184,7 @@ class CodecAdapter(LoopAdapter[OutputT]):
 
     def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
         """A new conversation with this adapter's model."""
-        return _CodecConversation(self, self.codec())
+        return _CodecConversation(self, self._codec(self._options, self.name))
 
 
 @dataclass(frozen=True, slots=True)

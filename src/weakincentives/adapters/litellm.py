@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..limits import Clock, utc_now
 from .chat import ChatCodec
-from .codec import Codec, CodecAdapter, CodecOptions, Wire, malformed
+from .codec import CodecAdapter, CodecOptions, Wire, malformed
 from .core import OutputT
 from .errors import PromptEvaluationError
 from .faults import check_key, request_fault, status_fault
@@ -51,24 +51,20 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
     ) -> None:
         if find_spec("litellm") is None:
             raise ImportError("LiteLLMAdapter needs LiteLLM: pip install 'weakincentives[litellm]'")
-        super().__init__(config=config, clock=clock)
         # LiteLLM fetches both tables from the network unless it is told to take its own copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
         self.litellm: Any = import_module("litellm")  # Any: often not installed where types are checked
         vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
-        self.model = model
+        if structured_output == "auto":
+            structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
+        codec_options = CodecOptions(
+            model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
+        )
+        super().__init__(_LiteLLMCodec, codec_options, config=config, clock=clock)
         self.timeout = timeout
         self.api_key = api_key
         self._arguments: Wire = {"api_base": base_url, "api_key": api_key, "max_retries": max_retries}
-        if structured_output == "auto":
-            structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
-        self._options = CodecOptions(
-            model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
-        )
-
-    def codec(self) -> Codec:
-        return _LiteLLMCodec(self._options, _PROVIDER)
 
     def without_keys(self, text: str) -> str:
         """`text` without the key, or without any that LiteLLM may have found in the environment."""

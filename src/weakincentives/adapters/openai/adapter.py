@@ -68,9 +68,15 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
             raise ImportError("OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'")
         if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
-        super().__init__(config=config, clock=clock)
-        self.model = model
-        self._codec, self._path = _APIS[api]
+        codec, self._path = _APIS[api]
+        codec_options = CodecOptions(
+            model=model,
+            prompt_role=prompt_role,
+            structured_output=structured_output,
+            tools_in_conversation=tools_in_conversation,
+            extra=dict(options or {}),
+        )
+        super().__init__(codec, codec_options, config=config, clock=clock)
         self._client_arguments: Wire = {
             "base_url": base_url,
             "api_key": api_key,
@@ -81,16 +87,6 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
         self._given_async_client = async_client
         self._async_clients: dict[asyncio.AbstractEventLoop, _HeldClient] = {}
         self._lock = Lock()
-        self._options = CodecOptions(
-            model=model,
-            prompt_role=prompt_role,
-            structured_output=structured_output,
-            tools_in_conversation=tools_in_conversation,
-            extra=options or {},
-        )
-
-    def codec(self) -> Codec:
-        return self._codec(self._options, _PROVIDER)
 
     def client(self) -> "openai.OpenAI":
         """The client, made on first use. Raises `openai.OpenAIError` when there is no key."""
