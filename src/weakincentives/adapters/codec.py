@@ -16,7 +16,7 @@ from ..prompt.renderer import RenderedPrompt
 from ..serde import Json
 from .core import Conversation, LoopAdapter, OutputT
 from .errors import PromptEvaluationError
-from .faults import deadline_fault, request_fault
+from .faults import request_fault
 from .inner_loop import InnerLoopConfig, ProviderRequest
 from .streaming import TextDelta
 from .tool_spec import OutputSpec, ToolSpec
@@ -176,7 +176,7 @@ class CodecAdapter(LoopAdapter[OutputT]):
 
     @abstractmethod
     def fault(self, error: Exception) -> PromptEvaluationError:
-        """What sending raised before the deadline, as one of our errors."""
+        """What sending raised, as one of our errors."""
 
     @abstractmethod
     def harmless(self, error: Exception) -> Exception | None:
@@ -246,9 +246,7 @@ class _CodecConversation(Conversation):
         except PromptEvaluationError:
             raise
         except Exception as error:
-            passed = deadline is not None and deadline.has_passed(self.adapter.clock())
-            fault = deadline_fault(self.codec.provider) if passed else self.adapter.fault(error)
-            raise fault from self.adapter.harmless(error)
+            raise self.adapter.fault(error) from self.adapter.harmless(error)
 
 
 def output_instructions(output: OutputSpec) -> str:

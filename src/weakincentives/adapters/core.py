@@ -21,7 +21,7 @@ from ..prompt.tool import AnyTool
 from ..runtime.events import OverridesDropped, PromptExecuted, PromptRendered, ProviderCalled, Work
 from ..specialised import Specialised
 from .drivers import Journal, drive, drive_async
-from .errors import PromptEvaluationError, ThrottleError
+from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
 from .streaming import Completed, StreamEvent, TextDelta
 from .tool_executor import ToolExecutor
@@ -115,7 +115,10 @@ class Conversation(Protocol):
         self.close()
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        """The model's next message. Raises `PromptEvaluationError` when there is none."""
+        """The model's next message. Raises `PromptEvaluationError` when there is none.
+
+        What it raises once the deadline has passed is told as that.
+        """
         ...
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -230,6 +233,7 @@ class _Run[Out]:
         streamed: bool = False,
     ) -> None:
         self._started = perf_counter()
+        self._clock = adapter.clock
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
         bound = rendered.prompt
         if bound is None:
@@ -347,7 +351,11 @@ class _Run[Out]:
                     raise TypeError(f"{type(self.line).__name__} streamed no whole AssistantMessage; it comes last")
                 gave(answers[-1])
             except BaseException as raised:
-                error = raised
+                error, deadline = raised, request.deadline
+                if isinstance(raised, Exception) and deadline is not None and deadline.has_passed(self._clock()):
+                    told = "the deadline passed during a request"
+                    error = DeadlineExceededError(told, phase="limit", code="deadline", provider=work.provider)
+                    raise error from raised
                 raise
             finally:
                 answer = answers[-1] if answers else AssistantMessage()
