@@ -1,6 +1,7 @@
 """Chat Completions: neutral values to wire and back, without a wire."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -285,6 +286,13 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     answer = talk.hear(json.loads(json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))))
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     assert len(encoded(talk.request())["messages"]) == 3
+
+
+def test_what_an_sdk_leaves_in_a_reply_beside_json_does_not_make_it_unreadable() -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    assert talk.hear(reply({"content": "x", "at": datetime(2025, 1, 1, tzinfo=UTC)})).text == "x"
+    encoded(talk.request())
 
 
 def test_usage_counts_wherever_in_a_stream_it_comes() -> None:

@@ -258,8 +258,8 @@ def output_instructions(output: OutputSpec) -> str:
 def decoded(codec: Codec, reply: object) -> AssistantMessage:
     """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
     try:
-        # JSON can spell lone surrogates, and a reply's items must be sent back.
-        return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False))))
+        # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an SDK.
+        return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str))))
     except PromptEvaluationError:
         raise
     except Exception as error:
