@@ -1,10 +1,11 @@
 """Chat Completions: neutral values to wire and back, without a wire."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
@@ -143,7 +144,7 @@ def test_usage_that_is_not_told_counts_nothing(usage: object) -> None:
         ("stop", "stop"),
         ("length", "length"),
         ("content_filter", "content_filter"),
-        ("function_call", "tool_calls"),
+        ("tool_calls", "stop"),  # and none are there
         (None, "stop"),
         ("new_reason", "stop"),
         (["odd"], "stop"),
@@ -277,6 +278,7 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
     encoded(talk.request())
 
 
+@example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
@@ -284,6 +286,21 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     answer = talk.hear(json.loads(json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))))
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     assert len(encoded(talk.request())["messages"]) == 3
+
+
+def test_what_an_sdk_leaves_in_a_reply_beside_json_does_not_make_it_unreadable() -> None:
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    assert talk.hear(reply({"content": "x", "at": datetime(2025, 1, 1, tzinfo=UTC)})).text == "x"
+    encoded(talk.request())
+
+
+def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
+    said = {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
+    assert codec().joined([{"usage": {"prompt_tokens": 3}, **said}, {"choices": []}]) == {
+        "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3},
+    }
 
 
 # --- What a turn costs

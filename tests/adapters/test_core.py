@@ -468,6 +468,23 @@ def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Except
     assert [line.closed for line in one.lines] == [1]
 
 
+@pytest.mark.parametrize("run", WAYS)
+@pytest.mark.parametrize("error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")])
+def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(run: Any, error: Exception) -> None:
+    watch, session = Watch(), Session()
+
+    def late(_: ProviderRequest) -> Exception:
+        watch.passes(60)
+        return error
+
+    limited = InnerLoopConfig(deadline=Deadline(START + timedelta(seconds=60)))
+    with pytest.raises(DeadlineExceededError, match=r"scripted: the deadline passed during a request") as caught:
+        run(ScriptedAdapter[Any]([late], clock=watch, config=limited), session)
+    assert (caught.value.__cause__, caught.value.turns) == (error, 1)
+    [event] = session[ProviderCalled].all()
+    assert (event.error or "").startswith("DeadlineExceededError")
+
+
 def test_tools_of_the_provider_s_own_are_called_and_told_like_others() -> None:
     session = Session()
     calls = AssistantMessage(tool_calls=(ToolCall("1", "theirs", "{}"),), finish="tool_calls")

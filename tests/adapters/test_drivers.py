@@ -161,7 +161,8 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter[An
 def test_every_piece_of_work_passes_the_journal_in_order() -> None:
     journal = Keeping()
     loop, executor, adapter = parts(Session())
-    drive(loop, adapter.ask, executor, journal=journal)
+    for _ in drive(loop, adapter.ask_stream, executor, journal=journal):
+        pass
     names = ["provider" if isinstance(of, ProviderRequest) else [one.name for one in of] for of, _ in journal.record]
     assert names == ["provider", ["writes"], ["unknown"], "provider", ["writes_later"], "provider"]
 
@@ -169,10 +170,11 @@ def test_every_piece_of_work_passes_the_journal_in_order() -> None:
 def test_a_journal_may_answer_from_its_record() -> None:
     keeping = Keeping()
     loop, executor, adapter = parts(Session())
-    finished = drive(loop, adapter.ask, executor, journal=keeping)
+    *_, finished = drive(loop, adapter.ask_stream, executor, journal=keeping)
     again, executor, adapter = parts(Session())
     record = [came for _, came in keeping.record]
-    assert drive(again, adapter.ask, executor, journal=lambda _subject, _work: record.pop(0)) == finished
+    *_, end = drive(again, adapter.ask_stream, executor, journal=lambda _subject, _work: record.pop(0))
+    assert end == finished
     assert again.transcript == loop.transcript
     assert adapter.requests == []
 

@@ -249,17 +249,6 @@ def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> N
 # --- Options
 
 
-def test_nothing_is_kept_by_openai_when_that_is_asked_for() -> None:
-    with ScriptedServer(Say("a"), Say("b"), Say("c")) as server:
-        evaluate(adapter(server, store=False), prompt())
-        evaluate(adapter(server), prompt())
-        evaluate(adapter(server, api="chat", store=False), prompt())
-        first, second, third = server.requests
-    assert (first.json["store"], first.json["include"]) == (False, ["reasoning.encrypted_content"])
-    assert "store" not in second.json
-    assert "include" not in third.json
-
-
 @apis
 def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:

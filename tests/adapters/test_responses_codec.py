@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
@@ -231,6 +231,7 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
     encoded(talk.request())
 
 
+@example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
@@ -238,6 +239,11 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     answer = talk.hear(json.loads(json.dumps(reply({**CALL, "name": name, "arguments": arguments}))))
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     assert len(encoded(talk.request())["input"]) == 3
+
+
+def test_an_error_among_the_events_of_a_stream_ends_it() -> None:
+    with pytest.raises(PromptEvaluationError, match=r"no more today.*\[response/provider_failed\]"):
+        codec().text_of({"type": "error", "message": "no more today"})
 
 
 # --- What a turn costs

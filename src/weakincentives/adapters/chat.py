@@ -2,20 +2,14 @@
 
 from typing import Any
 
-from .codec import Assembly, Codec, Wire, call_of, malformed, provider_failed, usage_of
+from .codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
 from .tool_spec import OutputSpec, ToolSpec
 from .transcript import AssistantMessage, Finish, ToolCall, ToolMessage
 
 __all__ = ["ChatCodec"]
 
 _USAGE = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
-_FINISH: dict[str, Finish] = {
-    "stop": "stop",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "content_filter": "content_filter",
-}
+_FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}  # else as its calls say
 
 
 class ChatCodec(Codec):
@@ -23,8 +17,26 @@ class ChatCodec(Codec):
 
     streaming = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
 
-    def assembly(self) -> Assembly:
-        return _Assembly()
+    def text_of(self, event: Any) -> str:  # Any: as in `decode`
+        match event:
+            case {"choices": [{"delta": {"content": content}}, *_]}:
+                return _text(content)
+            case _:
+                return ""
+
+    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
+        message: Wire = {}
+        choice: Wire = {}
+        usage: object = None
+        for event in events:
+            match event:
+                case {"choices": [{"delta": dict() as delta, **rest}, *_]}:
+                    message = _joined(message, delta)
+                    choice |= {f"{key}": value for key, value in rest.items() if value is not None}
+                case _:
+                    pass
+            usage = event.get("usage") or usage
+        return {"choices": [{"message": message, **choice}], "usage": usage} if "finish_reason" in choice else None
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The first choice of a reply."""
@@ -79,34 +91,6 @@ class ChatCodec(Codec):
 
     def answer(self, message: ToolMessage) -> Wire:
         return dict(message.as_dict())
-
-    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
-        tools[:] = [tool for tool in tools if tool["function"]["name"] not in names]
-
-
-class _Assembly:
-    """Chunks of a completion, put together."""
-
-    def __init__(self) -> None:
-        self._message: Wire = {}
-        self._rest: Wire = {}
-
-    def add(self, event: Any) -> str:  # Any: read key by key
-        match event:
-            case {"choices": [{"delta": dict() as delta, **choice}, *_]}:
-                self._message = _joined(self._message, delta)
-                self._rest |= {f"{key}": value for key, value in choice.items() if value is not None}
-            case _:
-                delta = {}
-        if event.get("usage"):
-            self._rest["usage"] = event["usage"]
-        return _text(delta.get("content"))
-
-    @property
-    def reply(self) -> object:
-        if "finish_reason" not in self._rest:
-            return None
-        return {"choices": [{"message": self._message, **self._rest}], "usage": self._rest.get("usage")}
 
 
 _WHOLE = frozenset({"id", "name", "role", "type"})  # not in pieces, though some servers repeat them

@@ -6,25 +6,25 @@ And the conversation that goes by way of one: what asking is like, whichever SDK
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, assert_never
+from typing import Any, Literal, assert_never
 
-from ..limits import Deadline, TokenUsage
+from ..limits import Clock, Deadline, TokenUsage
+from ..prompt.renderer import RenderedPrompt
 from ..serde import Json
-from .core import Conversation, LoopAdapter
+from .core import Conversation, LoopAdapter, OutputT
 from .errors import PromptEvaluationError
-from .faults import deadline_fault, request_fault
-from .inner_loop import ProviderRequest
+from .faults import request_fault
+from .inner_loop import InnerLoopConfig, ProviderRequest
 from .streaming import TextDelta
 from .tool_spec import OutputSpec, ToolSpec
 from .transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage, sendable
 
 __all__ = [
-    "Assembly",
     "Codec",
-    "CodecConversation",
+    "CodecAdapter",
     "CodecOptions",
     "call_of",
     "decoded",
@@ -59,23 +59,10 @@ class CodecOptions:
             raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
 
 
-class Assembly(Protocol):
-    """A reply that comes in pieces."""
-
-    def add(self, event: Any) -> str:  # Any: read key by key, each checked where it matters
-        """Takes one event, given as plain JSON values; gives the text that it brings, `""` for none."""
-        ...
-
-    @property
-    def reply(self) -> object:
-        """The whole, for `Codec.decode`; `None` until there is enough of it."""
-        ...
-
-
 class Codec(ABC):
     """One conversation in a provider's terms; it encodes only what is new since its last request.
 
-    `items` are the messages and `tools` the tools of the next request; both only grow, but for tools that were removed.
+    `items` are the messages of the next request and `tools` its tools by name; both only grow, but for removed tools.
     A subclass says how each of them is written and how a reply is read.
     """
 
@@ -83,13 +70,13 @@ class Codec(ABC):
         self.options = options
         self.provider = provider
         self.items: list[Wire] = []
-        self.tools: list[Wire] | None = None
+        self.tools: dict[str, Wire] = {}
         self._encoded = 0
 
     def encode(self, request: ProviderRequest) -> Wire:
         """The request's body; its lists are this codec's own."""
-        if self.tools is None:
-            self.tools = [self.tool(spec) for spec in request.tools]
+        if not self._encoded:
+            self.tools = {spec.name: self.tool(spec) for spec in request.tools}
         output, native = request.output, self.options.structured_output == "native"
         for message in request.transcript[self._encoded :]:
             match message:
@@ -103,16 +90,16 @@ class Codec(ABC):
                 case ToolMessage():
                     self.items.append(self.answer(message))
                 case ToolsAdded(added):
-                    self.add_tools([self.tool(spec) for spec in added], self.tools)
+                    self.add_tools({spec.name: self.tool(spec) for spec in added})
                 case ToolsRemoved(names):
-                    self.remove_tools(frozenset(names), self.tools)
+                    self.remove_tools(names)
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
         return {
             "model": self.options.model,
             **self.body(output if native else None),
-            **({"tools": self.tools} if self.tools else {}),
+            **({"tools": list(self.tools.values())} if self.tools else {}),
             **self.options.extra,
         }
 
@@ -124,8 +111,12 @@ class Codec(ABC):
     """What a request has besides when its reply is to come in pieces."""
 
     @abstractmethod
-    def assembly(self) -> Assembly:
-        """Where the pieces of the next reply are put together."""
+    def text_of(self, event: Any) -> str:  # Any: as in `decode`
+        """The text that one event of a streamed reply brings, `""` for none."""
+
+    @abstractmethod
+    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
+        """The whole reply for `decode`, from all events of its stream; `None` when they do not make one."""
 
     @abstractmethod
     def body(self, output: OutputSpec | None) -> Wire:
@@ -143,28 +134,33 @@ class Codec(ABC):
     def answer(self, message: ToolMessage) -> Wire:
         """The item that answers a tool call."""
 
-    def add_tools(self, added: list[Wire], tools: list[Wire]) -> None:
+    def add_tools(self, added: Mapping[str, Wire]) -> None:
         """Makes further tools available from here on."""
-        tools += added
+        self.tools |= added
 
-    @abstractmethod
-    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
+    def remove_tools(self, names: Collection[str]) -> None:
         """Takes tools away from here on."""
+        for name in names:
+            self.tools.pop(name, None)
 
 
-class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an adapter for prompts of every output
-    """One conversation by way of a codec; a subclass sends the requests and says what it means when that fails.
+class CodecAdapter(LoopAdapter[OutputT]):
+    """An adapter that asks by way of a codec; a subclass sends the requests and says what it means when that fails.
 
     `left` are the seconds until the deadline, `None` without one.
     """
 
-    def __init__(self, adapter: Adapter, codec: Codec) -> None:
-        self.adapter = adapter
-        self.codec = codec
+    def __init__(
+        self, codec: type[Codec], options: CodecOptions, *, config: InnerLoopConfig | None, clock: Clock
+    ) -> None:
+        super().__init__(config=config, clock=clock)
+        self.model = options.model
+        self._codec = codec
+        self._options = options
 
     @abstractmethod
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: JSON, or the SDK's own stream
-        """The reply to a request as plain JSON values, or its pieces for `assembly`, to iterate over."""
+        """The reply to a request as plain JSON values, or its events, to iterate over."""
 
     @abstractmethod
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: as above
@@ -180,16 +176,26 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
 
     @abstractmethod
     def fault(self, error: Exception) -> PromptEvaluationError:
-        """What sending raised before the deadline, as one of our errors."""
+        """What sending raised, as one of our errors."""
 
     @abstractmethod
     def harmless(self, error: Exception) -> Exception | None:
         """`error` as a cause to show, unless it could quote the key."""
 
+    def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
+        """A new conversation with this adapter's model."""
+        return _CodecConversation(self, self._codec(self._options, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _CodecConversation(Conversation):
+    adapter: CodecAdapter[Any]  # Any: prompts of every output
+    codec: Codec
+
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
         with self._faults(request.deadline) as left:
-            reply = self.send(body, left, stream=False)
+            reply = self.adapter.send(body, left, stream=False)
         return decoded(self.codec, reply)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -197,37 +203,39 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
         with self._faults(request.deadline) as left:
             # An SDK's retries start anew each time; the deadline bounds them all together.
             async with asyncio.timeout(left):
-                reply = await self.send_async(body, left, stream=False)
+                reply = await self.adapter.send_async(body, left, stream=False)
         return decoded(self.codec, reply)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
-        assembly = self.codec.assembly()
+        events: list[Any] = []  # Any: the SDK's own, or JSON
         with self._faults(request.deadline) as left:
-            events = self.send(body, left, stream=True)
+            source = self.adapter.send(body, left, stream=True)
             try:
-                for event in events:
+                for event in source:
                     self.adapter.check_deadline(request.deadline)
-                    if text := assembly.add(event):
+                    events.append(event)
+                    if text := self.codec.text_of(event):
                         yield TextDelta(text)
             finally:
-                self.end(events)
-            reply = assembly.reply
+                self.adapter.end(source)
+            reply = self.codec.joined(events)
         yield decoded(self.codec, reply)
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
-        assembly = self.codec.assembly()
+        events: list[Any] = []  # Any: the SDK's own, or JSON
         with self._faults(request.deadline) as left:
-            events = await self.send_async(body, left, stream=True)
+            source = await self.adapter.send_async(body, left, stream=True)
             try:
-                async for event in events:
+                async for event in source:
                     self.adapter.check_deadline(request.deadline)
-                    if text := assembly.add(event):
+                    events.append(event)
+                    if text := self.codec.text_of(event):
                         yield TextDelta(text)
             finally:
-                await self.end_async(events)
-            reply = assembly.reply
+                await self.adapter.end_async(source)
+            reply = self.codec.joined(events)
         yield decoded(self.codec, reply)
 
     @contextmanager
@@ -238,8 +246,7 @@ class CodecConversation[Adapter: LoopAdapter[Any]](Conversation):  # Any: an ada
         except PromptEvaluationError:
             raise
         except Exception as error:
-            passed = deadline is not None and deadline.has_passed(self.adapter.clock())
-            raise deadline_fault(self.codec.provider) if passed else self.fault(error) from self.harmless(error)
+            raise self.adapter.fault(error) from self.adapter.harmless(error)
 
 
 def output_instructions(output: OutputSpec) -> str:
@@ -251,22 +258,12 @@ def output_instructions(output: OutputSpec) -> str:
 def decoded(codec: Codec, reply: object) -> AssistantMessage:
     """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
     try:
-        return codec.decode(_sendable_json(reply))
+        # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an SDK.
+        return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str))))
     except PromptEvaluationError:
         raise
     except Exception as error:
         raise malformed(codec.provider, f"reading it failed with {type(error).__name__}") from error
-
-
-def _sendable_json(value: Any) -> Any:  # Any: JSON of every shape
-    """`value` without lone surrogates: JSON can spell them, and a reply's items must be sent back."""
-    if isinstance(value, str):
-        return sendable(value)
-    if isinstance(value, list):
-        return [_sendable_json(item) for item in value]
-    if isinstance(value, dict):
-        return {sendable(key): _sendable_json(item) for key, item in value.items()}
-    return value
 
 
 def provider_failed(provider: str, message: object) -> PromptEvaluationError:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Required, Self, TypedDict, Unpack
+from typing import Any, Generic, Protocol, Required, Self, TypedDict, Unpack
+
+from typing_extensions import TypeVar
 
 from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
 from ..ports import EventBus, SessionProtocol
@@ -18,28 +20,20 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..runtime.events import OverridesDropped, PromptExecuted, PromptRendered, ProviderCalled, Work
 from ..specialised import Specialised
-from .drivers import Journal, at_once, drive, drive_async, stream, stream_async
-from .errors import PromptEvaluationError, ThrottleError
+from .drivers import Journal, drive, drive_async
+from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
 from .streaming import Completed, StreamEvent, TextDelta
 from .tool_executor import ToolExecutor
 from .tool_spec import tool_to_spec
 from .transcript import AssistantMessage, Message, sendable
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    # Any: an adapter serves prompts of every output type; see specs/decisions.
-    OutputT = TypeVar("OutputT", default=Any)
-else:  # the default is for type checkers; 3.12's own TypeVar knows none
-    from typing import TypeVar
-
-    OutputT = TypeVar("OutputT")
-
 __all__ = ["Conversation", "LoopAdapter", "PromptEvaluationError", "PromptResponse", "ProviderAdapter", "ThrottleError"]
 
+# Any: an adapter serves prompts of every output type; see specs/decisions.
+OutputT = TypeVar("OutputT", default=Any)
+
 _log = logging.getLogger(__name__)
-_NO_ANSWER = AssistantMessage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +115,10 @@ class Conversation(Protocol):
         self.close()
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        """The model's next message. Raises `PromptEvaluationError` when there is none."""
+        """The model's next message. Raises `PromptEvaluationError` when there is none.
+
+        What it raises once the deadline has passed is told as that.
+        """
         ...
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -177,25 +174,27 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         if deadline is not None and deadline.has_passed(self.clock()):
             raise TimeoutError
 
-    def journal(self, tools: ToolExecutor, /) -> Journal:
-        """Where `evaluate` does the work of one evaluation: at once, and without a record."""
-        return at_once
+    def journal(self, tools: ToolExecutor, /) -> Journal | None:
+        """What records the work of one evaluation by `evaluate`; by default nothing does."""
+        return None
 
     def evaluate[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             with run.resources, closing(run.line):
-                finished = drive(run.loop, run.ask, run.tools, journal=self.journal(run.tools), clock=self.clock)
-            return run.response(finished)
+                events = drive(run.loop, run.ask, run.tools, journal=self.journal(run.tools), clock=self.clock)
+                [end] = deque(events, maxlen=1)
+            return run.response(end)
 
     async def evaluate_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             async with run.resources, aclosing(run.line):
-                finished = await drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
-            return run.response(finished)
+                events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
+                end = [event async for event in events][-1]
+            return run.response(end)
 
     def stream[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
@@ -205,7 +204,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         Close the generator to stop early: nothing more runs then, and what has run stays.
         """
         with _Run(self, prompt, streamed=True, **given) as run, run.resources, closing(run.line):
-            for event in stream(run.loop, run.ask_stream, run.tools, clock=self.clock):
+            for event in drive(run.loop, run.ask, run.tools, clock=self.clock):
                 yield Completed(run.response(event)) if isinstance(event, Finished) else event
 
     async def stream_async[Out](
@@ -213,7 +212,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """As `stream`, without blocking the event loop."""
         with _Run(self, prompt, streamed=True, **given) as run:
-            events = stream_async(run.loop, run.ask_stream_async, run.tools, clock=self.clock)
+            events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
             async with run.resources, aclosing(run.line), aclosing(events):
                 async for event in events:
                     yield Completed(run.response(event)) if isinstance(event, Finished) else event
@@ -234,6 +233,7 @@ class _Run[Out]:
         streamed: bool = False,
     ) -> None:
         self._started = perf_counter()
+        self._clock = adapter.clock
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
         bound = rendered.prompt
         if bound is None:
@@ -312,43 +312,69 @@ class _Run[Out]:
             self.loop.failed(error)
         self.work.__exit__(kind, error, trace)
 
-    def ask(self, request: ProviderRequest) -> AssistantMessage:
-        """The model's next message, with an event for the call."""
-        with _Call(self, request) as call:
-            call.answer = self.line.ask(request)
-        return call.answer
-
-    async def ask_async(self, request: ProviderRequest) -> AssistantMessage:
-        """As `ask`, without blocking the event loop."""
-        with _Call(self, request) as call:
-            call.answer = await self.line.ask_async(request)
-        return call.answer
-
-    def ask_stream(self, request: ProviderRequest) -> Iterator[TextDelta | AssistantMessage]:
-        """As `ask`, with the pieces of the message before the whole."""
-        with _Call(self, request) as call:
-            for piece in self.line.ask_stream(request):
+    def ask(self, request: ProviderRequest) -> Iterator[TextDelta | AssistantMessage]:
+        """The model's next message, with an event for the call; pieces of it come first where these are wanted."""
+        line, streamed = self.line, self.work.streamed
+        with self._called(request) as answers:
+            for piece in line.ask_stream(request) if streamed else [line.ask(request)]:
                 if isinstance(piece, AssistantMessage):
-                    call.answer = piece
+                    answers.append(piece)
                 else:
                     yield piece
-            answer = call.whole
-        yield answer
+        yield answers[-1]
 
-    async def ask_stream_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        """As `ask_stream`, without blocking the event loop."""
-        with _Call(self, request) as call:
-            async with aclosing(self.line.ask_stream_async(request)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, AssistantMessage):
-                        call.answer = piece
-                    else:
-                        yield piece
-            answer = call.whole
-        yield answer
+    async def ask_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        """As `ask`, without blocking the event loop."""
+        with self._called(request) as answers:
+            if not self.work.streamed:
+                answers.append(await self.line.ask_async(request))
+            else:
+                async with aclosing(self.line.ask_stream_async(request)) as pieces:
+                    async for piece in pieces:
+                        if isinstance(piece, AssistantMessage):
+                            answers.append(piece)
+                        else:
+                            yield piece
+        yield answers[-1]
 
-    def response(self, finished: Finished) -> PromptResponse[Out]:
+    @contextmanager
+    def _called(self, request: ProviderRequest) -> Generator[list[AssistantMessage]]:
+        """One call of the provider, of which an event is made when it is over; takes its answer."""
+        work = self.work
+        answers: list[AssistantMessage] = []
+        error: BaseException | None = None
+        with work.part("request", work.model, streamed=work.streamed) as gave:
+            started = perf_counter()
+            try:
+                yield answers
+                if not answers:
+                    raise TypeError(f"{type(self.line).__name__} streamed no whole AssistantMessage; it comes last")
+                gave(answers[-1])
+            except BaseException as raised:
+                error, deadline = raised, request.deadline
+                if isinstance(raised, Exception) and deadline is not None and deadline.has_passed(self._clock()):
+                    told = "the deadline passed during a request"
+                    error = DeadlineExceededError(told, phase="limit", code="deadline", provider=work.provider)
+                    raise error from raised
+                raise
+            finally:
+                answer = answers[-1] if answers else AssistantMessage()
+                self.publish(
+                    ProviderCalled(
+                        adapter=work.provider,
+                        turn=request.turn,
+                        seconds=perf_counter() - started,
+                        usage=answer.usage,
+                        finish=answer.finish if error is None else "",
+                        tool_calls=len(answer.tool_calls),
+                        error=None if error is None else f"{type(error).__name__}: {error}",
+                        session_id=self.session_id,
+                    )
+                )
+
+    def response(self, finished: object) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
+        assert isinstance(finished, Finished)  # noqa: S101 - a conversation that ends otherwise has raised
         output: Any = finished.output  # Any: parsed by the prompt's own declaration, which is what Out stands for
         work, loop = self.work, self.loop
         self.publish(
@@ -385,51 +411,6 @@ def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadlin
         deadline=min(ends, default=None),
         budget=budget,
     )
-
-
-class _Call:
-    """One call of the provider, from which an event is made when it is over."""
-
-    __slots__ = ("_gave", "_part", "_run", "_started", "_turn", "answer")
-
-    def __init__(self, run: _Run[Any], request: ProviderRequest) -> None:
-        self._run = run
-        self._turn = request.turn
-        self.answer = _NO_ANSWER
-
-    @property
-    def whole(self) -> AssistantMessage:
-        """The answer, once all its pieces came."""
-        if self.answer is _NO_ANSWER:
-            raise TypeError(f"{type(self._run.line).__name__} streamed no whole AssistantMessage; it comes last")
-        return self.answer
-
-    def __enter__(self) -> Self:
-        work = self._run.work
-        self._part = work.part("request", work.model, streamed=work.streamed)
-        self._gave = self._part.__enter__()
-        self._started = perf_counter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        answer, run = self.answer, self._run
-        run.publish(
-            ProviderCalled(
-                adapter=run.work.provider,
-                turn=self._turn,
-                seconds=perf_counter() - self._started,
-                usage=answer.usage,
-                finish=answer.finish if error is None else "",
-                tool_calls=len(answer.tool_calls),
-                error=None if error is None else f"{type(error).__name__}: {error}",
-                session_id=run.session_id,
-            )
-        )
-        if error is None:
-            self._gave(answer)
-        self._part.__exit__(kind, error, trace)
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

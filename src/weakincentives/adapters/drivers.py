@@ -1,20 +1,17 @@
-"""Carry out the steps of an `InnerLoop`. Asking providers and running tools happens here and nowhere else.
+"""Carry out the steps of an `InnerLoop` and tell what happens. Providers are asked and tools run from here alone."""
 
-`drive` and `drive_async` give the end of a conversation, `stream` and `stream_async` tell what happens until then.
-"""
-
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol
 
 from ..limits import Clock, utc_now
-from .inner_loop import Finished, InnerLoop, ProviderRequest, Step, ToolCalls
+from .inner_loop import Finished, InnerLoop, ProviderRequest, ToolCalls
 from .streaming import TextDelta, ToolCallFinished, ToolCallStarted
 from .tool_executor import ToolExecutor
-from .transcript import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolsAdded, ToolsRemoved
+from .transcript import AssistantMessage, ToolCall, ToolsAdded, ToolsRemoved
 
-__all__ = ["Journal", "Progress", "Subject", "at_once", "drive", "drive_async", "stream", "stream_async"]
+__all__ = ["Journal", "Progress", "Subject", "drive", "drive_async"]
 
 type Subject = ProviderRequest | Sequence[ToolCall]
 """What a piece of work is about: the request to the provider, or the tool calls."""
@@ -26,132 +23,87 @@ class Journal(Protocol):
     def __call__[T](self, subject: Subject, work: Callable[[], T], /) -> T: ...
 
 
-def at_once[T](_: Subject, work: Callable[[], T], /) -> T:
-    """The `Journal` that records nothing."""
-    return work()
-
-
-def drive(
-    loop: InnerLoop,
-    ask: Callable[[ProviderRequest], AssistantMessage],
-    tools: ToolExecutor,
-    *,
-    journal: Journal = at_once,
-    clock: Clock = utc_now,
-) -> Finished:
-    """Runs `loop` to its end. What `ask` and limits raise goes through."""
-    step = _ready(loop.start(clock()), tools)
-    while not isinstance(step, Finished):
-        if isinstance(step, ProviderRequest):
-            step = _next(loop, tools, clock, journal(step, partial(ask, step)))
-        else:
-            step = _next(loop, tools, clock, journal(step.calls, partial(tools.execute, step.calls)))
-    return step
-
-
-async def drive_async(
-    loop: InnerLoop,
-    ask: Callable[[ProviderRequest], Awaitable[AssistantMessage]],
-    tools: ToolExecutor,
-    *,
-    clock: Clock = utc_now,
-) -> Finished:
-    """As `drive`, without blocking the event loop."""
-    step = _ready(loop.start(clock()), tools)
-    while not isinstance(step, Finished):
-        came = await (ask(step) if isinstance(step, ProviderRequest) else tools.execute_async(step.calls))
-        step = _next(loop, tools, clock, came)
-    return step
-
-
 type Progress = TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved
 """What happens between the start and the end of a conversation."""
 
 
-def stream(
+def drive(
     loop: InnerLoop,
     ask: Callable[[ProviderRequest], Iterator[TextDelta | AssistantMessage]],
     tools: ToolExecutor,
     *,
+    journal: Journal | None = None,
     clock: Clock = utc_now,
 ) -> Iterator[Progress | Finished]:
-    """As `drive`, telling what happens; `ask` gives the pieces of the answer and then the whole."""
-    step = _ready(loop.start(clock()), tools)
+    """Runs `loop`, tells what happens and at last how it ended; what `ask` and limits raise goes through.
+
+    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole.
+    """
+    step = loop.start(clock())
     while not isinstance(step, Finished):
-        came: AssistantMessage | Sequence[ToolExecutionOutcome] | None = None
-        yield from _before(step)
         if isinstance(step, ToolCalls):
-            came = tools.execute(step.calls)
-            yield from _after(step, came)
+            calls = tools.together(step.calls)
+            yield from map(ToolCallStarted, calls)
+            work = partial(tools.execute, calls)
+            outcomes = work() if journal is None else journal(calls, work)
+            for call, outcome in zip(calls, outcomes, strict=False):  # those after one that ends it all have none
+                yield ToolCallFinished(call, outcome.message)
+            step = loop.submit(outcomes, clock())
         else:
-            for piece in ask(step):
+            yield from _changed(step, tools)
+            for piece in ask(step) if journal is None else [journal(step, partial(_whole, ask, step))]:
                 if isinstance(piece, TextDelta):
                     yield piece
                 else:
-                    came = piece
-        step = _next(loop, tools, clock, came)
+                    step = loop.receive(piece, clock())
     yield step
 
 
-async def stream_async(
+async def drive_async(
     loop: InnerLoop,
     ask: Callable[[ProviderRequest], AsyncGenerator[TextDelta | AssistantMessage]],
     tools: ToolExecutor,
     *,
     clock: Clock = utc_now,
 ) -> AsyncGenerator[Progress | Finished]:
-    """As `stream`, without blocking the event loop."""
-    step = _ready(loop.start(clock()), tools)
+    """As `drive`, without blocking the event loop."""
+    step = loop.start(clock())
     while not isinstance(step, Finished):
-        came: AssistantMessage | Sequence[ToolExecutionOutcome] | None = None
-        for told in _before(step):
-            yield told
         if isinstance(step, ToolCalls):
-            came = await tools.execute_async(step.calls)
-            for told in _after(step, came):
-                yield told
+            calls = tools.together(step.calls)
+            for call in calls:
+                yield ToolCallStarted(call)
+            outcomes = await tools.execute_async(calls)
+            for call, outcome in zip(calls, outcomes, strict=False):
+                yield ToolCallFinished(call, outcome.message)
+            step = loop.submit(outcomes, clock())
         else:
+            for change in _changed(step, tools):
+                yield change
             async with aclosing(ask(step)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, TextDelta):
                         yield piece
                     else:
-                        came = piece
-        step = _next(loop, tools, clock, came)
+                        step = loop.receive(piece, clock())
     yield step
 
 
-def _next(
-    loop: InnerLoop, tools: ToolExecutor, clock: Clock, came: AssistantMessage | Sequence[ToolExecutionOutcome] | None
-) -> Step:
-    """The step after what `came` of the one before."""
-    assert came is not None  # noqa: S101 - what asks for pieces ends with the whole
-    now = clock()
-    return _ready(loop.receive(came, now) if isinstance(came, AssistantMessage) else loop.submit(came, now), tools)
+def _whole(
+    ask: Callable[[ProviderRequest], Iterator[TextDelta | AssistantMessage]], request: ProviderRequest
+) -> TextDelta | AssistantMessage:
+    *_, whole = ask(request)
+    return whole
 
 
-def _ready(step: Step, tools: ToolExecutor) -> Step:
-    """`step`, after the changes that it needs; of tool calls those that may run at once."""
-    if isinstance(step, ToolCalls):
-        return ToolCalls(tools.together(step.calls))
-    if isinstance(step, ProviderRequest):
-        for change in step.changes:
+def _changed(request: ProviderRequest, tools: ToolExecutor) -> Sequence[ToolsAdded | ToolsRemoved]:
+    """Makes changes of the tools effective, and gives what stands of them at the end of the transcript."""
+    told: list[ToolsAdded | ToolsRemoved] = []
+    if request.changes:
+        for change in request.changes:
             tools.apply(change)
-    return step
-
-
-def _before(step: ProviderRequest | ToolCalls) -> Sequence[Progress]:
-    """The calls, or the changes of tools that a request makes known: these stand at the end of its transcript."""
-    if isinstance(step, ToolCalls):
-        return list(map(ToolCallStarted, step.calls))
-    changed: list[Progress] = []
-    for message in reversed(step.transcript):
-        if not isinstance(message, ToolsAdded | ToolsRemoved):
-            break
-        changed.insert(0, message)
-    return changed
-
-
-def _after(step: ToolCalls, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[Progress]:
-    """What came of the calls; those after one that ends the evaluation have no outcome."""
-    return (ToolCallFinished(call, one.message) for call, one in zip(step.calls, outcomes, strict=False))
+        for message in reversed(request.transcript):
+            if not isinstance(message, ToolsAdded | ToolsRemoved):
+                break
+            told.insert(0, message)
+    return told

@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from .errors import DeadlineExceededError, EvaluationPhase, PromptEvaluationError, ThrottleError
+from .errors import EvaluationPhase, PromptEvaluationError, ThrottleError
 
-__all__ = ["check_key", "deadline_fault", "request_fault", "status_fault"]
+__all__ = ["check_key", "request_fault", "status_fault"]
 
 _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
@@ -72,10 +72,3 @@ def check_key(provider: str, key: str) -> None:
         told = "the API key holds white space or characters that no HTTP header can hold"
         remedy = "check where it comes from; a line break at its end is a usual cause"
         raise request_fault(provider, "authentication", told, remedy)
-
-
-def deadline_fault(provider: str) -> DeadlineExceededError:
-    """The error for a request that outlasts the deadline."""
-    return DeadlineExceededError(
-        "the deadline passed during a request", phase="limit", code="deadline", provider=provider
-    )

@@ -13,14 +13,22 @@ between any two steps and go on from there.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
-from ..errors import SerdeError
 from ..limits import Budget, Deadline, Spent, TokenUsage
 from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
-from .tool_spec import WRAPPED_ITEMS, OutputSpec, ToolSpec, output_to_spec, tool_to_spec, unwrap_items, without_nulls
+from .tool_spec import (
+    WRAPPED_ITEMS,
+    OutputSpec,
+    ToolSpec,
+    output_to_spec,
+    read_without_nulls,
+    tool_to_spec,
+    unwrap_items,
+)
 from .transcript import (
     AssistantMessage,
     Finish,
@@ -206,7 +214,8 @@ class InnerLoop:
         if wrapped:
             text = unwrap_items(text)
         try:
-            return _parsed(text, self.structured_output)
+            output, text = read_without_nulls(partial(parse_output, config=self.structured_output), text)
+            return Finished(text, output)
         except OutputParseError as error:
             if self.repairs >= self.config.max_repairs:
                 failure = PromptEvaluationError(
@@ -238,15 +247,3 @@ class InnerLoop:
 
     def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
         return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
-
-
-def _parsed(text: str, config: StructuredOutputConfig[Any]) -> Finished:  # Any: as in `InnerLoop`
-    """The typed answer; a null where none is allowed stands for leaving the field out."""
-    try:
-        return Finished(text, parse_output(text, config))
-    except OutputParseError as error:
-        cause = error.__cause__
-        mended = without_nulls(text, cause.faults) if isinstance(cause, SerdeError) else None
-        if mended is None:
-            raise
-    return Finished(mended, parse_output(mended, config))

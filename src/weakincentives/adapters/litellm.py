@@ -5,16 +5,14 @@ The only module that imports LiteLLM, which takes seconds and 150 MB: that happe
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from ..limits import Clock, utc_now
-from ..prompt.renderer import RenderedPrompt
 from .chat import ChatCodec
-from .codec import CodecConversation, CodecOptions, Wire, malformed
-from .core import LoopAdapter, OutputT
+from .codec import CodecAdapter, CodecOptions, Wire, malformed
+from .core import OutputT
 from .errors import PromptEvaluationError
 from .faults import check_key, request_fault, status_fault
 from .inner_loop import InnerLoopConfig
@@ -26,7 +24,7 @@ _SERVER_ERROR = 500
 _SHORTEST_KEY = 8  # a shorter value is a placeholder, such as "none", and may be a word of any message
 
 
-class LiteLLMAdapter(LoopAdapter[OutputT]):
+class LiteLLMAdapter(CodecAdapter[OutputT]):
     """Evaluates prompts on the model that LiteLLM knows as `model`, such as `"anthropic/claude-sonnet-4-5"`.
 
     Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in seconds for a request.
@@ -53,25 +51,20 @@ class LiteLLMAdapter(LoopAdapter[OutputT]):
     ) -> None:
         if find_spec("litellm") is None:
             raise ImportError("LiteLLMAdapter needs LiteLLM: pip install 'weakincentives[litellm]'")
-        super().__init__(config=config, clock=clock)
         # LiteLLM fetches both tables from the network unless it is told to take its own copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
         self.litellm: Any = import_module("litellm")  # Any: often not installed where types are checked
         vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
-        self.model = model
+        if structured_output == "auto":
+            structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
+        codec_options = CodecOptions(
+            model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
+        )
+        super().__init__(_LiteLLMCodec, codec_options, config=config, clock=clock)
         self.timeout = timeout
         self.api_key = api_key
         self._arguments: Wire = {"api_base": base_url, "api_key": api_key, "max_retries": max_retries}
-        if structured_output == "auto":
-            structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
-        self._options = CodecOptions(
-            model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
-        )
-
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "_LiteLLMConversation":
-        """A new conversation with this adapter's model."""
-        return _LiteLLMConversation(self, _LiteLLMCodec(self._options, _PROVIDER))
 
     def without_keys(self, text: str) -> str:
         """`text` without the key, or without any that LiteLLM may have found in the environment."""
@@ -85,23 +78,12 @@ class LiteLLMAdapter(LoopAdapter[OutputT]):
         check_key(_PROVIDER, self.api_key or "")
         return {**self._arguments, "timeout": min(self.timeout, left or self.timeout), **body}
 
-
-class _LiteLLMCodec(ChatCodec):
-    """Chat Completions, but LiteLLM itself puts the chunks of a stream together."""
-
-    def assembly(self) -> "_Assembly":
-        return _Assembly()
-
-
-class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prompts of every output
-    """One conversation through LiteLLM's sync or async call."""
-
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
-        reply = self.adapter.litellm.completion(**self.adapter.call(body, left))
+        reply = self.litellm.completion(**self.call(body, left))
         return reply if stream else _plain(reply)
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
-        reply = await self.adapter.litellm.acompletion(**self.adapter.call(body, left))
+        reply = await self.litellm.acompletion(**self.call(body, left))
         return reply if stream else _plain(reply)
 
     def end(self, events: Any) -> None:
@@ -116,7 +98,7 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
 
     def fault(self, error: Exception) -> PromptEvaluationError:
         """By status, since LiteLLM's classes differ from route to route."""
-        litellm = self.adapter.litellm
+        litellm = self.litellm
         causes = list(_causes(error))
         status = getattr(error, "status_code", None)
         if isinstance(error, TimeoutError | litellm.Timeout):
@@ -126,7 +108,7 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
         if status == _SERVER_ERROR and any(isinstance(one, ValueError | LookupError) for one in causes):
             return malformed(_PROVIDER, "it is no JSON of this API")
         if not isinstance(status, int):
-            told = self.adapter.without_keys(f"{type(error).__name__}: {error}")
+            told = self.without_keys(f"{type(error).__name__}: {error}")
             return request_fault(_PROVIDER, "client_error", told, "check the adapter's options")
         body = getattr(error, "body", None)
         said: Wire = body if isinstance(body, dict) else {}
@@ -134,7 +116,7 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
         return status_fault(
             _PROVIDER,
             status,
-            message=self.adapter.without_keys(str(said.get("message") or getattr(error, "message", error))),
+            message=self.without_keys(str(said.get("message") or getattr(error, "message", error))),
             code="context_length_exceeded" if too_long else said.get("code"),
             retry_after=(getattr(error, "litellm_response_headers", None) or {}).get("retry-after"),
         )
@@ -142,26 +124,21 @@ class _LiteLLMConversation(CodecConversation[LiteLLMAdapter[Any]]):  # Any: prom
     def harmless(self, error: Exception) -> Exception | None:
         """`error`, unless it or what led to it quotes a key."""
         refused = getattr(error, "status_code", None) in (401, 403)
-        quoted = any(self.adapter.without_keys(str(one)) != str(one) for one in _causes(error))
+        quoted = any(self.without_keys(str(one)) != str(one) for one in _causes(error))
         return None if refused or quoted else error
 
 
-@dataclass(frozen=True, slots=True)
-class _Assembly:
-    """The chunks of a stream, which LiteLLM itself puts together."""
+class _LiteLLMCodec(ChatCodec):
+    """Chat Completions, but LiteLLM itself puts the chunks of a stream together."""
 
-    chunks: list[Any] = field(default_factory=list)
-
-    def add(self, event: Any) -> str:  # Any: LiteLLM's own
-        self.chunks.append(event)
+    def text_of(self, event: Any) -> str:  # Any: LiteLLM's own
         return next((choice.delta.content for choice in event.choices[:1]), None) or ""
 
-    @property
-    def reply(self) -> object:
+    def joined(self, events: list[Any]) -> object:
         """Where nothing came, LiteLLM would make up an end of its own."""
-        for chunk in self.chunks:
+        for chunk in events:
             if getattr(chunk, "usage", None) or any(one.delta.model_dump(exclude_none=True) for one in chunk.choices):
-                return _plain(import_module("litellm").stream_chunk_builder(self.chunks))
+                return _plain(import_module("litellm").stream_chunk_builder(events))
         return None
 
 

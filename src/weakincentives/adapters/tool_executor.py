@@ -31,7 +31,7 @@ from ..runtime.transactions import tool_transaction
 from ..visibility import SectionVisibility, SetVisibilityOverride
 from .inner_loop import InnerLoopConfig
 from .isolation import Flow, Isolated, run, run_async
-from .tool_spec import without_nulls
+from .tool_spec import read_without_nulls
 from .transcript import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 
 if TYPE_CHECKING:
@@ -261,7 +261,8 @@ class ToolExecutor:
         if tool.handler is None:
             raise ToolValidationError(f"Tool {call.name!r} cannot be called here.")
         try:
-            return tool, tool.handler, _parse_arguments(tool, call.arguments)
+            read = partial(serde.parse_json, tool.params_type)
+            return tool, tool.handler, read_without_nulls(read, call.arguments if call.arguments.strip() else "{}")[0]
         except SerdeError as error:
             faults = "; ".join(map(str, error.faults))
             raise ToolValidationError(f"Invalid arguments for {call.name!r}: {faults}") from error
@@ -364,15 +365,3 @@ def _requested_sections(params: object) -> tuple[str, ...]:
             return (key,)
         case _:
             return ()
-
-
-def _parse_arguments(tool: AnyTool, arguments: str) -> object:
-    """The params dataclass for the model's text; a null where none is allowed stands for leaving the field out."""
-    text = arguments if arguments.strip() else "{}"
-    try:
-        return serde.parse_json(tool.params_type, text)
-    except SerdeError as error:
-        mended = without_nulls(text, error.faults)
-        if mended is None:
-            raise
-    return serde.parse_json(tool.params_type, mended)

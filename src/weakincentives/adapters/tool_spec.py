@@ -8,18 +8,27 @@ checked against the full type again.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from .. import serde
-from ..errors import Fault
+from ..errors import Fault, SerdeError
+from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, json_text
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 
-__all__ = ["WRAPPED_ITEMS", "OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec", "unwrap_items", "without_nulls"]
+__all__ = [
+    "WRAPPED_ITEMS",
+    "OutputSpec",
+    "ToolSpec",
+    "output_to_spec",
+    "read_without_nulls",
+    "tool_to_spec",
+    "unwrap_items",
+]
 
 WRAPPED_ITEMS = "items"
 """The one property of the object in which an array travels, since providers want an object at the root."""
@@ -106,14 +115,22 @@ def unwrap_items(text: str) -> str:
     return text
 
 
-def without_nulls(text: str, faults: tuple[Fault, ...]) -> str | None:
-    """JSON `text`, fenced or not, without the object members that are null where a fault points.
+def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
+    """What `read` makes of JSON `text`, fenced or not, and the text that it could be made of.
 
-    In a strict schema a null stands for a field that was left out. `None` when there is nothing to remove.
+    In a strict schema a null stands for a field that was left out, so nulls are taken out where `read` finds fault with
+    them. Raises what `read` does.
     """
-    value = _loaded(text) if "null" in text else None
-    removed = [_remove_null(value, fault) for fault in faults]
-    return json.dumps(value, ensure_ascii=False) if any(removed) else None
+    try:
+        return read(text), text
+    except (SerdeError, OutputParseError) as error:
+        cause = error.__cause__ if isinstance(error, OutputParseError) else error
+        value = _loaded(text) if "null" in text else None
+        removed = [_remove_null(value, fault) for fault in cause.faults] if isinstance(cause, SerdeError) else []
+        if not any(removed):
+            raise
+    text = json.dumps(value, ensure_ascii=False)
+    return read(text), text
 
 
 def _remove_null(value: Any, fault: Fault) -> bool:

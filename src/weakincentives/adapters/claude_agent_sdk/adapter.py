@@ -24,7 +24,7 @@ from ...resources import ResourceError
 from ..codec import Wire, malformed, provider_failed
 from ..core import Conversation, LoopAdapter, OutputT
 from ..errors import PromptEvaluationError
-from ..faults import deadline_fault, request_fault, status_fault
+from ..faults import request_fault, status_fault
 from ..inner_loop import InnerLoopConfig, ProviderRequest
 from ..tool_spec import OutputSpec
 from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
@@ -223,8 +223,6 @@ class _Conversation(Conversation):
         except PromptEvaluationError:
             raise
         except Exception as error:
-            if request.deadline is not None and request.deadline.has_passed(self._adapter.clock()):
-                raise deadline_fault(_PROVIDER) from error
             told = f"{type(error).__name__}: {error}"
             raise request_fault(_PROVIDER, "client_error", told, "check the adapter's options and the CLI") from error
 

@@ -12,10 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...limits import Clock, utc_now
-from ...prompt.renderer import RenderedPrompt
 from ..chat import ChatCodec
-from ..codec import CodecConversation, CodecOptions, Wire, malformed
-from ..core import LoopAdapter, OutputT
+from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed
+from ..core import OutputT
 from ..errors import PromptEvaluationError
 from ..faults import check_key, request_fault, status_fault
 from ..inner_loop import InnerLoopConfig
@@ -29,15 +28,19 @@ __all__ = ["OpenAIAdapter"]
 type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpenAI"]
 
 _PROVIDER = "openai"
+_APIS: Mapping[str, tuple[type[Codec], str]] = {
+    "responses": (ResponsesCodec, "/responses"),
+    "chat": (ChatCodec, "/chat/completions"),
+}
+"""Codecs, and paths under the client's base URL."""
 
 
-class OpenAIAdapter(LoopAdapter[OutputT]):
+class OpenAIAdapter(CodecAdapter[OutputT]):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
     `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak). `api_key` is by default
     `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries` the SDK's. `client` and `async_client` take
     ready clients, then the four before are theirs. `options` go into every request, such as `{"temperature": 0}`.
-    `store=False` asks OpenAI to keep nothing and to send reasoning encrypted instead, which only reasoning models can.
     The other arguments are those of `CodecOptions` and `LoopAdapter`. Raises `ImportError` without the extra `openai`.
     """
 
@@ -57,18 +60,23 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         prompt_role: Literal["user", "system", "developer"] = "user",
         structured_output: Literal["native", "prompted"] = "native",
         tools_in_conversation: bool = False,
-        store: bool = True,
         options: Mapping[str, object] | None = None,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("openai") is None:
             raise ImportError("OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'")
-        if api not in ("responses", "chat"):
+        if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
-        super().__init__(config=config, clock=clock)
-        self.model = model
-        self._api = api
+        codec, self._path = _APIS[api]
+        codec_options = CodecOptions(
+            model=model,
+            prompt_role=prompt_role,
+            structured_output=structured_output,
+            tools_in_conversation=tools_in_conversation,
+            extra=dict(options or {}),
+        )
+        super().__init__(codec, codec_options, config=config, clock=clock)
         self._client_arguments: Wire = {
             "base_url": base_url,
             "api_key": api_key,
@@ -79,19 +87,6 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
         self._given_async_client = async_client
         self._async_clients: dict[asyncio.AbstractEventLoop, _HeldClient] = {}
         self._lock = Lock()
-        unstored = {"store": False, "include": ["reasoning.encrypted_content"]}
-        self._options = CodecOptions(
-            model=model,
-            prompt_role=prompt_role,
-            structured_output=structured_output,
-            tools_in_conversation=tools_in_conversation,
-            extra={**({} if store or api == "chat" else unstored), **(options or {})},
-        )
-
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "_OpenAIConversation":
-        """A new conversation with this adapter's model."""
-        codec = ChatCodec if self._api == "chat" else ResponsesCodec
-        return _OpenAIConversation(self, codec(self._options, _PROVIDER))
 
     def client(self) -> "openai.OpenAI":
         """The client, made on first use. Raises `openai.OpenAIError` when there is no key."""
@@ -125,28 +120,19 @@ class OpenAIAdapter(LoopAdapter[OutputT]):
             finally:
                 self._async_clients.pop(loop, None)
 
-    @property
-    def path(self) -> str:
-        """The API's path under the client's base URL."""
-        return "/chat/completions" if self._api == "chat" else "/responses"
-
-
-class _OpenAIConversation(CodecConversation[OpenAIAdapter[Any]]):  # Any: prompts of every output
-    """One conversation over the SDK's sync or async client."""
-
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
-        client = self.adapter.client()
+        client = self.client()
         arguments = _arguments(client, body, left, openai.Stream[Any] if stream else None)
-        return client.post(self.adapter.path, **arguments)
+        return client.post(self._path, **arguments)
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         import openai
 
-        client = await self.adapter.async_client()
+        client = await self.async_client()
         arguments = _arguments(client, body, left, openai.AsyncStream[Any] if stream else None)
-        return await client.post(self.adapter.path, **arguments)
+        return await client.post(self._path, **arguments)
 
     def fault(self, error: Exception) -> PromptEvaluationError:
         import openai

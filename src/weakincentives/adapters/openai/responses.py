@@ -1,5 +1,6 @@
 """The Responses codec: OpenAI's own API, with typed items and tools that can be added in the conversation."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
@@ -16,8 +17,24 @@ class ResponsesCodec(Codec):
 
     streaming = {"stream": True}  # noqa: RUF012 - never changed
 
-    def assembly(self) -> "_Assembly":
-        return _Assembly(self.provider)
+    def text_of(self, event: Any) -> str:  # Any: as in `decode`
+        match event:
+            case {"type": "response.output_text.delta", "delta": str() as text}:
+                return text
+            case {"type": "error", "message": message}:
+                raise provider_failed(self.provider, message)
+            case _:
+                return ""
+
+    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
+        """The last event holds all of it."""
+        for event in reversed(events):
+            match event:
+                case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": reply}:
+                    return reply
+                case _:
+                    pass
+        return None
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """All output items of a reply."""
@@ -80,46 +97,18 @@ class ResponsesCodec(Codec):
     def answer(self, message: ToolMessage) -> Wire:
         return {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
 
-    def add_tools(self, added: list[Wire], tools: list[Wire]) -> None:
+    def add_tools(self, added: Mapping[str, Wire]) -> None:
         if self.options.tools_in_conversation:
-            self.items.append({"type": "additional_tools", "role": "developer", "tools": added})
+            self.items.append({"type": "additional_tools", "role": "developer", "tools": list(added.values())})
         else:
-            tools += added
+            super().add_tools(added)
 
-    def remove_tools(self, names: frozenset[str], tools: list[Wire]) -> None:
-        tools[:] = _without(tools, names)
-        kept: list[Wire] = []
+    def remove_tools(self, names: Collection[str]) -> None:
+        super().remove_tools(names)
         for item in self.items:
             if item.get("type") == "additional_tools":  # what brought them changes, and the cached prefix ends there
-                item["tools"] = _without(item["tools"], names)
-                if not item["tools"]:
-                    continue
-            kept.append(item)
-        self.items[:] = kept
-
-
-class _Assembly:
-    """Events of a response; the last one holds all of it."""
-
-    def __init__(self, provider: str) -> None:
-        self._provider = provider
-        self.reply: object = None
-
-    def add(self, event: Any) -> str:  # Any: read key by key
-        match event:
-            case {"type": "response.output_text.delta", "delta": str() as text}:
-                return text
-            case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": reply}:
-                self.reply = reply
-            case {"type": "error", "message": message}:
-                raise provider_failed(self._provider, message)
-            case _:
-                pass
-        return ""
-
-
-def _without(tools: list[Wire], names: frozenset[str]) -> list[Wire]:
-    return [tool for tool in tools if tool["name"] not in names]
+                item["tools"] = [tool for tool in item["tools"] if tool["name"] not in names]
+        self.items[:] = [item for item in self.items if item.get("type") != "additional_tools" or item["tools"]]
 
 
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:
