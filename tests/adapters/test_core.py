@@ -36,7 +36,7 @@ from weakincentives.runtime.events import (
     ToolInvoked,
 )
 from weakincentives.runtime.session import Append, Session
-from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -473,7 +473,7 @@ def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Except
 def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(run: Any, error: Exception) -> None:
     watch, session = Watch(), Session()
 
-    def late(_: ProviderRequest) -> Exception:
+    def late(_: SeenRequest) -> Exception:
         watch.passes(60)
         return error
 
