@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Generic, Protocol, Required, Self, TypedDict, Unpack
@@ -183,7 +183,8 @@ class LoopAdapter(ProviderAdapter[OutputT]):
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             with run.resources, closing(run.line):
-                events = drive(run.loop, run.ask, run.tools, journal=self.journal(run.tools), clock=self.clock)
+                journal = self.journal(run.tools)
+                events = drive(run.loop, run.ask, run.tools, journal=journal, clock=self.clock, calls_told=False)
                 [end] = deque(events, maxlen=1)
             return run.response(end)
 
@@ -192,7 +193,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             async with run.resources, aclosing(run.line):
-                events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
+                events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock, calls_told=False)
                 end = [event async for event in events][-1]
             return run.response(end)
 
@@ -233,7 +234,7 @@ class _Run[Out]:
         streamed: bool = False,
     ) -> None:
         self._started = perf_counter()
-        self._clock = adapter.clock
+        self.clock = adapter.clock
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
         bound = rendered.prompt
         if bound is None:
@@ -314,63 +315,30 @@ class _Run[Out]:
 
     def ask(self, request: ProviderRequest) -> Iterator[TextDelta | AssistantMessage]:
         """The model's next message, with an event for the call; pieces of it come first where these are wanted."""
-        line, streamed = self.line, self.work.streamed
-        with self._called(request) as answers:
-            for piece in line.ask_stream(request) if streamed else [line.ask(request)]:
-                if isinstance(piece, AssistantMessage):
-                    answers.append(piece)
-                else:
-                    yield piece
-        yield answers[-1]
+        with _Call(self, request) as call:
+            if not self.work.streamed:
+                call.answer = self.line.ask(request)
+            else:
+                for piece in self.line.ask_stream(request):
+                    if isinstance(piece, AssistantMessage):
+                        call.answer = piece
+                    else:
+                        yield piece
+        yield call.answer
 
     async def ask_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
         """As `ask`, without blocking the event loop."""
-        with self._called(request) as answers:
+        with _Call(self, request) as call:
             if not self.work.streamed:
-                answers.append(await self.line.ask_async(request))
+                call.answer = await self.line.ask_async(request)
             else:
                 async with aclosing(self.line.ask_stream_async(request)) as pieces:
                     async for piece in pieces:
                         if isinstance(piece, AssistantMessage):
-                            answers.append(piece)
+                            call.answer = piece
                         else:
                             yield piece
-        yield answers[-1]
-
-    @contextmanager
-    def _called(self, request: ProviderRequest) -> Generator[list[AssistantMessage]]:
-        """One call of the provider, of which an event is made when it is over; takes its answer."""
-        work = self.work
-        answers: list[AssistantMessage] = []
-        error: BaseException | None = None
-        with work.part("request", work.model, streamed=work.streamed) as gave:
-            started = perf_counter()
-            try:
-                yield answers
-                if not answers:
-                    raise TypeError(f"{type(self.line).__name__} streamed no whole AssistantMessage; it comes last")
-                gave(answers[-1])
-            except BaseException as raised:
-                error, deadline = raised, request.deadline
-                if isinstance(raised, Exception) and deadline is not None and deadline.has_passed(self._clock()):
-                    told = "the deadline passed during a request"
-                    error = DeadlineExceededError(told, phase="limit", code="deadline", provider=work.provider)
-                    raise error from raised
-                raise
-            finally:
-                answer = answers[-1] if answers else AssistantMessage()
-                self.publish(
-                    ProviderCalled(
-                        adapter=work.provider,
-                        turn=request.turn,
-                        seconds=perf_counter() - started,
-                        usage=answer.usage,
-                        finish=answer.finish if error is None else "",
-                        tool_calls=len(answer.tool_calls),
-                        error=None if error is None else f"{type(error).__name__}: {error}",
-                        session_id=self.session_id,
-                    )
-                )
+        yield call.answer
 
     def response(self, finished: object) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
@@ -399,6 +367,52 @@ class _Run[Out]:
         )
         work.gave(response)
         return response
+
+
+_NO_ANSWER = AssistantMessage()
+
+
+class _Call:
+    """One call of the provider, of which an event is made when it is over. A class, since each turn enters one."""
+
+    __slots__ = ("_gave", "_part", "_request", "_run", "_started", "answer")
+
+    def __init__(self, run: _Run[Any], request: ProviderRequest) -> None:
+        self._run = run
+        self._request = request
+        self.answer = _NO_ANSWER
+
+    def __enter__(self) -> Self:
+        work = self._run.work
+        self._part = work.part("request", work.model, streamed=work.streamed)
+        self._gave = self._part.__enter__()
+        self._started = perf_counter()
+        return self
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        run, deadline, answer, error = self._run, self._request.deadline, self.answer, raised
+        if isinstance(raised, Exception) and deadline is not None and deadline.has_passed(run.clock()):
+            told = "the deadline passed during a request"
+            error = DeadlineExceededError(told, phase="limit", code="deadline", provider=run.work.provider)
+        elif raised is None and answer is _NO_ANSWER:
+            error = TypeError(f"{type(run.line).__name__} streamed no whole AssistantMessage; it comes last")
+        run.publish(
+            ProviderCalled(
+                adapter=run.work.provider,
+                turn=self._request.turn,
+                seconds=perf_counter() - self._started,
+                usage=answer.usage,
+                finish=answer.finish if error is None else "",
+                tool_calls=len(answer.tool_calls),
+                error=None if error is None else f"{type(error).__name__}: {error}",
+                session_id=run.session_id,
+            )
+        )
+        if error is None:
+            self._gave(answer)
+        self._part.__exit__(None if error is None else type(error), error, None)
+        if error is not None and error is not raised:
+            raise error from raised
 
 
 def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadline | None) -> InnerLoopConfig:

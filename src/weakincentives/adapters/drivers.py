@@ -9,7 +9,7 @@ from ..limits import Clock, utc_now
 from .inner_loop import Finished, InnerLoop, ProviderRequest, ToolCalls
 from .streaming import TextDelta, ToolCallFinished, ToolCallStarted
 from .tool_executor import ToolExecutor
-from .transcript import AssistantMessage, ToolCall, ToolsAdded, ToolsRemoved
+from .transcript import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolsAdded, ToolsRemoved
 
 __all__ = ["Journal", "Progress", "Subject", "drive", "drive_async"]
 
@@ -34,20 +34,23 @@ def drive(
     *,
     journal: Journal | None = None,
     clock: Clock = utc_now,
+    calls_told: bool = True,
 ) -> Iterator[Progress | Finished]:
     """Runs `loop`, tells what happens and at last how it ended; what `ask` and limits raise goes through.
 
-    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole.
+    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole. Tool calls are not told to who
+    does not listen.
     """
     step = loop.start(clock())
     while not isinstance(step, Finished):
         if isinstance(step, ToolCalls):
             calls = tools.together(step.calls)
-            yield from map(ToolCallStarted, calls)
+            if calls_told:
+                yield from map(ToolCallStarted, calls)
             work = partial(tools.execute, calls)
             outcomes = work() if journal is None else journal(calls, work)
-            for call, outcome in zip(calls, outcomes, strict=False):  # those after one that ends it all have none
-                yield ToolCallFinished(call, outcome.message)
+            if calls_told:
+                yield from _finished(calls, outcomes)
             step = loop.submit(outcomes, clock())
         else:
             yield from _changed(step, tools)
@@ -65,17 +68,18 @@ async def drive_async(
     tools: ToolExecutor,
     *,
     clock: Clock = utc_now,
+    calls_told: bool = True,
 ) -> AsyncGenerator[Progress | Finished]:
     """As `drive`, without blocking the event loop."""
     step = loop.start(clock())
     while not isinstance(step, Finished):
         if isinstance(step, ToolCalls):
             calls = tools.together(step.calls)
-            for call in calls:
+            for call in calls if calls_told else ():
                 yield ToolCallStarted(call)
             outcomes = await tools.execute_async(calls)
-            for call, outcome in zip(calls, outcomes, strict=False):
-                yield ToolCallFinished(call, outcome.message)
+            for finished in _finished(calls, outcomes) if calls_told else ():
+                yield finished
             step = loop.submit(outcomes, clock())
         else:
             for change in _changed(step, tools):
@@ -94,6 +98,11 @@ def _whole(
 ) -> TextDelta | AssistantMessage:
     *_, whole = ask(request)
     return whole
+
+
+def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[ToolCallFinished]:
+    """What came of the calls; those after one that ends the evaluation have no outcome."""
+    return (ToolCallFinished(call, one.message) for call, one in zip(calls, outcomes, strict=False))
 
 
 def _changed(request: ProviderRequest, tools: ToolExecutor) -> Sequence[ToolsAdded | ToolsRemoved]:
