@@ -254,18 +254,17 @@ def test_a_tool_may_take_longer_than_the_deadline_of_other_tests() -> None:
 
 
 def test_a_strategy_takes_the_place_of_arguments_whole_or_one_by_one() -> None:
-    seen = set[Text]()
+    seen: list[Text] = []
 
     def keep(params: Text, *, context: ToolContext) -> ToolResult[None]:
-        seen.add(params)
+        seen.append(params)
         if params.times == 0:
             raise ToolValidationError("times is 0")
         return ToolResult("Kept.")
 
     tool = Tool(name="keep", handler=keep)
     assert_tool_contract(tool, arguments=st.builds(Text, st.just("a"), st.just(3)), max_examples=20)
-    assert Text("a", 3) in seen
-    assert not {one.text for one in seen if one.times == 3} - {"a"}
+    assert seen[0] == Text("a", 3)  # the rest may be variants that a model might send instead
     seen.clear()
     assert_tool_contract(tool, arguments={"text": st.sampled_from("bc")}, max_examples=50)
     assert {"b", "c"} <= {one.text for one in seen}
