@@ -66,6 +66,68 @@ def test_a_prompt_without_faults_has_no_findings() -> None:
     assert analyze(clean) == Report("shop/manual", 2, ())
 
 
+def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
+    mood = MarkdownSection(title="Mood", template="Use `old_tool` or `refund`.", enabled=lambda *, session: True)
+    old = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("old_tool")])
+    refunds = closed("Refunds", tools=[tool("refund")])
+    store = LocalPromptOverridesStore(tmp_path)
+    written = template(closed("Notes", "Other."))
+    store.upsert(written.descriptor, SectionOverride(path=("notes",), body="Mine."))
+    prompt = Prompt(template(mood, old, closed("Notes", "Short."), closed("Bare", summary=None), refunds))
+    stored = Prompt(prompt.template, overrides_store=store)
+    told = [(".".join(one.section_path), one.severity, one.message, one.remedy) for one in analyze(stored).findings]
+    assert told == [
+        ("old", "warning", "it is never enabled", "enable it, or remove it"),
+        (
+            "notes",
+            "warning",
+            "the stored override of body notes does not apply: the code's own text has changed",
+            "rebase or delete it",
+        ),
+        (
+            "mood",
+            "error",
+            "its full text names the tool `old_tool` of section 'old', which is not enabled",
+            "enable it",
+        ),
+        (
+            "mood",
+            "warning",
+            "its full text names the tool `refund` of section 'refunds', which may not be open then",
+            "move the sentence there, or show that section in full",
+        ),
+        (
+            "notes",
+            "warning",
+            "its summary takes 120 characters, and what it hides takes 19",
+            "shorten it, or show the section in full",
+        ),
+        (
+            "bare",
+            "warning",
+            "it can be summarized but has no summary",
+            "say in summary= when the section is needed",
+        ),
+        (
+            "mood",
+            "warning",
+            "it depends on the session and stands before 348 characters that do not",
+            "put it after 'refunds', so that a provider can reuse what it has cached",
+        ),
+    ]
+
+
+def test_conditions_are_asked_of_the_session_that_is_given() -> None:
+    gated = MarkdownSection(
+        title="Gated", template="Use `refund`.", enabled=lambda *, session: bool(session and session[Count].all())
+    )
+    session = Session()
+    session[Count].seed(Count(1))
+    made = template(closed("Refunds", tools=[tool("refund")]), gated)
+    assert [one.code for one in analyze(made, session=session).findings] == ["tool-not-open"]
+    assert [one.code for one in analyze(made, session=Session()).findings] == []
+
+
 # ---------------------------------------------------------------------------------------------- tools that texts name
 
 
@@ -238,7 +300,13 @@ def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked
         ("cannot-render", ("bad",)),
         ("cannot-render", ("other",)),
     ]
-    assert "no disk" in report.findings[0].message
+    assert report.findings[0] == Finding(
+        "cannot-render",
+        ("bad",),
+        "error",
+        "Broken failed to render: OSError: no disk (section 'bad')",
+        "mend the section, or bind params that it can take",
+    )
     assert report.states == 0
 
 

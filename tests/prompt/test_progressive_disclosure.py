@@ -170,6 +170,20 @@ def test_the_factory_takes_what_is_in_force_before_what_the_session_held_by_then
     assert handler(ReadSectionParams("context"), context=None).message == "Section is already expanded."
 
 
+def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_discloses() -> None:
+    session = Session()
+    session[Quoted].seed(Quoted("A-7"))
+    known = hidden(
+        "known", children=[hidden("deep")], enabled=lambda *, session: bool(session and session[Quoted].all())
+    )
+    registry, nothing = of(known).template.registry, VisibilityOverrides()
+    for disclosure, opener in ((Disclosure.READ, "read_section"), (Disclosure.OPEN, "open_sections")):
+        handler: Any = create_read_section_handler(
+            registry=registry, current_visibility=nothing, param_lookup={}, session=session, disclosure=disclosure
+        ).handler
+        assert f"call `{opener}` with key" in handler(ReadSectionParams("known"), context=None).value.content
+
+
 @pytest.mark.parametrize(
     ("disclosure", "names"),
     [
@@ -535,7 +549,7 @@ def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() 
     assert run.said[3] == "Tool 'deep' is closed; call read_section with key 'a' first."
     assert run.said[4].startswith("Content of section 'a':")
     assert run.said[5] == "ok"
-    assert [event.tool_names for event in run.withdrawn] == [("own", "deep")]
+    assert [(event.tool_names, event.section_key) for event in run.withdrawn] == [(("own", "deep"), "a")]
     assert [event.tool_names for event in run.injected] == [("own", "deep")] * 2
     assert run.visibility[("a",)] is FULL
 

@@ -130,6 +130,10 @@ def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
     assert found["task"].requests == 3
 
 
+def test_each_cost_names_its_prompt() -> None:
+    assert {cost.prompt for cost in ledger(run(shop(), READ, PAY, say("Done.")))} == {"shop/manual"}
+
+
 def test_runs_add_up() -> None:
     one = run(shop(), READ, PAY, say("Done."))
     once, twice = costs(one)["refunds"], costs(one + one)["refunds"]

@@ -155,6 +155,8 @@ def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(store
     assert (
         "    <<<<<<< override\n    Hi.\n    ||||||| written against\n    Hello.\n    =======\n    Good day.\n" in text
     )
+    store.upsert(describe("Hello.\n\nBye."), SectionOverride(path=("a",), body="Hi.\n\nBye."))
+    assert all(line.startswith("    ") for line in str(store.rebase(now)).split("\n\n", 3)[-1].splitlines())
     assert store.list() == (PLACE,)
     store.upsert(now, SectionOverride(path=("a",), body="Hi and good day."))
     assert store.rebase(now).conflicts == ()
