@@ -1,6 +1,6 @@
 """The measured texts are those that the prompt shows, in whichever state."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,9 +76,14 @@ def test_the_weight_is_all_that_opening_adds() -> None:
 
 
 def test_a_tool_is_measured_with_its_schema() -> None:
-    text = tool_text(Tool(name="refund", description="Pay back.", params_type=Order))
+    @dataclass(frozen=True)
+    class Described(Order):
+        why: str = field(default="", metadata={"description": "As the “Fußzeile” has it."})
+
+    text = tool_text(Tool(name="refund", description="Pay back.", params_type=Described))
     assert '"Pay back."' in text
     assert '"number"' in text
+    assert "“Fußzeile”" in text
 
 
 def test_hidden_sections_that_lack_params_do_not_stand_in_the_way() -> None:

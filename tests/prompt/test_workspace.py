@@ -223,6 +223,7 @@ def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_p
         return made[-1]
 
     section = WorkspaceSection(filesystem=make, read_only=True)
+    assert "List `.` to see what it holds.\n\nYou can read files, not change them." in section.body_text()
     for _ in range(2):
         with at_work(section) as agent:
             assert agent.told("read_file", path="a") == "Lines of 'a': 1.\n\n     1\t1"
@@ -477,6 +478,11 @@ def test_a_mistaken_read_is_told_what_to_do_and_not_logged(
     with over({"f": "1\n2\n", "d/x": "", "empty": ""}) as agent, caplog.at_level(logging.WARNING):
         assert said in agent.refused("read_file", **arguments)
     assert caplog.records == []
+
+
+def test_a_page_may_begin_anywhere_in_a_long_list() -> None:
+    with over({f"{number:03}": "" for number in range(300)}) as agent:
+        assert agent.told("list_directory", offset=299).endswith("\n\n298 (0 bytes)\n299 (0 bytes)")
 
 
 LINES = st.lists(st.text(st.characters(exclude_characters="\n\r\0", codec="utf-8"), max_size=30), max_size=40)

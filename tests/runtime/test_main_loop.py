@@ -526,9 +526,9 @@ def test_params_that_json_cannot_hold_are_known_by_the_model_s_own_text() -> Non
         ran.append(params.value)
         return ToolResult("ok")
 
-    pay = call(("pay", '{"value": 1e999}'))
-    execute(static(pay, read("more"), pay, say("done")), manual(once(handler, params=Free)), Session())
-    assert ran == [float("inf")]
+    pay, other = call(("pay", '{"value": 1e999}')), call(("pay", '{"value": -1e999}'))
+    execute(static(pay, read("more"), pay, other, say("done")), manual(once(handler, params=Free)), Session())
+    assert ran == [float("inf"), float("-inf")]
 
 
 def test_calls_after_a_keyboard_interrupt_are_not_run_twice_within_the_execution() -> None:

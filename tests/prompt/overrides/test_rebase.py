@@ -55,6 +55,12 @@ def test_in_a_conflict_nothing_of_either_side_is_lost(base: list[str], mine: lis
         assert lines.count("<<<<<<< override") == lines.count(">>>>>>> code") >= 1
 
 
+def test_lines_that_come_again_and_again_are_as_good_as_others() -> None:
+    base = ["x", ""] * 200
+    mine, theirs = ["mine", *base[1:]], [*base[:-1], "theirs"]
+    assert merge(base, mine, theirs) == (["mine", *base[1:-1], "theirs"], True)
+
+
 type Edit = tuple[int, Sequence[str]]
 """A line of the base, and the lines in its place."""
 
