@@ -37,8 +37,9 @@ WORKLOADS = {
 }
 # Why a target is missed, by the beginning of a row's workload and case.
 REASONS = {
-    "W1 ": "Most of what the prompt door adds is the making of eleven dataclasses, whose methods the standard library "
-    "compiles anew in each process (a frozen slotted one costs six times a named tuple), and the import of typing.",
+    "W1 ": "Most of what the prompt door adds is the making of fourteen dataclasses, whose methods the standard "
+    "library compiles anew in each process (a frozen slotted one costs six times a named tuple), and the "
+    "import of typing.",
     "W3 run of K = 1,": "A single call bears the whole evaluation: session, prompt, render, executor, five events and "
     "their slices, about 80 µs beside the 40 µs of the call. At ten calls they no longer count.",
 }

@@ -142,7 +142,7 @@ type Bindable = ResourceRegistry | Mapping[_Kind, Any]
 _ENDS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)  # not frozen, which takes twice the time to make
 class _Made:
     """A living resource; `told` says that what ends it wants to know how the block ended."""
 
