@@ -301,6 +301,16 @@ def test_stale(wink_overrides, scripted_adapter, wink_session):
     ran.stdout.fnmatch_lines(["E*AssertionError: stale overrides of shop/support*"])
 
 
+def test_a_marked_test_that_does_not_take_the_fixture_fails(author: Author) -> None:
+    ran = author.runs("""
+@pytest.mark.wink_overrides
+def test_forgotten():
+    template.bind()
+""")
+    ran.assert_outcomes(failed=1)
+    assert "marked wink_overrides, but it does not take the fixture of that name" in text(ran)
+
+
 # --------------------------------------------------------------------------------------------------------- coverage
 
 COVERED = """

@@ -66,7 +66,12 @@ def _may_leave(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fails a test that has passed, but has not played its scripts to their ends."""
+    """Fails a test whose mark does nothing, and one that has passed, but has not played its scripts to their ends."""
+    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
+        pytest.fail(
+            "marked wink_overrides, but it does not take the fixture of that name; make its prompts by that",
+            pytrace=False,
+        )
     result = yield
     if _SCRIPTS in item.stash and (left := item.stash[_SCRIPTS].leftovers()):
         pytest.fail(left, pytrace=False)
