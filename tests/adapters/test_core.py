@@ -34,6 +34,7 @@ from weakincentives.runtime.events import (
     PromptRendered,
     ProviderCalled,
     ToolInvoked,
+    Work,
 )
 from weakincentives.runtime.session import Append, Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
@@ -466,6 +467,25 @@ def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Except
     with pytest.raises(type(error)):
         run(one, Session())
     assert [line.closed for line in one.lines] == [1]
+
+
+@pytest.mark.parametrize("run", WAYS)
+def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> None:
+    session, heard = Session(), list[Work]()
+
+    def listen(work: Work) -> None:
+        heard.append(work)
+        work.at_end(lambda _: None)
+
+    session.bus.subscribe(Work, listen)
+    run(ScriptedAdapter[Any]([say("done")]), session)
+    assert [(one.kind, type(one.result)) for one in heard] == [
+        ("evaluation", PromptResponse),
+        ("request", AssistantMessage),
+    ]
+    with pytest.raises(OSError, match="gone"):
+        run(ScriptedAdapter[Any]([OSError("gone")]), session)
+    assert [(one.kind, one.result) for one in heard[2:]] == [("evaluation", None), ("request", None)]
 
 
 @pytest.mark.parametrize("run", WAYS)

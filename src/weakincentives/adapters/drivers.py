@@ -38,8 +38,8 @@ def drive(
 ) -> Iterator[Progress | Finished]:
     """Runs `loop`, tells what happens and at last how it ended; what `ask` and limits raise goes through.
 
-    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole. Tool calls are not told to who
-    does not listen.
+    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole. Without `calls_told` the tool
+    calls are not among what is told, which saves two events for each.
     """
     step = loop.start(clock())
     while not isinstance(step, Finished):
