@@ -20,7 +20,8 @@ from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Replace, Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
-from weakincentives.visibility import SectionVisibility, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility_overrides import VisibilityOverrides
 
 THREADS = 32
 TIMEOUT = 60  # seconds; no test takes them

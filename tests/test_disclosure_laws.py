@@ -36,7 +36,7 @@ from weakincentives.prompt.progressive_disclosure import (
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
-from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 
 FULL = SectionVisibility.FULL
 _KEY = re.compile(r'with key "([^"]+)"')

@@ -196,7 +196,7 @@ def names_of(module: str, statements: list[ast.stmt]) -> list[str]:
                 found += names_of(module, body)
                 homes: dict[str, str] = ast.literal_eval(call.args[1])
                 imported = {
-                    f".{one.module}": {alias.name for alias in one.names}
+                    f"{'.' * one.level}{one.module}": {alias.name for alias in one.names}
                     for one in body
                     if isinstance(one, ast.ImportFrom)
                 }

@@ -16,7 +16,8 @@ from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.session.snapshots import SessionSnapshot
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src/weakincentives"

@@ -12,7 +12,7 @@
 What a model does wrong while it works (an unknown tool, broken arguments) is answered to the model and never raised.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ControlFlow", "Fault", "SerdeError", "WeakIncentivesError"]
 
@@ -25,8 +25,7 @@ class ControlFlow(WeakIncentivesError):
     """Base of exceptions that steer an evaluation and are no failures: transactions let them pass without an undo."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """One thing that is wrong with some data: where (`path`, empty for the whole) and what (`message`)."""
 
     path: tuple[str | int, ...]

@@ -142,14 +142,16 @@ type Bindable = ResourceRegistry | Mapping[_Kind, Any]
 _ENDS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
 
 
-@dataclass(slots=True, eq=False, repr=False)  # not frozen, which takes twice the time to make
 class _Made:
     """A living resource; `told` says that what ends it wants to know how the block ended."""
 
-    binding: Binding[Any]
-    value: Any
-    ending: Callable[..., Any] | None
-    told: bool
+    __slots__ = ("binding", "ending", "told", "value")
+
+    def __init__(self, binding: Binding[Any], value: Any, ending: Callable[..., Any] | None, *, told: bool) -> None:
+        self.binding = binding
+        self.value = value
+        self.ending = ending
+        self.told = told
 
     async def leave(self, *reason: Any) -> None:
         """Ends it, and logs it if that fails."""
@@ -219,7 +221,7 @@ class _Living:
             value = await value.__aenter__()
         elif end == "__exit__":
             value = value.__enter__()
-        made = _Made(binding, value, ending, end.endswith("exit__"))
+        made = _Made(binding, value, ending, told=end.endswith("exit__"))
         try:
             with self.lock:
                 for mark in self._marks if isinstance(value, Snapshotable) else ():

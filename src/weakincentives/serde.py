@@ -60,16 +60,16 @@ def _unfit(value: object, *faults: Fault) -> SerdeError:
 
 
 # pydantic tells what it could not dump only in a text. It quotes a value that is not of its declared type, and wraps
-# what the functions below raise.
-_MISFIT = re.compile(r"Expected `([^`\n]+)`[^\[\n]*\[(?:field_name='(\w+)', )?input_value=")
-_WRAPPING = re.compile(r"(?:Error serializing to JSON: |Error calling function `\w+`: |\w+Error: )+")
+# what the functions below raise. Compiled when an error is told, not at import.
+_MISFIT = r"Expected `([^`\n]+)`[^\[\n]*\[(?:field_name='(\w+)', )?input_value="
+_WRAPPING = r"(?:Error serializing to JSON: |Error calling function `\w+`: |\w+Error: )+"
 
 
 def _dump_faults(error: Exception) -> list[Fault]:
-    text = _WRAPPING.sub("", f"{error}", count=1)
+    text = re.sub(_WRAPPING, "", f"{error}", count=1)
     if text == "RecursionError":
         return [Fault((), "it contains itself or is nested too deeply")]
-    misfits = _MISFIT.findall(text)
+    misfits = re.findall(_MISFIT, text)
     return [Fault((name,) if name else (), f"is not of the declared type {wanted}") for wanted, name in misfits] or [
         Fault((), text.partition("\n")[0])
     ]

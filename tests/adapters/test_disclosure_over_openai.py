@@ -25,7 +25,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
-from weakincentives.visibility import VisibilityOverrides
+from weakincentives.visibility_overrides import VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

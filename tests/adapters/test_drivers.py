@@ -25,7 +25,8 @@ from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import Event, ProviderCalled, ToolInvoked, ToolsInjected, Work
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
-from weakincentives.visibility import SectionVisibility, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility_overrides import VisibilityOverrides
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -27,7 +27,7 @@ from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, ToolsI
 from weakincentives.runtime.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
-from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 EACH = TokenUsage(10, 5)

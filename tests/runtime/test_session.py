@@ -24,7 +24,8 @@ from weakincentives.runtime.session import (
     replace_latest,
 )
 from weakincentives.runtime.session.protocols import SliceView
-from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

@@ -22,7 +22,8 @@ from weakincentives.errors import SerdeError
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.session.snapshots import SessionSnapshot, parse_changes
-from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 
 
 class Mood(Enum):

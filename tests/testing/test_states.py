@@ -31,7 +31,7 @@ from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import PromptState, ScriptedAdapter, SeenRequest, call, render_states, say
-from weakincentives.visibility import SetVisibilityOverride
+from weakincentives.visibility_overrides import SetVisibilityOverride
 
 _KEY = re.compile(r'all `(\w+)` with key "([^"]+)"')
 

@@ -28,7 +28,8 @@ from ..prompt.tool_journal import JournalEntry
 from ..resources import NotIsolatedError
 from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
 from ..runtime.transactions import tool_transaction
-from ..visibility import SectionVisibility, SetVisibilityOverride
+from ..visibility import SectionVisibility
+from ..visibility_overrides import SetVisibilityOverride
 from .inner_loop import InnerLoopConfig
 from .isolation import Flow, Isolated, run, run_async
 from .tool_spec import read_without_nulls

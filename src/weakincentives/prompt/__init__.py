@@ -6,7 +6,7 @@ What few prompts use is imported when it is first asked for.
 from typing import TYPE_CHECKING
 
 from ..lazy import door
-from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+from ..visibility import SectionPath, SectionVisibility
 from .errors import (
     OutputParseError,
     OverridesStoreError,
@@ -25,6 +25,7 @@ from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableRes
 from .walk import Disclosure
 
 if TYPE_CHECKING:
+    from ..visibility_overrides import SetVisibilityOverride, VisibilityOverrides
     from .overrides.model import ToolOverride
     from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
     from .structured_output import StructuredOutputConfig, parse_structured_output
@@ -34,6 +35,7 @@ else:
     __getattr__, __dir__ = door(
         __name__,
         {
+            "..visibility_overrides": "SetVisibilityOverride VisibilityOverrides",
             ".overrides.model": "ToolOverride",
             ".progressive_disclosure": "OpenSectionsParams ReadSectionParams ReadSectionResult",
             ".structured_output": "StructuredOutputConfig parse_structured_output",

@@ -50,7 +50,7 @@ class CompiledTemplate:
 
         Raises `KeyError` with the name of a field that `params` lacks, `ValueError` for a malformed placeholder.
         """
-        known = field_names(params)
+        known = field_names(params) if self.names else self.names
         if self.malformed is None and self.names <= known:
             return self.format % self.values(params)
         return string.Template(self.source).substitute({name: getattr(params, name) for name in self.names & known})

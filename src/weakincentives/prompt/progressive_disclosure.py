@@ -4,11 +4,14 @@ They render by the same walk as the prompt itself, so what a model reads is what
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from ..ports import StateView
-from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
+from ..visibility import SectionPath, SectionVisibility
+from ..visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
@@ -180,21 +183,28 @@ _TOOLS: Mapping[str, tuple[Callable[[Scene, Any, ToolContext], ToolResult[Any]],
 }
 
 
-def _tool(name: str, rendered: Scene) -> AnyTool:
+@cache
+def _without_handler(name: str) -> AnyTool:
     answer, params_type, result_type = _TOOLS[name]
+    return Tool(
+        name=name,
+        description=answer.__doc__,
+        params_type=params_type,
+        result_type=result_type,
+        accepts_overrides=False,
+    )
+
+
+def _tool(name: str, rendered: Scene) -> AnyTool:
+    answer = _TOOLS[name][0]
 
     # Any: see `_TOOLS`.
     def handler(params: Any, *, context: ToolContext) -> ToolResult[Any]:
         return answer(rendered.now(), params, context)
 
-    return Tool(
-        name=name,
-        description=answer.__doc__,
-        handler=handler,
-        params_type=params_type,
-        result_type=result_type,
-        accepts_overrides=False,
-    )
+    tool = copy(_without_handler(name))
+    object.__setattr__(tool, "handler", handler)
+    return tool
 
 
 def create_read_section_handler(

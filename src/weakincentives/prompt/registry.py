@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .. import serde
@@ -33,7 +33,7 @@ class SectionNode:
     """One section in its place, not changed once the tree is; `sections[index + 1 : end]` of it is the subtree.
 
     `default` is what its params are when none are bound; `whole` its heading and body, where that is a template; `body`
-    and `summary` are texts that override the section's own.
+    and `summary` are texts that override the section's own. `suffixes` keeps how a summary ends, by disclosure tool.
     """
 
     section: AnySection
@@ -54,6 +54,7 @@ class SectionNode:
     tools_in_subtree: bool = False
     body: str | None = None
     summary: str | None = None
+    suffixes: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def depth(self) -> int:

@@ -5,13 +5,12 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..ports import StateView
-from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
+from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
@@ -56,7 +55,6 @@ type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
 """What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Scene:
     """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
 
@@ -64,15 +62,26 @@ class Scene:
     the params that were made without arguments. Else not changed once made.
     """
 
-    registry: RegistrySnapshot
-    # Any: params of every type, each looked up by its own.
-    params: Mapping[type[Any], object]
-    visibility: Mapping[SectionPath, SectionVisibility] = NOTHING
-    session: StateView | None = None
-    seen: Mapping[SectionPath, SectionVisibility] = NOTHING
-    disclosure: Disclosure = Disclosure.READ
-    # Any: as in `params`.
-    built: dict[type[Any], object] = field(default_factory=dict[type[Any], object])
+    __slots__ = ("built", "disclosure", "params", "registry", "seen", "session", "visibility")
+
+    def __init__(
+        self,
+        *,
+        registry: RegistrySnapshot,
+        # Any: params of every type, each looked up by its own.
+        params: Mapping[type[Any], object],
+        visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
+        session: StateView | None = None,
+        seen: Mapping[SectionPath, SectionVisibility] = NOTHING,
+        disclosure: Disclosure = Disclosure.READ,
+    ) -> None:
+        self.registry = registry
+        self.params = params
+        self.visibility = visibility
+        self.session = session
+        self.seen = seen
+        self.disclosure = disclosure
+        self.built: dict[type[Any], object] = {}
 
     def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
         """This scene with further visibility overrides, which beat those it has."""
@@ -205,7 +214,11 @@ class Scene:
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
     """The visibility overrides that `session` holds; none without a session."""
-    latest = None if session is None else session[VisibilityOverrides].latest()
+    if session is None:
+        return NOTHING
+    from ..visibility_overrides import VisibilityOverrides
+
+    latest = session[VisibilityOverrides].latest()
     return NOTHING if latest is None else latest.overrides
 
 
@@ -218,6 +231,12 @@ def disclosure_tool(disclosure: Disclosure, node: SectionNode) -> str:
 def summary_suffix(disclosure: Disclosure, node: SectionNode) -> str:
     """The rule and the line that end a summarized section; the children named are the direct ones."""
     tool = disclosure_tool(disclosure, node)
+    if tool not in node.suffixes:
+        node.suffixes[tool] = _suffix(tool, node)
+    return node.suffixes[tool]
+
+
+def _suffix(tool: str, node: SectionNode) -> str:
     children = ", ".join([child.key for child in node.section.children])
     if not children:
         return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'

@@ -13,7 +13,8 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool_journal import ToolJournal
 from ..prompt.walk import session_overrides
-from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride
+from ..visibility import SectionPath, SectionVisibility
+from ..visibility_overrides import SetVisibilityOverride
 from .events import VisibilityExpanded, Work
 
 __all__ = ["Execution", "Expansion", "ExpansionLimitError", "MainLoop"]

@@ -21,7 +21,8 @@ from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..runtime.main_loop import MainLoop
 from ..runtime.session import Session
-from ..visibility import SectionVisibility, VisibilityOverrides
+from ..visibility import SectionVisibility
+from ..visibility_overrides import VisibilityOverrides
 from .scenarios import SCENARIOS, Can, Note, ProviderFault, Scenario, Step, World
 from .scripted import ScriptedAdapter
 

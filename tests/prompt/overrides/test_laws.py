@@ -42,7 +42,7 @@ from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.prompt.progressive_disclosure import ReadSectionParams, create_read_section_handler
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility import VisibilityOverrides
+from weakincentives.visibility_overrides import VisibilityOverrides
 
 FULL = SectionVisibility.FULL
 

@@ -34,7 +34,7 @@ from ...prompt.tool import AnyTool
 from ...runtime.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from ...runtime.session import Session
 from ...runtime.session.snapshots import parse_changes, type_name
-from ...visibility import SetVisibilityOverride
+from ...visibility_overrides import SetVisibilityOverride
 
 __all__ = [
     "DurableAgent",

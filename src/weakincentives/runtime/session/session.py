@@ -6,7 +6,7 @@ from threading import RLock
 from typing import Any
 
 from ...ports import EventBus, SliceView
-from ...visibility import SetVisibilityOverride, VisibilityOverrides
+from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork
 from .reducers import declared_reducers

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from ... import serde
 from ...errors import Fault, SerdeError
-from ...visibility import SetVisibilityOverride, VisibilityOverrides
+from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from .slices import EMPTY, Link, chain, read
 
 __all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name"]
