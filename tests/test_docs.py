@@ -1,12 +1,14 @@
 """The documents agree with the code: modules, options, fault codes, links, and what the examples print."""
 
 import ast
+import builtins
 import inspect
 import json
 import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from functools import cache
 from importlib.util import find_spec
 from io import StringIO
 from itertools import pairwise
@@ -18,7 +20,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from weakincentives.adapters import faults, inner_loop
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.runtime import events
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src/weakincentives"
@@ -26,6 +30,15 @@ PAGES = sorted(page for pattern in ("*.md", "docs/**/*.md", "specs/**/*.md") for
 SPECS = sorted((ROOT / "specs").glob("*.md"))
 CONCEPTS = sorted((ROOT / "docs/concepts").glob("*.md"))
 CODE = re.compile(r"^\s*(>>>|```python)", re.MULTILINE)
+WORD = re.compile(r"[A-Za-z_]\w*")
+# What pages call by its name and is not ours: an example, other libraries, providers, DBOS, OpenTelemetry.
+FOREIGN = set(
+    WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel socket_allow_hosts
+    connect_ex GEMINI_API_KEY CLAUDE_CODE_USE_BEDROCK encrypted_content mcp__wink__name
+    SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows engine_kwargs
+    function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
+    BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")
+)
 
 
 def where(path: Path) -> str:
@@ -122,9 +135,47 @@ def test_the_table_of_faults_lists_every_code() -> None:
     assert sorted(first_cells(ROOT / "docs/how-to/running.md", "Faults")) == sorted(codes)
 
 
-def test_the_table_of_options_lists_every_argument() -> None:
-    arguments = list(inspect.signature(OpenAIAdapter).parameters)
-    assert first_cells(ROOT / "docs/how-to/adapters.md", "Options of OpenAIAdapter") == arguments
+@pytest.mark.parametrize(
+    ("adapter", "heading"),
+    [(OpenAIAdapter, "Options of OpenAIAdapter"), (ClaudeAgentSDKAdapter, "ClaudeAgentSDKAdapter")],
+)
+def test_the_table_of_options_lists_every_argument_with_its_default(adapter: type, heading: str) -> None:
+    page, arguments = ROOT / "docs/how-to/adapters.md", inspect.signature(adapter).parameters
+    assert first_cells(page, heading) == list(arguments)
+    defaults = re.findall(r"^\| `(\w+)` \| `(True|False|[\d.]+|\"\w+\")` \|", page.read_text(), re.MULTILINE)
+    told = {name: ast.literal_eval(default) for name, default in defaults if name in arguments}
+    assert told
+    assert told == {name: arguments[name].default for name in told}
+
+
+def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None:
+    page = ROOT / "docs/how-to/state.md"
+    kinds = [getattr(events, name) for name in events.__all__]
+    published = {kind.__name__ for kind in kinds if inspect.isclass(kind) and issubclass(kind, events.Event)}
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page.read_text(), re.MULTILINE)
+    assert {name for name, _ in rows} == published - {"Event"}
+    fields = [(name, field) for name, cell in rows for field in re.findall(r"`(\w+)`", cell)]
+    assert [one for one in fields if not hasattr(getattr(events, one[0]), one[1])] == []
+
+
+@cache
+def names_in_code() -> set[str]:
+    """Every word of the source and of what stands beside it, names of files included."""
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "examples").rglob("*.py"), *ROOT.glob("*.toml"), ROOT / "Makefile"]
+    texts = (f"{where(file)} {file.read_text()}" for file in files)
+    return {*dir(builtins), *dir(object), *(word for text in texts for word in WORD.findall(text))}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=where)
+def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
+    """Words that only a name is like: with a line below or a capital in them. Tests have a test of their own."""
+    found = tokens(page)
+    known = (
+        FOREIGN | names_in_code() | {word for one in found if one.type == "fence" for word in WORD.findall(one.content)}
+    )
+    inline = [child.content for one in found for child in one.children or () if child.type == "code_inline"]
+    words = {word for text in inline if "::" not in text for word in WORD.findall(text)}
+    assert {word for word in words - known if re.search(r"\w_\w|[a-z][A-Z]", word)} == set()
 
 
 @pytest.mark.parametrize("page", SPECS, ids=where)
