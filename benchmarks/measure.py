@@ -1,6 +1,7 @@
 """Timing that a shared machine cannot bend much: candidates take turns, CPU time is read, medians are compared."""
 
 import gc
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +11,8 @@ from types import ModuleType
 from typing import Literal
 
 MICRO = 1e6
-ROUNDS = 9
+ONCE = "BENCH_ONCE" in os.environ  # for a test, which wants to know that all of it runs, and no figures
+ROUNDS = 1 if ONCE else 9
 SAMPLE_SECONDS = 0.015
 
 
@@ -43,11 +45,12 @@ class Row:
 
 def interleaved(candidates: Mapping[str, Callable[[], object]], *, per: int, rounds: int = ROUNDS) -> dict[str, float]:
     """Microseconds of CPU for each candidate by name, divided by `per`: medians over rounds of A B A B …"""
-    loops = {name: max(1, round(SAMPLE_SECONDS / max(cpu_seconds(run), 1e-9))) for name, run in candidates.items()}
+    wanted = 0 if ONCE else SAMPLE_SECONDS
+    loops = {name: max(1, round(wanted / max(cpu_seconds(run), 1e-9))) for name, run in candidates.items()}
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
     gc.freeze()  # what earlier workloads left behind is nobody's cost here
-    for _ in range(rounds):
+    for _ in range(1 if ONCE else rounds):
         for name, run in candidates.items():
             samples[name].append(cpu_seconds(run, loops[name]) / loops[name] / per)
     gc.unfreeze()

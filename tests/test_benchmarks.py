@@ -1,0 +1,39 @@
+"""The benchmarks run, each workload once and without a word on its figures; RESULTS.md has the rows that they give."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from benchmarks.__main__ import WORKLOADS
+
+ROOT = Path(__file__).parent.parent
+RESULTS = (ROOT / "benchmarks/RESULTS.md").read_text()
+
+
+def rows(text: str) -> list[tuple[str, str, str]]:
+    """Workload, case and unit of each row of a table."""
+    return re.findall(r"^\| (W\w+) +\| (.*) \(([^;()]+)[;)]", text, re.MULTILINE)
+
+
+def test_every_workload_runs_and_gives_the_rows_of_the_results() -> None:
+    paths = os.pathsep.join([str(ROOT / "src"), *sys.path])
+    done = subprocess.run(  # with all names, so that RESULTS.md is left alone
+        [sys.executable, "-m", "benchmarks", *WORKLOADS],
+        cwd=ROOT,
+        env=os.environ | {"BENCH_ONCE": "yes", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = rows(done.stdout)
+    assert {workload for workload, _, _ in told} >= {*WORKLOADS}
+    assert told == rows(RESULTS)
+
+
+def test_the_results_are_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"; weakincentives {version}, " in RESULTS
