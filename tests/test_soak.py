@@ -1,4 +1,7 @@
-"""Holds that the soak plays what it says, for some seconds; an hour of it is `make soak`."""
+"""Holds that the soak plays what it says, for some seconds; an hour of it is `make soak`.
+
+A run each over LiteLLM and the Claude CLI stands with their conformance tests, where the SDKs are.
+"""
 
 import re
 import subprocess

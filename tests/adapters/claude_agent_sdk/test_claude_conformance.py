@@ -4,10 +4,12 @@ So scenarios run in one way, with opening by a new start as is the adapter's def
 """
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
 
+import soak
 from support.harnesses import HttpHarness, played, sent_by_messages
 from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
@@ -98,3 +100,9 @@ def test_what_is_left_out_is_what_the_cli_says_and_does_by_itself() -> None:
         "a filtered answer",
         "a turn that was cut off",
     ]
+
+
+@pytest.mark.parametrize(("name", "seed", "kind"), [("claude", 0, "composed"), ("claude-injects", 1, "scenario")])
+def test_the_soak_plays_claude(name: str, seed: int, kind: str) -> None:
+    [subject] = soak.subjects([name])
+    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret

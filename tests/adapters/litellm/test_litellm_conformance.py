@@ -1,10 +1,12 @@
 """The conformance suite over the real LiteLLM, on the routes of two wire formats."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
+import soak
 from support.harnesses import HttpHarness, played, sent_by_chat, sent_by_messages
 from support.scripted_server import Raw, Request, ScriptedServer, Step
 from weakincentives.adapters.litellm import LiteLLMAdapter
@@ -56,3 +58,9 @@ def test_what_is_left_out_is_a_matter_of_the_anthropic_wire() -> None:
         "a failure: quota 429",
         "a refusal",
     ]
+
+
+@pytest.mark.parametrize(("name", "seed", "kind"), [("litellm", 1, "scenario"), ("litellm-anthropic", 0, "composed")])
+def test_the_soak_plays_litellm(name: str, seed: int, kind: str) -> None:
+    [subject] = soak.subjects([name])
+    assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret
