@@ -178,11 +178,9 @@ def _display() -> Generator[Callable[[object], None]]:
             case _:
                 pass
         console.print(Text(_line(record), no_wrap=True, overflow="ellipsis"), soft_wrap=not console.is_terminal)
-        if live is not None:
-            live.update(Text(f"{turns} turns, {calls} tool calls, {tokens:,} tokens", style="bold"), refresh=True)
+        live.update(Text(f"{turns} turns, {calls} tool calls, {tokens:,} tokens", style="bold"), refresh=True)
 
-    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    with live or ExitStack():
+    with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         yield heard
 
 
