@@ -158,6 +158,26 @@ def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None
     assert [one for one in fields if not hasattr(getattr(events, one[0]), one[1])] == []
 
 
+def test_the_table_of_findings_lists_every_code() -> None:
+    calls = [
+        node for node in ast.walk(ast.parse((PACKAGE / "prompt/analysis.py").read_text())) if isinstance(node, ast.Call)
+    ]
+    made = {
+        ast.literal_eval(node.args[0])
+        for node in calls
+        if isinstance(node.func, ast.Name) and node.func.id == "Finding"
+    }
+    assert sorted(first_cells(ROOT / "docs/how-to/check-prompts-in-ci.md", "What it finds")) == sorted(made)
+
+
+@pytest.mark.parametrize("page", ["docs/how-to/telemetry.md", "specs/EVENTS.md"])
+def test_every_attribute_and_metric_that_a_page_names_is_sent(page: str) -> None:
+    names = re.findall(r"`((?:gen_ai|wink)\.[\w.]+)`", (ROOT / page).read_text())
+    source = (PACKAGE / "contrib/otel.py").read_text()
+    assert names
+    assert [name for name in names if f'"{name}"' not in source] == []
+
+
 @cache
 def names_in_code() -> set[str]:
     """Every word of the source and of what stands beside it, names of files included."""
