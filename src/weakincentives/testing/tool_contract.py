@@ -80,13 +80,10 @@ def assert_tool_contract(
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
     bare: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
     contract = _Contract(tool, raises, prompt or bare.bind, session, resources, adapter)
-    accepted: set[bool] = set()
-    refusal = ""
+    answers: list[str] = []
 
     def fits(arguments: str) -> None:
-        nonlocal refusal
-        refusal = contract.check(arguments)
-        accepted.add(not refusal)
+        answers.append(contract.check(arguments))
 
     def misfits(arguments: str) -> None:
         contract.check(arguments)
@@ -98,8 +95,8 @@ def assert_tool_contract(
     for test, given_ in ((fits, fit), (misfits, misfitting(fit, schema))):
         test.__name__ = f"{tool.name}_{test.__name__}"  # the key under which hypothesis keeps examples that failed
         limits(given(given_.map(as_text))(test))()
-    if accepted == {False}:
-        what = f"none of the arguments that fit its schema was accepted, the last with {refusal!r:.500}"
+    if answers and all(answers):
+        what = f"none of the arguments that fit its schema was accepted, the last with {answers[-1]!r:.500}"
         raise contract.breach(what, "let the params type say all that it wants, or give a strategy as arguments=")
 
 
