@@ -41,10 +41,10 @@ class ChatCodec(Codec):
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The first choice of a reply."""
         match reply:
+            case {"error": {"message": said}} | {"choices": [{"error": {"message": said}}, *_]}:
+                raise provider_failed(self.provider, said)  # some gateways report a failure with status 200
             case {"choices": [{"message": dict() as message, **choice}, *_]}:
                 pass
-            case {"error": {"message": said}}:  # some gateways report a failure with status 200
-                raise provider_failed(self.provider, said)
             case _:
                 raise malformed(self.provider, "no choices with a message")
         wire: Wire = {key: value for key, value in message.items() if value not in (None, "", [])}

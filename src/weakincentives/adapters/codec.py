@@ -219,8 +219,7 @@ class _CodecConversation(Conversation):
                         yield TextDelta(text)
             finally:
                 self.adapter.end(source)
-            reply = self.codec.joined(events)
-        yield decoded(self.codec, reply)
+        yield decoded(self.codec, events, joined=True)
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
@@ -235,8 +234,7 @@ class _CodecConversation(Conversation):
                         yield TextDelta(text)
             finally:
                 await self.adapter.end_async(source)
-            reply = self.codec.joined(events)
-        yield decoded(self.codec, reply)
+        yield decoded(self.codec, events, joined=True)
 
     @contextmanager
     def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
@@ -255,9 +253,14 @@ def output_instructions(output: OutputSpec) -> str:
     return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
 
 
-def decoded(codec: Codec, reply: object) -> AssistantMessage:
-    """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
+def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessage:  # Any: as in `Codec.decode`
+    """What `codec` reads in `reply`, or in the events of its stream if it is to be `joined` from them.
+
+    A shape that the codec did not expect is a malformed reply, whatever it trips over.
+    """
     try:
+        if joined:
+            reply = codec.joined(reply)
         # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an SDK.
         return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str))))
     except PromptEvaluationError:
