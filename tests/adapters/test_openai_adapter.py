@@ -292,7 +292,9 @@ def test_a_given_client_is_used_as_it_is() -> None:
 
 def test_a_client_for_azure_may_hold_a_token_and_no_key() -> None:
     with ScriptedServer(Say("done")) as server:
-        client = openai.AzureOpenAI(base_url=server.openai_url, azure_ad_token="t", api_version="v", max_retries=0)
+        client = openai.AzureOpenAI(
+            base_url=server.openai_url, azure_ad_token_provider=lambda: "t", api_version="v", max_retries=0
+        )
         assert evaluate(OpenAIAdapter("m", client=client), prompt()).text == "done"
         client.close()
         assert server.requests[0].header("authorization") == "Bearer t"

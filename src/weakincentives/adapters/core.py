@@ -204,19 +204,32 @@ class LoopAdapter(ProviderAdapter[OutputT]):
 
         Close the generator to stop early: nothing more runs then, and what has run stays.
         """
-        with _Run(self, prompt, streamed=True, **given) as run, run.resources, closing(run.line):
-            for event in drive(run.loop, run.ask, run.tools, clock=self.clock):
-                yield Completed(run.response(event)) if isinstance(event, Finished) else event
+        end: object = None
+        with _Run(self, prompt, streamed=True, **given) as run:
+            with run.resources, closing(run.line):
+                for event in drive(run.loop, run.ask, run.tools, clock=self.clock):
+                    if isinstance(event, Finished):
+                        end = event
+                    else:
+                        yield event
+            response = run.response(end)
+        yield Completed(response)  # it is over by then, and many read no further
 
     async def stream_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """As `stream`, without blocking the event loop."""
+        end: object = None
         with _Run(self, prompt, streamed=True, **given) as run:
             events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
             async with run.resources, aclosing(run.line), aclosing(events):
                 async for event in events:
-                    yield Completed(run.response(event)) if isinstance(event, Finished) else event
+                    if isinstance(event, Finished):
+                        end = event
+                    else:
+                        yield event
+            response = run.response(end)
+        yield Completed(response)
 
 
 class _Run[Out]:
