@@ -409,21 +409,22 @@ class _Call:
             error = DeadlineExceededError(told, phase="limit", code="deadline", provider=run.work.provider)
         elif raised is None and answer is _NO_ANSWER:
             error = TypeError(f"{type(run.line).__name__} streamed no whole AssistantMessage; it comes last")
-        run.publish(
-            ProviderCalled(
-                adapter=run.work.provider,
-                turn=self._request.turn,
-                seconds=perf_counter() - self._started,
-                usage=answer.usage,
-                finish=answer.finish if error is None else "",
-                tool_calls=len(answer.tool_calls),
-                error=None if error is None else f"{type(error).__name__}: {error}",
-                session_id=run.session_id,
-            )
+        called = ProviderCalled(
+            adapter=run.work.provider,
+            turn=self._request.turn,
+            seconds=perf_counter() - self._started,
+            usage=answer.usage,
+            finish=answer.finish if error is None else "",
+            tool_calls=len(answer.tool_calls),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            session_id=run.session_id,
         )
         if error is None:
             self._gave(answer)
-        self._part.__exit__(None if error is None else type(error), error, None)
+        try:
+            run.publish(called)
+        finally:  # a handler may be interrupted
+            self._part.__exit__(None if error is None else type(error), error, None)
         if error is not None and error is not raised:
             raise error from raised
 
