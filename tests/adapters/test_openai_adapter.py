@@ -260,6 +260,16 @@ def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
             assert history(request)[0]["role"] == "developer"
 
 
+def test_options_stand_beside_the_prompt_s_own_tools_and_output() -> None:
+    options = {"text": {"verbosity": "low", "format": None}, "tools": [{"type": "web_search"}]}
+    with ScriptedServer(Say('{"text": "hi", "score": 3}')) as server:
+        evaluate(adapter(server, options=options), prompt(tool(), output=Answer))
+        sent = server.requests[0].json
+    assert sent["text"]["verbosity"] == "low"
+    assert sent["text"]["format"]["type"] == "json_schema"
+    assert [one.get("name", one["type"]) for one in sent["tools"]] == ["web_search", "probe"]
+
+
 def test_an_unknown_api_is_refused() -> None:
     wrong: Any = "completions"
     with pytest.raises(ValueError, match="use 'responses' or 'chat'"):

@@ -45,7 +45,8 @@ class CodecOptions:
     `prompt_role` is the role of the prompt's message: every server takes a user message, not all a system message.
     `structured_output` asks for typed output by the API's own means, or by words in the prompt for servers without it.
     `tools_in_conversation` places tools that are added later in the conversation instead of the tools list, which
-    keeps the part of the request that the provider has cached. `extra` goes into every request as it is.
+    keeps the part of the request that the provider has cached. `extra` goes into every request and replaces what it
+    names there, but for the prompt's tools, before which its own stand, and the declared output.
     """
 
     model: str
@@ -57,6 +58,19 @@ class CodecOptions:
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
             raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
+
+    def around(self, body: Wire) -> Wire:
+        """A whole request of what the prompt puts into it."""
+        body = {"model": self.model, **body}
+        for key, value in self.extra.items():
+            match key, value, body.get(key):
+                case _, Mapping(), dict() as own:
+                    body[key] = {**value, **own}
+                case "tools", list(), list() as own:
+                    body[key] = [*value, *own]
+                case _:
+                    body[key] = value
+        return body
 
 
 class Codec(ABC):
@@ -96,12 +110,8 @@ class Codec(ABC):
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
-        return {
-            "model": self.options.model,
-            **self.body(output if native else None),
-            **({"tools": list(self.tools.values())} if self.tools else {}),
-            **self.options.extra,
-        }
+        tools = {"tools": list(self.tools.values())} if self.tools else {}
+        return self.options.around({**self.body(output if native else None), **tools})
 
     @abstractmethod
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
