@@ -154,7 +154,7 @@ def _nulls(value: Any, faults: Sequence[Fault], *, member: bool = False) -> tupl
     members: list[_Nulls | None] = []
     complete = all(fault.path for fault in faults)
     for key, inner in below.items():
-        if places is value and value.get(key, ...) is None:
+        if isinstance(value, dict) and value.get(key, ...) is None:
             if member and inner[0].message in _STRAY:
                 complete = False
             else:
