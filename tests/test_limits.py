@@ -132,6 +132,11 @@ def test_seconds_become_a_deadline_from_the_start() -> None:
     assert Budget(max_tokens=1).deadline(NOON) is None
 
 
+@pytest.mark.parametrize("seconds", [1e12, 1e300, 10**20])
+def test_seconds_beyond_the_calendar_set_no_deadline(seconds: float) -> None:
+    assert Budget(max_seconds=seconds).deadline(NOON) is None
+
+
 @pytest.mark.parametrize("value", [Deadline(NOON), TokenUsage(), Budget()])
 def test_limits_are_frozen_and_hashable(value: object) -> None:
     assert hash(value) == hash(type(value)(**{f.name: getattr(value, f.name) for f in fields(value)}))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

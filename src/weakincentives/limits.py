@@ -129,5 +129,8 @@ class Budget:
         return replace(self, spent=self.spent + spent, max_seconds=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
-        """The deadline that `max_seconds` sets for an evaluation that starts at `now`."""
-        return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
+        """The deadline that `max_seconds` sets for an evaluation that starts at `now`; none beyond the calendar."""
+        try:
+            return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
+        except OverflowError:
+            return None

@@ -303,6 +303,42 @@ def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
     }
 
 
+def pieces_of(*pieces: dict[str, Any]) -> list[Any]:
+    steps: list[Any] = [{"choices": [{"delta": {"tool_calls": [one]}}]} for one in pieces]
+    return [*steps, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}]
+
+
+def begun(call_id: str, **more: Any) -> dict[str, Any]:
+    return {**more, "id": call_id, "function": {"name": "probe", "arguments": "{"}}
+
+
+def further(**more: Any) -> dict[str, Any]:
+    return {**more, "function": {"arguments": "}"}}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (begun("a", index=0), further(index=0), begun("b", index=1), further(index=1)),
+        (begun("a", index=0), begun("b", index=1), further(index=0), further(index=1)),
+        (begun("a", index=1), further(index=1), begun("b", index=2), further(index=2)),
+        (begun("a", index=0), further(index=0), begun("b", index=0), further(index=0)),
+        ({**CALL, "id": "a"}, {**CALL, "id": "b"}),
+        (begun("a", index=0), {**further(index=0), "id": "a"}, begun("b", index=1), further(index=1)),
+    ],
+    ids=["one by one", "woven", "from 1", "all 0", "whole", "the id in each piece"],
+)
+def test_the_calls_of_a_stream_are_told_apart_however_a_server_counts_them(pieces: tuple[dict[str, Any], ...]) -> None:
+    answer = decoded(codec(), pieces_of(*pieces), joined=True)
+    assert answer.tool_calls == (ToolCall("a", "probe", "{}"), ToolCall("b", "probe", "{}"))
+    assert "index" not in str(answer.wire)
+
+
+def test_an_id_that_changes_from_piece_to_piece_makes_no_further_calls() -> None:
+    answer = decoded(codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), joined=True)
+    assert [one.arguments for one in answer.tool_calls] == ["{}"]
+
+
 # --- What a turn costs
 
 

@@ -488,6 +488,22 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
     assert [(one.kind, one.result) for one in heard[2:]] == [("evaluation", None), ("request", None)]
 
 
+def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -> None:
+    session, ended = Session(), list[tuple[str, BaseException | None]]()
+
+    def interrupted(event: ProviderCalled) -> None:
+        raise KeyboardInterrupt
+
+    def listen(work: Work) -> None:
+        work.at_end(lambda error: ended.append((work.kind, error)))
+
+    session.bus.subscribe(Work, listen)
+    session.bus.subscribe(ProviderCalled, interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ScriptedAdapter([say("x")]).evaluate(prompt(), session=session)
+    assert ended == [("request", None), ("evaluation", caught.value)]
+
+
 @pytest.mark.parametrize("run", WAYS)
 @pytest.mark.parametrize("error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")])
 def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(run: Any, error: Exception) -> None:

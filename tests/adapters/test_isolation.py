@@ -7,6 +7,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Barrier, Lock
+from threading import Event as Flag
 from typing import Any
 
 import pytest
@@ -605,6 +606,35 @@ def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:
     asyncio.run(cancel())
     assert sorted(ended) == ["loop", "thread", "thread"]
     assert (at[Note].all(), cell.numbers, len(at[ToolInvoked])) == ((), [], 0)
+
+
+def test_a_cancellation_begins_no_call_that_waits_for_a_thread() -> None:
+    running, release, begun = Barrier(17), Flag(), list[str]()
+
+    def in_thread(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        begun.append(context.call_id)
+        running.wait(TIMEOUT)
+        release.wait(TIMEOUT)
+        return ToolResult("ok")
+
+    async def in_loop(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            await asyncio.Future()
+        finally:
+            release.set()
+        return ToolResult("ok")
+
+    async def cancel() -> None:
+        adapter = ScriptedAdapter[Any]([call(*[("thread", {})] * 20, ("loop", {}))], config=ISOLATED)
+        asked = prompt(named("thread", in_thread), named("loop", in_loop))
+        task = asyncio.create_task(adapter.evaluate_async(asked, session=Session()))
+        await asyncio.to_thread(running.wait, TIMEOUT)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert len(begun) == 16
 
 
 def test_a_real_interrupt_waits_for_the_calls_that_run_and_none_of_them_counts() -> None:

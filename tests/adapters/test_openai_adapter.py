@@ -260,6 +260,16 @@ def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
             assert history(request)[0]["role"] == "developer"
 
 
+def test_options_stand_beside_the_prompt_s_own_tools_and_output() -> None:
+    options = {"text": {"verbosity": "low", "format": None}, "tools": [{"type": "web_search"}]}
+    with ScriptedServer(Say('{"text": "hi", "score": 3}')) as server:
+        evaluate(adapter(server, options=options), prompt(tool(), output=Answer))
+        sent = server.requests[0].json
+    assert sent["text"]["verbosity"] == "low"
+    assert sent["text"]["format"]["type"] == "json_schema"
+    assert [one.get("name", one["type"]) for one in sent["tools"]] == ["web_search", "probe"]
+
+
 def test_an_unknown_api_is_refused() -> None:
     wrong: Any = "completions"
     with pytest.raises(ValueError, match="use 'responses' or 'chat'"):
@@ -288,6 +298,16 @@ def test_a_given_client_is_used_as_it_is() -> None:
         client.close()
         keys = [request.header("authorization") for request in server.requests]
     assert keys == ["Bearer its-own", "Bearer its-own-too"]
+
+
+def test_a_client_for_azure_may_hold_a_token_and_no_key() -> None:
+    with ScriptedServer(Say("done")) as server:
+        client = openai.AzureOpenAI(
+            base_url=server.openai_url, azure_ad_token_provider=lambda: "t", api_version="v", max_retries=0
+        )
+        assert evaluate(OpenAIAdapter("m", client=client), prompt()).text == "done"
+        client.close()
+        assert server.requests[0].header("authorization") == "Bearer t"
 
 
 def test_the_key_and_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,6 +341,13 @@ def test_a_response_that_did_not_complete_is_a_failure(run: Run, body: object) -
     }
 
 
+@drivers
+def test_a_choice_that_failed_upstream_is_no_answer(run: Run) -> None:
+    choice = {"finish_reason": "error", "error": {"code": 502, "message": "upstream is gone"}}
+    error = failure("chat", run, Raw.json({"choices": [{**choice, "message": {"content": "Half an ans"}}]}))
+    assert (error.phase, error.code, error.message) == ("response", "provider_failed", "upstream is gone")
+
+
 def test_an_incomplete_response_for_a_new_reason_is_not_taken_for_whole() -> None:
     body = {"status": "incomplete", "incomplete_details": {"reason": "steered"}, "output": []}
     session = Session()
@@ -428,6 +435,13 @@ def test_a_given_client_s_key_is_looked_at_too() -> None:
         with pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
             evaluate(one, prompt(), Session())
         client.close()
+    assert KEY not in everything_told(caught.value)
+
+
+def test_a_key_that_is_told_within_a_stream_goes_no_further() -> None:
+    said = Raw(f'data: {{"error": {{"message": "no room for {KEY}"}}}}\n\n'.encode(), "text/event-stream")
+    with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match="no room") as caught:
+        list(adapter(server, api_key=KEY).stream(prompt(), session=Session()))
     assert KEY not in everything_told(caught.value)
 
 

@@ -200,7 +200,11 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     assert call["call_id"] == output["call_id"] == read.call_id
 
 
-@pytest.mark.parametrize("value", [None, [], {}, "text", {"output": None}, {"output": {}}, {"choices": []}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [None, [], {}, "text", {"output": None}, {"output": {}}, {"choices": []}, reply(None), reply("text"), reply({})],
+    ids=repr,
+)
 def test_what_is_no_reply_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decoded(codec(), value)

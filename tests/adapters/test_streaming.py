@@ -22,7 +22,8 @@ from weakincentives.adapters.transcript import AssistantMessage, ToolsAdded
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.prompt.walk import Disclosure
-from weakincentives.runtime.events import ProviderCalled
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.runtime.events import ProviderCalled, Work
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
@@ -170,16 +171,18 @@ def sse(*lines: str) -> Raw:
         (Drop(), "connection"),
         (sse(), "malformed"),
         (sse("{"), "malformed"),
-        (sse('{"error": {"message": "overloaded"}}'), None),
+        (sse("[1]"), "malformed"),
+        (sse('{"choices": [{"delta": {"tool_calls": ["x"]}}]}'), "malformed"),
+        (sse('{"error": {"message": "overloaded"}}'), "provider_failed"),
         (sse('{"type": "response.output_text.delta", "delta": "Hal"}', '{"choices": [{"delta": {}}]}'), "malformed"),
     ],
 )
-def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step, code: str | None) -> None:
+def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step, code: str) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
         run(adapter(server, api), prompt(), session)
     assert caught.value.provider == "openai"
-    assert code is None or (caught.value.code or "").startswith(code)
+    assert caught.value.code.startswith(code)
     assert session[ProviderCalled].all()[0].error
 
 
@@ -210,6 +213,40 @@ def test_closing_a_stream_stops_the_run_and_keeps_what_was_done(api: str) -> Non
     assert closed == ["event"]
 
 
+class Held:
+    """A resource that tells when it is closed."""
+
+    def __init__(self, told: list[object]) -> None:
+        self.told = told
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> None:  # noqa: FBT001 - a case
+    told: list[object] = []
+    asked = agent().bind(resources=ResourceRegistry.of(Binding(Held, lambda _: Held(told), eager=True)))
+    one, session = ScriptedAdapter[Any]([say("Done.")]), Session()
+
+    def listen(work: Work) -> None:
+        if work.kind == "evaluation":
+            work.at_end(told.append)
+
+    session.bus.subscribe(Work, listen)
+
+    async def first_completed() -> Completed[Any]:
+        async with aclosing(one.stream_async(asked, session=session)) as events:
+            return await anext(event async for event in events if isinstance(event, Completed))
+
+    if in_a_loop:
+        last = asyncio.run(first_completed())
+    else:
+        last = next(event for event in one.stream(asked, session=session) if isinstance(event, Completed))
+    assert last.response.text == "Done."
+    assert told == ["closed", None]
+
+
 @drivers
 def test_a_deadline_ends_a_stream_between_two_pieces(run: Run) -> None:
     start = datetime(2030, 1, 1, tzinfo=UTC)
@@ -230,6 +267,23 @@ def test_control_flow_comes_out_of_a_stream(run: Run) -> None:
     opens = call(("open_sections", {"section_keys": ["more"], "reason": "why"}))
     with pytest.raises(VisibilityExpansionRequired):
         run(ScriptedAdapter([opens]), asked, Session())
+
+
+def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
+    def leaves(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        raise VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())
+
+    started: list[str] = []
+
+    def note(events: Iterator[Any]) -> None:
+        started.extend(event.call.name for event in events if isinstance(event, ToolCallStarted))
+
+    one = ScriptedAdapter[Any](
+        [call(("probe", {}), ("leaves", {}))], config=InnerLoopConfig(parallel_tool_calls="isolated")
+    )
+    with pytest.raises(VisibilityExpansionRequired):
+        note(one.stream(prompt(tool(), tool(leaves, name="leaves")), session=Session()))
+    assert started == ["probe", "leaves"]
 
 
 @drivers

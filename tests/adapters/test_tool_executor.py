@@ -371,9 +371,10 @@ def test_what_is_no_tool_result_is_a_failed_call(result: object) -> None:
 
 @pytest.mark.parametrize("message", [None, 5, b"bytes", ["list"]])
 def test_a_message_that_is_no_text_is_a_failed_call(message: Any) -> None:
-    answer = once(lambda params, *, context: ToolResult(message))
-    assert not answer.success
-    assert "must be a string" in answer.content
+    for value in (None, Args()):
+        answer = once(lambda params, *, context: ToolResult(message, value))  # noqa: B023 - called at once
+        assert not answer.success
+        assert "must be a string" in answer.content
 
 
 def test_every_tool_failing_still_ends_in_the_answer() -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from support.agents import only_answer, prompt, tool
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
-from weakincentives.adapters.tool_spec import output_to_spec, tool_to_spec, unwrap_items
+from weakincentives.adapters.tool_spec import output_to_spec, read_without_nulls, tool_to_spec, unwrap_items
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.prompt.structured_output import StructuredOutputConfig
@@ -110,6 +111,76 @@ def _takes_null(of: Any, name: str, whole: dict[str, Any]) -> bool:
     except SerdeError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Round:
+    kind: Literal["round"]
+    radius: float = 1.0
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Angled:
+    kind: Literal["angled"]
+    name: str | None
+    sides: int = 4
+    inside: "list[Round | Angled]" = field(default_factory=list["Round | Angled"])
+
+
+@dataclass(frozen=True)
+class Plain:
+    shapes: list[Round | Angled]
+
+
+@dataclass(frozen=True)
+class Tagged:
+    shapes: list[Annotated[Round | Angled, pydantic.Field(discriminator="kind")]]
+
+
+@pytest.mark.parametrize("of", [Plain, Tagged])
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ({"kind": "round", "radius": None, "name": None}, Round("round")),
+        ({"kind": "angled", "name": None, "sides": None, "inside": None}, Angled("angled", None)),
+        (
+            {"kind": "angled", "name": "a", "sides": 3, "inside": [{"kind": "round", "radius": None, "name": "b"}]},
+            Angled("angled", "a", 3, [Round("round", name="b")]),
+        ),
+    ],
+)
+def test_a_strict_model_can_leave_out_fields_of_the_members_of_a_union(of: Any, sent: object, read: object) -> None:
+    spec = tool_to_spec(tool(params=of))
+    assert spec.strict
+    jsonschema_rs.validate(spec.parameters, {"shapes": [sent]})
+    assert read_without_nulls(partial(serde.parse_json, of), json.dumps({"shapes": [sent, sent]}))[0] == of([read] * 2)
+
+
+@dataclass(frozen=True)
+class First:
+    left: int = 1
+    right: str = ""
+
+
+@dataclass(frozen=True)
+class Second:
+    left: int | None
+    middle: int = 3
+
+
+@dataclass(frozen=True)
+class Either:
+    one: First | Second
+
+
+def test_nulls_do_not_turn_one_member_of_a_union_into_another() -> None:
+    read = partial(serde.parse_json, Either)
+    assert read_without_nulls(read, '{"one": {"left": null, "middle": null}}')[0] == Either(Second(None))
+    assert read_without_nulls(read, '{"one": {"left": null, "right": null}}')[0] == Either(First())
+    for wrong in ('{"one": {"left": null, "middle": null, "more": 1}}', '{"one": null}', '{"one": {"middle": null}}'):
+        with pytest.raises(SerdeError):
+            read_without_nulls(read, wrong)
 
 
 # --- Examples

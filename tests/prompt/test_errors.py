@@ -9,6 +9,7 @@ import pytest
 
 import weakincentives.prompt
 from weakincentives.errors import ControlFlow, WeakIncentivesError
+from weakincentives.limits import Spent
 from weakincentives.prompt import SectionPath, SectionVisibility, errors
 from weakincentives.prompt.errors import (
     OutputParseError,
@@ -24,7 +25,9 @@ PATHS = {("a",): FULL, ("b", "c"): FULL}
 
 
 def expansion(*message: str) -> VisibilityExpansionRequired:
-    return VisibilityExpansionRequired(*message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c"))
+    error = VisibilityExpansionRequired(*message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c"))
+    error.spent = Spent(calls=2)
+    return error
 
 
 def test_all_derive_from_prompt_error_and_import_from_both_places() -> None:
@@ -100,7 +103,9 @@ def test_every_error_survives_copying_and_pickling_whole(error: PromptError) -> 
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(twin) is type(error)
         assert (str(twin), twin.args) == (str(error), error.args)
-        for name in ("message", "detail", "section_path", "placeholder", "raw_response", "reason", "section_keys"):
+        for name in ("message", "detail", "section_path", "placeholder", "raw_response"):
+            assert getattr(twin, name, None) == getattr(error, name, None)
+        for name in ("reason", "section_keys", "spent"):
             assert getattr(twin, name, None) == getattr(error, name, None)
         if isinstance(error, VisibilityExpansionRequired) and isinstance(twin, VisibilityExpansionRequired):
             assert twin.requested_overrides == error.requested_overrides

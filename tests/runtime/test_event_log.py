@@ -3,7 +3,8 @@
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,19 @@ def test_params_and_results_of_any_type_make_one_line_of_json(value: object) -> 
     (back,) = read_events([text])
     assert back == json.loads(text)
     assert back["name"] == "t"
+
+
+def test_a_key_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) -> None:
+    session = Session()
+    with (tmp_path / "log").open("w+", encoding="utf-8") as file:
+        stop = write_events(session.bus, file)
+        session.bus.publish(
+            ToolInvoked(name="t", call_id="1", params=None, result=ToolResult("m", {"\ud800": 1}), content="m")
+        )
+        stop()
+        file.seek(0)
+        (back,) = read_events(file)
+    assert back["result"] == {**asdict(ToolResult("m")), "value": {"?": 1}}
 
 
 def test_a_value_that_holds_itself_is_cut_off() -> None:

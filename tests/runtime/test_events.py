@@ -262,3 +262,16 @@ def test_the_end_of_a_work_is_told_newest_first_whatever_ends_it(
     assert told.told == [("second", raised), ("first", raised)]
     (record,) = caplog.records
     assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Work", "fail")
+
+
+def test_who_heard_of_a_work_hears_of_its_end_when_a_later_handler_is_interrupted() -> None:
+    bus, told, interrupt = InProcessEventBus(), Told(), KeyboardInterrupt()
+
+    def stop(work: Work) -> None:
+        raise interrupt
+
+    bus.subscribe(Work, lambda work: work.at_end(told.named("opened")))
+    bus.subscribe(Work, stop)
+    with pytest.raises(KeyboardInterrupt), Work(bus=bus, kind="tool", name="look"):
+        raise AssertionError("it began")
+    assert told.told == [("opened", interrupt)]

@@ -128,6 +128,9 @@ def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
     found = costs(records)
     assert found["inner"].requests == 2
     assert found["task"].requests == 3
+    found = costs(run(outer, PAY, RuntimeError("no provider"), say("Done.")))
+    assert (found["inner"].requests, found["task"].requests) == (1, 2)
+    assert [tool.calls for tool in found["refunds"].tools] == [1]
 
 
 def test_each_cost_names_its_prompt() -> None:

@@ -36,15 +36,18 @@ class ChatCodec(Codec):
                 case _:
                     pass
             usage = event.get("usage") or usage
+        for items in message.values():
+            for item in items if isinstance(items, list) else ():
+                item.pop("index", None)  # which is of pieces alone
         return {"choices": [{"message": message, **choice}], "usage": usage} if "finish_reason" in choice else None
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
         """The first choice of a reply."""
         match reply:
+            case {"error": {"message": said}} | {"choices": [{"error": {"message": said}}, *_]}:
+                raise provider_failed(self.provider, said)  # some gateways report a failure with status 200
             case {"choices": [{"message": dict() as message, **choice}, *_]}:
                 pass
-            case {"error": {"message": said}}:  # some gateways report a failure with status 200
-                raise provider_failed(self.provider, said)
             case _:
                 raise malformed(self.provider, "no choices with a message")
         wire: Wire = {key: value for key, value in message.items() if value not in (None, "", [])}
@@ -117,13 +120,17 @@ def _joined(old: Wire, delta: Wire) -> Wire:
 def _items(old: list[Any], pieces: list[Any]) -> list[Any]:  # Any: as the server has them
     new = list(old)
     for place, piece in enumerate(pieces):
-        item = {key: value for key, value in piece.items() if key != "index"}  # which is of pieces alone
-        index = piece.get("index", place)
-        if index < len(new):
-            new[index] = _joined(new[index], item)
+        same = [at for at, one in enumerate(new) if one.get("index", at) == piece.get("index", place)]
+        if same and not _begins(piece, new[same[-1]].get("id")):
+            new[same[-1]] = _joined(new[same[-1]], piece)
         else:
-            new.append(item)
+            new.append(piece)
     return new
+
+
+def _begins(piece: Any, before: object) -> bool:
+    """Whether a call begins although its index was there `before`, with an id: some servers give all calls the same."""
+    return bool(piece.get("id") not in (None, before) and before and (piece.get("function") or {}).get("name"))
 
 
 def _text(content: Any) -> str:  # Any: a text, null, or from some servers a list of parts

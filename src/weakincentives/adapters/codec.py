@@ -45,7 +45,8 @@ class CodecOptions:
     `prompt_role` is the role of the prompt's message: every server takes a user message, not all a system message.
     `structured_output` asks for typed output by the API's own means, or by words in the prompt for servers without it.
     `tools_in_conversation` places tools that are added later in the conversation instead of the tools list, which
-    keeps the part of the request that the provider has cached. `extra` goes into every request as it is.
+    keeps the part of the request that the provider has cached. `extra` goes into every request and replaces what it
+    names there, but for the prompt's tools, before which its own stand, and the declared output.
     """
 
     model: str
@@ -57,6 +58,19 @@ class CodecOptions:
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
             raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
+
+    def around(self, body: Wire) -> Wire:
+        """A whole request of what the prompt puts into it."""
+        body = {"model": self.model, **body}
+        for key, value in self.extra.items():
+            match key, value, body.get(key):
+                case _, Mapping(), dict() as own:
+                    body[key] = {**value, **own}
+                case "tools", list(), list() as own:
+                    body[key] = [*value, *own]
+                case _:
+                    body[key] = value
+        return body
 
 
 class Codec(ABC):
@@ -96,12 +110,8 @@ class Codec(ABC):
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
-        return {
-            "model": self.options.model,
-            **self.body(output if native else None),
-            **({"tools": list(self.tools.values())} if self.tools else {}),
-            **self.options.extra,
-        }
+        tools = {"tools": list(self.tools.values())} if self.tools else {}
+        return self.options.around({**self.body(output if native else None), **tools})
 
     @abstractmethod
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
@@ -219,8 +229,7 @@ class _CodecConversation(Conversation):
                         yield TextDelta(text)
             finally:
                 self.adapter.end(source)
-            reply = self.codec.joined(events)
-        yield decoded(self.codec, reply)
+        yield decoded(self.codec, events, joined=True)
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
@@ -235,8 +244,7 @@ class _CodecConversation(Conversation):
                         yield TextDelta(text)
             finally:
                 await self.adapter.end_async(source)
-            reply = self.codec.joined(events)
-        yield decoded(self.codec, reply)
+        yield decoded(self.codec, events, joined=True)
 
     @contextmanager
     def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
@@ -255,9 +263,14 @@ def output_instructions(output: OutputSpec) -> str:
     return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
 
 
-def decoded(codec: Codec, reply: object) -> AssistantMessage:
-    """What `codec` reads in `reply`; a shape that it did not expect is a malformed reply, whatever it trips over."""
+def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessage:  # Any: as in `Codec.decode`
+    """What `codec` reads in `reply`, or in the events of its stream if it is to be `joined` from them.
+
+    A shape that the codec did not expect is a malformed reply, whatever it trips over.
+    """
     try:
+        if joined:
+            reply = codec.joined(reply)
         # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an SDK.
         return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str))))
     except PromptEvaluationError:

@@ -204,19 +204,32 @@ class LoopAdapter(ProviderAdapter[OutputT]):
 
         Close the generator to stop early: nothing more runs then, and what has run stays.
         """
-        with _Run(self, prompt, streamed=True, **given) as run, run.resources, closing(run.line):
-            for event in drive(run.loop, run.ask, run.tools, clock=self.clock):
-                yield Completed(run.response(event)) if isinstance(event, Finished) else event
+        end: object = None
+        with _Run(self, prompt, streamed=True, **given) as run:
+            with run.resources, closing(run.line):
+                for event in drive(run.loop, run.ask, run.tools, clock=self.clock):
+                    if isinstance(event, Finished):
+                        end = event
+                    else:
+                        yield event
+            response = run.response(end)
+        yield Completed(response)  # it is over by then, and many read no further
 
     async def stream_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """As `stream`, without blocking the event loop."""
+        end: object = None
         with _Run(self, prompt, streamed=True, **given) as run:
             events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock)
             async with run.resources, aclosing(run.line), aclosing(events):
                 async for event in events:
-                    yield Completed(run.response(event)) if isinstance(event, Finished) else event
+                    if isinstance(event, Finished):
+                        end = event
+                    else:
+                        yield event
+            response = run.response(end)
+        yield Completed(response)
 
 
 class _Run[Out]:
@@ -396,21 +409,22 @@ class _Call:
             error = DeadlineExceededError(told, phase="limit", code="deadline", provider=run.work.provider)
         elif raised is None and answer is _NO_ANSWER:
             error = TypeError(f"{type(run.line).__name__} streamed no whole AssistantMessage; it comes last")
-        run.publish(
-            ProviderCalled(
-                adapter=run.work.provider,
-                turn=self._request.turn,
-                seconds=perf_counter() - self._started,
-                usage=answer.usage,
-                finish=answer.finish if error is None else "",
-                tool_calls=len(answer.tool_calls),
-                error=None if error is None else f"{type(error).__name__}: {error}",
-                session_id=run.session_id,
-            )
+        called = ProviderCalled(
+            adapter=run.work.provider,
+            turn=self._request.turn,
+            seconds=perf_counter() - self._started,
+            usage=answer.usage,
+            finish=answer.finish if error is None else "",
+            tool_calls=len(answer.tool_calls),
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            session_id=run.session_id,
         )
         if error is None:
             self._gave(answer)
-        self._part.__exit__(None if error is None else type(error), error, None)
+        try:
+            run.publish(called)
+        finally:  # a handler may be interrupted
+            self._part.__exit__(None if error is None else type(error), error, None)
         if error is not None and error is not raised:
             raise error from raised
 

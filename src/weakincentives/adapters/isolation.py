@@ -135,15 +135,24 @@ def _caught(attempt: Attempt, *, to_end: bool = False) -> Came:
 
 
 async def _caught_async(attempt: Attempt, pool: Executor | None) -> Came:
-    """A plain handler runs in a thread. That cannot be interrupted, so a cancellation waits until it is done."""
+    """A plain handler runs in a thread. That cannot be interrupted, so a cancellation waits until it is done.
+
+    One that still waits for a thread does not begin any more.
+    """
+    stopped = False
+
+    def begin() -> Came:
+        return (None, asyncio.CancelledError()) if stopped else context.run(_caught, attempt)
+
     try:
         if inspect.iscoroutinefunction(attempt):
             return await attempt(), None
         context = copy_context()
-        work = asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(_caught, attempt))
+        work = asyncio.get_running_loop().run_in_executor(pool, begin)
         try:
             result, error = await asyncio.shield(work)
         except asyncio.CancelledError:
+            stopped = True
             while not work.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([work])

@@ -86,7 +86,9 @@ class ToolExecutor:
         self.begun = False
 
     def together(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """The first of `calls` that may run at once; one of them, if they run in order."""
+        """The first of `calls` that may run at once; one of them, if they run in order; none if the evaluation ends."""
+        if self._held is not None:  # the first of them has run and is not told again
+            return ()
         if self._forkable is None:
             return calls[:1]
         count = 0
@@ -332,10 +334,10 @@ def _content(result: object) -> str:
     """What the model is sent of a handler's answer. Raises `TypeError` for what is none."""
     if not isinstance(result, ToolResult):
         raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
-    content: object = result.content()
-    if not isinstance(content, str):
-        raise TypeError(f"ToolResult.message must be a string, got {type(content).__name__}")
-    return content
+    message: object = result.message
+    if not isinstance(message, str):
+        raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
+    return result.content()
 
 
 def _text_of(error: Exception) -> str:

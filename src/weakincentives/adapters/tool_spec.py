@@ -8,7 +8,7 @@ checked against the full type again.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -126,24 +126,48 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
     except (SerdeError, OutputParseError) as error:
         cause = error.__cause__ if isinstance(error, OutputParseError) else error
         value = _loaded(text) if "null" in text else None
-        removed = [_remove_null(value, fault) for fault in cause.faults] if isinstance(cause, SerdeError) else []
-        if not any(removed):
+        nulls, _ = _nulls(value, cause.faults) if isinstance(cause, SerdeError) else ([], False)
+        if not nulls:
             raise
+    for holder, key in nulls:
+        holder.pop(key, None)
     text = json.dumps(value, ensure_ascii=False)
     return read(text), text
 
 
-def _remove_null(value: Any, fault: Fault) -> bool:
-    """Removes the first null on the way that the fault's path takes into `value`; whether there was one."""
-    for part in fault.path:
-        if isinstance(value, dict) and value.get(part, ...) is None:
-            del value[part]
-            return True
-        try:
-            value = value[part]
-        except (LookupError, TypeError):
-            return False
-    return False
+type _Nulls = list[tuple[dict[str, Any], str]]  # Any: JSON of every shape
+_STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
+
+
+def _nulls(value: Any, faults: Sequence[Fault], *, member: bool = False) -> tuple[_Nulls, bool]:
+    """The nulls in `value` that `faults` are about, each by what holds it and its key, and whether that is all.
+
+    What is wrong with the members of a union stands under a name for each, which is no key. The first member counts of
+    which nothing but nulls are wrong, and none that it has no field for.
+    """
+    places: Any = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+    below: dict[str | int, list[Fault]] = {}
+    for path, message in faults:
+        if path:
+            below.setdefault(path[0], []).append(Fault(path[1:], message))
+    found: _Nulls = []
+    members: list[_Nulls | None] = []
+    complete = all(fault.path for fault in faults)
+    for key, inner in below.items():
+        if isinstance(value, dict) and value.get(key, ...) is None:
+            if member and inner[0].message in _STRAY:
+                complete = False
+            else:
+                found.append((value, str(key)))
+            continue
+        nulls, all_of_them = _nulls(places.get(key, value), inner, member=member or key not in places)
+        if key in places:
+            found += nulls
+            complete = complete and all_of_them
+        else:
+            members.append(nulls if all_of_them else None)
+    chosen = next(filter(None, members), None)
+    return found + (chosen or []), complete and (chosen is not None or not members)
 
 
 def _loaded(text: str) -> Any:  # Any: JSON of every shape

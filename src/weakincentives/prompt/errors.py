@@ -121,4 +121,4 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
             reason=self._reason,
             section_keys=self._section_keys,
         )
-        return made, self.args
+        return made, self.args, {"spent": self.spent}

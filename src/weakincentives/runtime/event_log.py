@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import TextIO
 
 from .. import serde
+from ..adapters.transcript import sendable
 from ..errors import SerdeError
 from ..ports import EventBus
 from ..prompt.measure import measure
@@ -26,7 +27,7 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
     """Writes each `Event` on `bus` to `file` from now on, one a line; the result ends that."""
 
     def write(event: object) -> None:
-        file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+        file.write(sendable(json.dumps(event_record(event), ensure_ascii=False)) + "\n")
         file.flush()
 
     return bus.subscribe(Event, write)

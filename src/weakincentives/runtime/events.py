@@ -212,7 +212,11 @@ class Work:
         self.result = result
 
     def __enter__(self) -> Callable[[object], None]:
-        self.bus.publish(self)
+        try:
+            self.bus.publish(self)
+        except BaseException as error:  # no handler raises but an interrupt; those before it have opened something
+            self.__exit__(None, error, None)
+            raise
         return self.gave
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

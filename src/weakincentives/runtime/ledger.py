@@ -64,9 +64,12 @@ def ledger(events: Iterable[Record]) -> tuple[SectionCost, ...]:
             case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
                 before = running.pop() if running and running[-1].restarting else None
                 running.append(_Evaluation(record, f"{ns}/{key}", before, tallies))
+            case {"event": "ToolInvoked", "prompt_name": name}:
+                while len(running) > 1 and running[-1].name != name:
+                    running.pop()  # evaluated by this tool, and failed, which no event tells
             case {"event": "ProviderCalled", "turn": turn}:
                 while len(running) > 1 and running[-1].turn + 1 != turn:
-                    running.pop()  # evaluated by a tool, and failed, which no event tells
+                    running.pop()  # likewise, of the same name
             case {"event": "PromptExecuted"} if running:
                 running.pop()
             case _:
@@ -124,6 +127,7 @@ class _Evaluation:
     def __init__(
         self, record: Any, prompt: str, before: "_Evaluation | None", tallies: dict[tuple[str, str], _Tally]
     ) -> None:
+        self.name: str = record["name"]
         self.turn = 0
         self.restarting = False
         self.needed: set[str] = before.needed if before else set()

@@ -1,5 +1,6 @@
 """Several workers on one PostgreSQL: one is killed, one freezes and wakes up, the server goes away; no run is lost."""
 
+import logging
 import os
 import signal
 import time
@@ -48,6 +49,21 @@ def worker(lineage: Lineage, executor_id: str) -> None:
             time.sleep(0.05)
 
 
+class Full(logging.Handler):
+    """A log that has no room for the first takeover."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "Taking over runs":
+            logging.getLogger(record.name).removeHandler(self)
+            raise OSError("no room")
+
+
+def clumsy(lineage: Lineage, executor_id: str) -> None:
+    """A worker whose first takeover fails."""
+    logging.getLogger("weakincentives.contrib.durable.takeover").addHandler(Full())
+    worker(lineage, executor_id)
+
+
 def client(lineage: Lineage, run_ids: list[str]) -> None:
     """Queues the runs and writes down their results; runs none itself."""
     own = replace(lineage, facts_name="client")
@@ -60,7 +76,10 @@ def client(lineage: Lineage, run_ids: list[str]) -> None:
 
 @contextmanager
 def processes(lineage: Lineage, run_ids: list[str], workers: list[str]) -> Generator[tuple[int, dict[str, int]]]:
-    begun = {name: begin(partial(worker, lineage, name), lineage.folder / f"{name}.log") for name in workers}
+    begun = {
+        name: begin(partial(clumsy if name == "clumsy" else worker, lineage, name), lineage.folder / f"{name}.log")
+        for name in workers
+    }
     asking = begin(partial(client, lineage, run_ids), lineage.folder / "client.log")
     try:
         yield asking, begun
@@ -125,6 +144,16 @@ def test_postgres_may_stop_and_start_while_runs_go_on(lineage: Lineage, postgres
         assert before < done_by(lineage, "a").total()
         gather(lineage, "a")
         assert sum(check(lineage, run_id) for run_id in run_ids) == 0
+
+
+def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behind(lineage: Lineage) -> None:
+    with processes(lineage, [f"run-{number}" for number in range(8)], ["clumsy", "b"]) as (asking, pids):
+        wait_until(lambda: done_by(lineage, "b")["b"] > 5)
+        os.kill(pids["b"], signal.SIGKILL)
+        assert end(asking) == 0, (lineage.folder / "client.log").read_text()
+        assert "no room" in (lineage.folder / "clumsy.log").read_text()
+        with Takeover(lineage.url, "b", every=0.3):
+            pass
 
 
 def test_two_workers_of_one_id_are_refused(lineage: Lineage) -> None:

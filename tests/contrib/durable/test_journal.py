@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.agents import Note
 from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
 from weakincentives.adapters.core import LoopAdapter
-from weakincentives.adapters.errors import PromptEvaluationError, ThrottleError
+from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.transcript import AssistantMessage
 from weakincentives.contrib.durable import DurableAgent, RecordedSteps, ReplayError, durable, perform
@@ -25,6 +25,7 @@ from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolCon
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
+from weakincentives.testing.scripted import Reply, SeenRequest
 
 GIVEN = to_input(Job("it"))
 
@@ -75,7 +76,7 @@ def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None
     result, _ = life(one)
     told = to_execution(one, result)
     assert told.output == execution.output == Answer(12)
-    assert (told.text, told.usage, told.expansions) == (execution.text, execution.usage, execution.expansions)
+    assert told == replace(execution, response=replace(execution.response, transcript=()))
     assert result["session"] == session
     assert told.restarts == (0 if dynamic else 1)
 
@@ -257,7 +258,7 @@ def test_a_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
 # --- Failures and limits are values
 
 
-def failing(error: Exception) -> DurableAgent[Any]:
+def failing(error: Reply) -> DurableAgent[Any]:
     made = PromptTemplate(ns="tests", key="fails", sections=[])
     return durable(MainLoop(ScriptedAdapter[Any]([error])), made.bind)
 
@@ -308,6 +309,23 @@ def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
     while not deadline.has_passed(utc_now()):
         pass
     assert life(one, steps.records, given)[0] == result
+
+
+def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_life() -> None:
+    deadline = Deadline.after(0.3)
+
+    def slow(seen: SeenRequest) -> Exception:
+        while not deadline.has_passed(utc_now()):
+            pass
+        return PromptEvaluationError("no answer in time", phase="request", code="timeout")
+
+    given = to_input(deadline=deadline)
+    result, records = life(failing(slow), given=given)
+    assert [name for name, _ in records] == ["start", "provider"]
+    again, _ = life(failing(ValueError("never asked")), records, given)
+    assert again == result
+    with pytest.raises(DeadlineExceededError, match="during a request"):
+        to_execution(failing(slow), result)
 
 
 def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:

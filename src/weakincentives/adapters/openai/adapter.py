@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...limits import Clock, utc_now
 from ..chat import ChatCodec
-from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed
+from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed, provider_failed
 from ..core import OutputT
 from ..errors import PromptEvaluationError
 from ..faults import check_key, request_fault, status_fault
@@ -28,6 +28,7 @@ __all__ = ["OpenAIAdapter"]
 type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpenAI"]
 
 _PROVIDER = "openai"
+_NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
@@ -157,6 +158,9 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
                 )
             case openai.APIResponseValidationError() | json.JSONDecodeError() | UnicodeDecodeError() | RecursionError():
                 return malformed(_PROVIDER, "it is no JSON of this API")
+            case openai.APIError():  # said in the middle of a stream
+                key = _sent_key(error)
+                return provider_failed(_PROVIDER, error.message.replace(key, "***") if key else error.message)
             case openai.OpenAIError():
                 return request_fault(_PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY")
             case _:
@@ -168,20 +172,21 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
         """`error`, unless it or its causes could quote the request's headers and with them the key."""
         import openai
 
-        key = _sent_key(error) if isinstance(error, openai.APIStatusError) else ""
+        key = _sent_key(error) if isinstance(error, openai.APIError) else ""
         return None if isinstance(error.__cause__, Exception) or (key and key in str(error)) else error
 
 
 def _arguments(client: "openai.OpenAI | openai.AsyncOpenAI", body: Wire, left: float | None, stream: object) -> Wire:
     """What `post` takes: the client's own time-out, but no more than the seconds `left`, and the class of a stream."""
-    check_key(_PROVIDER, client.api_key)
+    if client.api_key != _NO_KEY:
+        check_key(_PROVIDER, client.api_key)
     own = client.timeout
     seconds = own if left is None else min(own, left) if isinstance(own, int | float) else left
     streamed = {} if stream is None else {"stream": True, "stream_cls": stream}
     return {"body": body, "cast_to": object, "options": {"timeout": seconds}, **streamed}
 
 
-def _sent_key(error: "openai.APIStatusError") -> str:
+def _sent_key(error: "openai.APIError") -> str:
     """The key in the headers of the request that failed."""
     headers = error.request.headers
     return headers.get("authorization", "").removeprefix("Bearer ") or headers.get("api-key", "")

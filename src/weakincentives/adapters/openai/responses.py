@@ -66,8 +66,10 @@ class ResponsesCodec(Codec):
                     call = call_of(item.get("call_id"), item.get("name"), item.get("arguments"), fallback_id=fallback)
                     item["call_id"] = call.call_id
                     calls.append(call)
-                case _:
+                case {"type": _}:
                     pass  # reasoning and items of built-in tools go back as they are
+                case _:
+                    raise malformed(self.provider, "an output item without a type")
         return AssistantMessage(
             text="".join(refusals or texts),
             tool_calls=tuple(calls),

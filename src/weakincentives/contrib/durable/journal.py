@@ -159,6 +159,7 @@ def perform(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record:
         response = execution.response
         result = {"text": response.text, "output": serde.dump(response.output), "turns": response.turns}
         result |= {"expansions": serde.dump(execution.expansions), "usage": serde.dump(execution.usage)}
+        result["last_usage"] = serde.dump(response.usage)
     return {**result, "session": session.snapshot().to_json()}
 
 
@@ -188,7 +189,7 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
         prompt_name=prompt.name,
         text=result["text"],
         output=None if of is None else serde.parse(of, result["output"]),
-        usage=usage,
+        usage=serde.parse(TokenUsage, result.get("last_usage", result["usage"])),
         turns=result["turns"],
     )
     expansions = serde.parse(tuple[Expansion, ...], result["expansions"])
@@ -204,11 +205,11 @@ class _Life:
         self._steps = steps
         self._session = session
         self._types = {*types, *session.snapshot().slices}
-        self._now = utc_now()
+        self._now: datetime | None = utc_now()
 
     def clock(self) -> datetime:
-        """The time of the last step: a later life decides by the same times."""
-        return self._now
+        """The time of the last step, since a later life decides by the same times; within a step the present."""
+        return self._now or utc_now()
 
     def step(
         self, name: str, asked: str, work: Callable[[], Record], *, transactional: bool = False
@@ -220,6 +221,7 @@ class _Life:
         def record() -> Record:
             if mine:  # the transaction is tried again
                 self._session.restore(before)
+            self._now = None
             mine["asked"] = asked
             mine["came"] = work()
             mine["state"] = self._session.snapshot().since(before)

@@ -66,11 +66,14 @@ class Takeover:
         pending = engine.list_workflows(status="PENDING", load_input=False, load_output=False)
         absent: Counter[str] = Counter()
         for other in {run.executor_id for run in pending} - {self._executor_id}:
-            if self._lock(other):
+            if not self._lock(other):
+                continue
+            try:
                 absent[other] = self._absent[other] + 1
                 if absent[other] >= _LOOKS:
                     _log.warning("Taking over runs", extra={"executor_id": other})
                     engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
+            finally:
                 self._ask("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", other)
         self._absent = absent
 
