@@ -45,7 +45,9 @@ class CodecOptions:
     `prompt_role` is the role of the prompt's message: every server takes a user message, not all a system message.
     `structured_output` asks for typed output by the API's own means, or by words in the prompt for servers without it.
     `tools_in_conversation` places tools that are added later in the conversation instead of the tools list, which
-    keeps the part of the request that the provider has cached. `extra` goes into every request as it is.
+    keeps the part of the request that the provider has cached. `extra` goes into every request as it is, but tools in
+    it stand beside the prompt's, and a `text` beside the declared output. Raises `ValueError` for a role or a way of
+    output that there is not, and for `extra` that holds the conversation or `stream`.
     """
 
     model: str
@@ -57,6 +59,10 @@ class CodecOptions:
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
             raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
+        if self.prompt_role not in ("user", "system", "developer"):
+            raise ValueError(f"prompt_role is {self.prompt_role!r}; use 'user', 'system' or 'developer'")
+        if ours := self.extra.keys() & {"input", "messages", "stream"}:
+            raise ValueError(f"options {sorted(ours)} are set by the adapter; leave them out")
 
 
 class Codec(ABC):
@@ -96,12 +102,13 @@ class Codec(ABC):
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
-        return {
-            "model": self.options.model,
-            **self.body(output if native else None),
-            **({"tools": list(self.tools.values())} if self.tools else {}),
-            **self.options.extra,
-        }
+        extra: Wire = dict(self.options.extra)
+        body = self.body(output if native else None)
+        if "text" in body and "text" in extra:  # such as {"verbosity": "low"}
+            extra["text"] = body["text"] | extra["text"]
+        if tools := [*extra.pop("tools", ()), *self.tools.values()]:  # the last to come stand last, for caches
+            body["tools"] = tools
+        return {"model": self.options.model, **body, **extra}
 
     @abstractmethod
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
