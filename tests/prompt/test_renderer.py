@@ -389,7 +389,7 @@ def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
 
 def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> None:
     class Loud[ParamsT](MarkdownSection[ParamsT]):
-        def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+        def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
             return super().render_body(params, path=path).upper()
 
     prompt = one(Loud[Who](title="Own", template="Hello $name"))
@@ -435,6 +435,30 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
         tree.render()
     assert caught.value.section_path == ("group", "bad")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> None:
+    class Forgetful(Section[None]):
+        def render_body(self, params: None, *, path: SectionPath) -> Any:  # Any: a type checker would tell
+            return None
+
+    class Waiting(Section[None]):
+        def render_body(self, params: None, *, path: SectionPath) -> Any:  # Any: as above
+            async def text() -> str:
+                return "text"
+
+            return text()
+
+        def render_summary(self, params: None, *, path: SectionPath) -> Any:  # Any: as above
+            return 3
+
+    for section, gave in (
+        (Forgetful(title="S"), "NoneType"),
+        (Waiting(title="S"), "coroutine"),
+        (Waiting(title="S", summary="", visibility=SUMMARY), "int"),
+    ):
+        with pytest.raises(PromptRenderError, match=rf"it gave a {gave}; return a string, .*\(section 's'\)"):
+            one(section).render()
 
 
 def test_a_selector_that_raises_names_the_section() -> None:
