@@ -447,8 +447,8 @@ def test_one_adapter_serves_sixteen_threads() -> None:
 
 def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None:
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        inner: Any = context.adapter
-        response = await inner.evaluate_async(prompt(text="Inner."), session=context.session, bus=context.event_bus)
+        inner = prompt(text="Inner.")
+        response = await context.adapter.evaluate_async(inner, session=context.session, bus=context.event_bus)
         return ToolResult(response.text)
 
     for run in (evaluate, evaluate_async):

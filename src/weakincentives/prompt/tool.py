@@ -95,6 +95,19 @@ class Evaluator(Protocol):
         """Runs the conversation that `prompt` opens; hand it the context's own session and bus."""
         ...
 
+    async def evaluate_async[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
+    ) -> Response[Out]:
+        """As `evaluate`, for `async def` handlers: it does not block the event loop."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
