@@ -477,6 +477,13 @@ def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     assert caught.value.section_path == ("s",)
 
 
+@pytest.mark.parametrize("overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr)
+def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overrides: Any) -> None:
+    tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
+    with pytest.raises(PromptRenderError, match=r"visibility_overrides holds .*'s'.*; give a tuple of keys and a Sec"):
+        tree.render(visibility_overrides=overrides)
+
+
 def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:
     tree = one(MarkdownSection(title="S", template="", enabled=lambda *, session: len(session[Who]) > 0))
     with pytest.raises(PromptRenderError, match=r"use render\(session=…\)"):
