@@ -416,6 +416,7 @@ def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeho
     with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
         tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
     assert (caught.value.section_path, caught.value.placeholder) == (("text",), placeholder)
+    assert "An override stands in for the code's text; mend the override." in str(caught.value)
 
 
 def test_an_override_of_the_body_does_not_displace_the_summary() -> None:

@@ -165,7 +165,10 @@ class Scene:
                 else:
                     body = _summary(node, params, self.disclosure)
                     summarized.append(node)
-            except PromptError:
+            except PromptError as error:
+                replaced = node.body if visibility is full else node.summary
+                if replaced is not None and isinstance(error, PromptRenderError):
+                    error.detail = error.detail or "An override stands in for the code's text; mend the override."
                 raise
             except Exception as error:  # a section's own code; its author needs the path
                 raise PromptRenderError(
