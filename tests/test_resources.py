@@ -345,6 +345,18 @@ def test_eager_and_another_scope_do_not_go_together(how: dict[str, Any], said: s
         Binding(Clock, lambda _: Clock(), **how)
 
 
+def test_a_scope_that_is_a_word_is_refused() -> None:
+    word: Any = "tool_call"
+    with pytest.raises(TypeError, match=r"the binding of Clock has scope 'tool_call'; use Scope\.SINGLETON"):
+        Binding(Clock, lambda _: Clock(), scope=word)
+
+
+def test_a_binding_in_the_place_of_a_value_is_refused_with_the_remedy() -> None:
+    binding = Binding(Clock, lambda _: Clock())
+    with pytest.raises(TypeError, match=r"bound for Clock is a Binding itself; bind it by ResourceRegistry\.of"):
+        _ = ResourceRegistry() | {Clock: binding}
+
+
 def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_is_bound() -> None:
     def no_argument() -> Clock:
         return Clock()

@@ -51,6 +51,18 @@ class Bag:
     anything: Any
 
 
+@dataclass
+class Square:
+    """What it fills by itself has a default here and none there."""
+
+    width: int
+    area: int = field(init=False, default=0)
+    around: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.area, self.around = self.width**2, 4 * self.width
+
+
 # Any: tests index into it, and a wrong guess should fail there.
 def dump(value: object, *, exclude_none: bool = False) -> Any:
     return serde.dump(value, exclude_none=exclude_none)
@@ -177,6 +189,28 @@ def test_a_union_of_dataclasses_comes_back_as_the_one_it_was() -> None:
 def test_a_generic_dataclass_is_parsed_by_its_argument() -> None:
     assert parse(Box[list[Colour]], {"content": ["red"]}) == Box([Colour.RED])
     assert [fault.path for fault in faults_of(lambda: parse(Box[int], {"content": "x"}))] == [("content",)]
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "text"),
+    [
+        (Square, Square(3), '{"width":3}'),
+        (list[Square], [Square(3)], '[{"width":3}]'),
+        (Box[Square], Box(Square(3)), '{"content":{"width":3}}'),
+    ],
+)
+def test_what_a_dataclass_fills_by_itself_stays_out(of: Any, value: object, text: str) -> None:
+    assert dump_json(value) == text
+    assert parse_json(of, text) == value
+    assert jsonschema_rs.is_valid(json_schema(of), json.loads(text))
+    assert not {"area", "around"} & set(re.findall(r"\w+", json.dumps(json_schema(of))))
+
+
+def test_what_a_dataclass_fills_by_itself_cannot_be_given() -> None:
+    assert faults_of(lambda: parse(Square, {"width": 3, "area": 1})) == (
+        Fault(("area",), "Unexpected keyword argument"),
+    )
+    assert parse(Square, {"width": 3, "area": 1}, allow_extra=True) == Square(3)
 
 
 def test_a_string_stays_apart_from_what_it_could_be_read_as() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-__all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "utc_now"]
+__all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "check_limits", "utc_now"]
 
 type Clock = Callable[[], datetime]
 """Gives the present time, timezone-aware."""
@@ -134,3 +134,11 @@ class Budget:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:
             return None
+
+
+def check_limits(deadline: object, budget: object) -> None:
+    """Raises `TypeError` for what is neither a limit nor `None`, such as a bare number of seconds."""
+    if not isinstance(deadline, Deadline | None):
+        raise TypeError(f"deadline is {deadline!r}; give a Deadline, such as Deadline.after(30)")
+    if not isinstance(budget, Budget | None):
+        raise TypeError(f"budget is {budget!r}; give a Budget, such as Budget(max_tokens=50_000)")

@@ -64,7 +64,7 @@ class Binding[T]:
     which may be `async`. `eager` singletons are made on entry, the others when they are first asked for. What is not
     `owned` is never closed.
     Raises `ValueError` for an eager or asynchronous binding of another scope, and for a provider that cannot be called
-    with one argument.
+    with one argument; `TypeError` for a scope that is no `Scope`.
     """
 
     protocol: Callable[..., T]
@@ -74,6 +74,11 @@ class Binding[T]:
     owned: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.scope, Scope):
+            raise TypeError(
+                f"the binding of {_name(self.protocol)} has scope {self.scope!r}; "
+                f"use Scope.SINGLETON, .TOOL_CALL or .PROTOTYPE"
+            )
         if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
             how = "an async provider" if self.asynchronous else "eager=True"
             raise ValueError(f"the binding of {_name(self.protocol)} has {how} and {self.scope}; use Scope.SINGLETON")
@@ -91,8 +96,12 @@ class Binding[T]:
     def instance(cls, protocol: Callable[..., T], value: T) -> "Binding[T]":
         """A binding of a value that the application made and keeps: it is neither entered nor closed.
 
-        A transaction puts it back from the start on, asked for or not.
+        A transaction puts it back from the start on, asked for or not. Raises `TypeError` for a binding.
         """
+        if isinstance(value, Binding):
+            raise TypeError(
+                f"what is bound for {_name(protocol)} is a Binding itself; bind it by ResourceRegistry.of(Binding(…))"
+            )
         return cls(protocol, lambda _: value, eager=True, owned=False)
 
     @property

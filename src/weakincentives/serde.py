@@ -3,7 +3,8 @@
 Dataclasses stay plain standard-library ones. Descriptions come from `field(metadata={"description": …})` or
 `Annotated[…, pydantic.Field(…)]`. Keys that a type does not have are refused unless `allow_extra` is set. Dates, paths,
 enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arrays; NaN and infinities are refused,
-both ways. A value that stands where a type says no more than `Any` is dumped as it would be on its own.
+both ways. Fields with `init=False` stay out, as they follow from the others. A value that stands where a type says no
+more than `Any` is dumped as it would be on its own.
 """
 
 import json
@@ -157,6 +158,7 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
         raise SerdeError(_name(of), (Fault((), f"cannot cross JSON: {_first_line(error)}"),)) from error
     exact = _exact(adapter.core_schema)
     if exact is not adapter.core_schema:
+        adapter.core_schema = exact  # which the JSON schema is made from
         adapter.serializer = SchemaSerializer(exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants"))
     return adapter
 
@@ -167,13 +169,18 @@ def _first_line(error: Exception) -> str:
 
 # Any below: a core schema is a deeply nested dict of pydantic's own making.
 def _exact(schema: Any) -> Any:
-    """The core schema with the dumping of sets, decimals and `Any` as this module promises; itself if it has none."""
+    """The core schema with the dumping of sets, decimals and `Any` as this module promises; itself if it has none.
+
+    Fields that a dataclass fills by itself go: pydantic keeps those with a default, and lets nobody give them.
+    """
     if isinstance(schema, list | tuple):
         items = [_exact(item) for item in schema]
         return schema if all(map(_same, items, schema)) else type(schema)(items)
     if not isinstance(schema, dict):
         return schema
     changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema")}
+    if schema.get("type") == "dataclass-args" and not all(one.get("init", True) for one in changed["fields"]):
+        changed["fields"] = [one for one in changed["fields"] if one.get("init", True)]
     how = None if "serialization" in schema else _dumping(schema.get("type"))
     if how is not None:
         changed["serialization"] = how

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -393,3 +394,9 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
     assert len(requests) == 21
     assert all(request.transcript is requests[0].transcript for request in requests)
     assert all(request.tools is requests[0].tools for request in requests)
+
+
+@pytest.mark.parametrize("word", [True, False, "parallel"])
+def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
+    with pytest.raises(ValueError, match=rf"parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"):
+        InnerLoopConfig(parallel_tool_calls=word)

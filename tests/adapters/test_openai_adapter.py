@@ -260,14 +260,36 @@ def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
             assert history(request)[0]["role"] == "developer"
 
 
-def test_options_stand_beside_the_prompt_s_own_tools_and_output() -> None:
-    options = {"text": {"verbosity": "low", "format": None}, "tools": [{"type": "web_search"}]}
-    with ScriptedServer(Say('{"text": "hi", "score": 3}')) as server:
-        evaluate(adapter(server, options=options), prompt(tool(), output=Answer))
-        sent = server.requests[0].json
-    assert sent["text"]["verbosity"] == "low"
-    assert sent["text"]["format"]["type"] == "json_schema"
-    assert [one.get("name", one["type"]) for one in sent["tools"]] == ["web_search", "probe"]
+@apis
+def test_tools_among_the_options_stand_beside_those_of_the_prompt(api: Any) -> None:
+    search = {"type": "web_search"}
+    with ScriptedServer(Say(calls=(Call("probe"),)), Say("done"), Say("done")) as server:
+        one = adapter(server, api=api, options={"tools": [search]})
+        assert evaluate(one, prompt(tool())).text == "done"
+        evaluate(one, prompt())
+        asked = [request.json["tools"] for request in server.requests]
+    assert [[one["type"] for one in tools] for tools in asked] == [["web_search", "function"]] * 2 + [["web_search"]]
+
+
+def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
+    with ScriptedServer(Say('{"text": "hi"}')) as server:
+        one = adapter(server, options={"text": {"verbosity": "low"}})
+        evaluate(one, typed(Answer))
+        text = server.requests[0].json["text"]
+    assert (text["verbosity"], text["format"]["type"]) == ("low", "json_schema")
+
+
+@apis
+@pytest.mark.parametrize("key", ["input", "messages", "stream"])
+def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str) -> None:
+    with pytest.raises(ValueError, match=rf"options \['{key}'\] are set by the adapter; leave them out"):
+        OpenAIAdapter("m", api=api, options={"temperature": 0, key: []})
+
+
+def test_an_unknown_role_of_the_prompt_is_refused() -> None:
+    wrong: Any = "assistant"
+    with pytest.raises(ValueError, match="prompt_role is 'assistant'; use 'user', 'system' or 'developer'"):
+        OpenAIAdapter("m", prompt_role=wrong)
 
 
 def test_an_unknown_api_is_refused() -> None:
@@ -435,8 +457,8 @@ def test_one_adapter_serves_sixteen_threads() -> None:
 
 def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None:
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        inner: Any = context.adapter
-        response = await inner.evaluate_async(prompt(text="Inner."), session=context.session, bus=context.event_bus)
+        inner = prompt(text="Inner.")
+        response = await context.adapter.evaluate_async(inner, session=context.session, bus=context.event_bus)
         return ToolResult(response.text)
 
     for run in (evaluate, evaluate_async):

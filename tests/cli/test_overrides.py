@@ -52,6 +52,18 @@ def test_an_edited_text_is_laid_over_the_prompt_and_shows_as_a_difference(wink: 
     ]
 
 
+def test_a_tag_that_the_prompt_does_not_have_is_told_while_it_has_others(wink: Wink) -> None:
+    shown = ("render", "shop:template", "--set", "text=hi")
+    plain = wink(*shown)
+    assert wink(*shown, "--tag", "breif") == plain
+    edit(wink, "body:task", "Brief.")
+    misspelt = wink(*shown, "--tag", "breif")
+    assert misspelt.stdout == plain.stdout
+    assert misspelt.stderr == "wink: nothing is stored for shop/support under tag 'breif'; tags there: latest\n"
+    assert wink("overrides", "check", "shop:template", "--tag", "breif").stderr == misspelt.stderr
+    assert wink(*shown, "--tag", "latest").stderr == ""
+
+
 def test_a_stored_text_does_not_steer_the_terminal(wink: Wink) -> None:
     edit(wink, "body:task", "Safe.\x1b[1A\x1b[2K\u202e\x9b2J\tEnd.\n")
     shown = wink("overrides", "diff", "shop:template").stdout

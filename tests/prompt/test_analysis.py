@@ -99,7 +99,7 @@ def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
         (
             "notes",
             "warning",
-            "its summary takes 120 characters, and what it hides takes 19",
+            "its summary and the line that opens it take 120 characters, and what it hides takes 19",
             "shorten it, or show the section in full",
         ),
         (

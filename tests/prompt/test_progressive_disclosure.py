@@ -369,11 +369,11 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
     written: list[SectionPath] = []
 
     class Counted(MarkdownSection[Args]):
-        def render_body(self, params: Args | None, *, path: SectionPath) -> str:
+        def render_body(self, params: Args, *, path: SectionPath) -> str:
             written.append(path)
             return super().render_body(params, path=path)
 
-        def render_summary(self, params: Args | None, *, path: SectionPath) -> str:
+        def render_summary(self, params: Args, *, path: SectionPath) -> str:
             written.append((*path, "summary"))
             return super().render_summary(params, path=path)
 

@@ -389,7 +389,7 @@ def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
 
 def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> None:
     class Loud[ParamsT](MarkdownSection[ParamsT]):
-        def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+        def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
             return super().render_body(params, path=path).upper()
 
     prompt = one(Loud[Who](title="Own", template="Hello $name"))
@@ -416,6 +416,7 @@ def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeho
     with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
         tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
     assert (caught.value.section_path, caught.value.placeholder) == (("text",), placeholder)
+    assert "An override stands in for the code's text; mend the override." in str(caught.value)
 
 
 def test_an_override_of_the_body_does_not_displace_the_summary() -> None:
@@ -437,6 +438,30 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> None:
+    class Forgetful(Section[None]):
+        def render_body(self, params: None, *, path: SectionPath) -> Any:  # Any: a type checker would tell
+            return None
+
+    class Waiting(Section[None]):
+        def render_body(self, params: None, *, path: SectionPath) -> Any:  # Any: as above
+            async def text() -> str:
+                return "text"
+
+            return text()
+
+        def render_summary(self, params: None, *, path: SectionPath) -> Any:  # Any: as above
+            return 3
+
+    for section, gave in (
+        (Forgetful(title="S"), "NoneType"),
+        (Waiting(title="S"), "coroutine"),
+        (Waiting(title="S", summary="", visibility=SUMMARY), "int"),
+    ):
+        with pytest.raises(PromptRenderError, match=rf"it gave a {gave}; return a string, .*\(section 's'\)"):
+            one(section).render()
+
+
 def test_a_selector_that_raises_names_the_section() -> None:
     def failing() -> bool:
         raise LookupError("no such flag")
@@ -451,6 +476,13 @@ def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     with pytest.raises(PromptRenderError, match=r"'summary'; return SectionVisibility\.FULL or \.SUMMARY") as caught:
         tree.render()
     assert caught.value.section_path == ("s",)
+
+
+@pytest.mark.parametrize("overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr)
+def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overrides: Any) -> None:
+    tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
+    with pytest.raises(PromptRenderError, match=r"visibility_overrides holds .*'s'.*; give a tuple of keys and a Sec"):
+        tree.render(visibility_overrides=overrides)
 
 
 def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:

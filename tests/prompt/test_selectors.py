@@ -127,6 +127,8 @@ def test_what_is_neither_constant_nor_function_is_refused(value: Any, which: str
     assert caught.value.section_path == ("s",)
     assert repr(value) in str(caught.value)
     assert str(caught.value).startswith(f"{which}: ")
+    constants = {"enabled": "True or False", "visibility": r"SectionVisibility\.FULL or \.SUMMARY"}
+    assert caught.match(rf"\(params, \*, session\), or {constants[which]} \(section 's'\)")
 
 
 def test_a_visibility_of_none_is_refused_rather_than_taken_for_a_default() -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from time import process_time
 from typing import Any, Literal
@@ -71,6 +72,20 @@ def test_any_other_output_type_is_refused_with_the_type_and_the_remedy(output: A
     assert "declare a dataclass" in str(caught.value)
     with pytest.raises(PromptValidationError):
         StructuredOutputConfig(output)
+
+
+@dataclass
+class Callback:
+    call: Callable[[], int]
+
+
+@pytest.mark.parametrize("output", [Callback, list[Callback]], ids=repr)
+def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built(output: Any) -> None:
+    said = r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); use types that JSON can hold"
+    with pytest.raises(PromptValidationError, match=said):
+        PromptTemplate[output](ns="n", key="k")
+    with pytest.raises(PromptValidationError, match=said):
+        Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(output))
 
 
 def test_a_subscript_and_a_config_say_the_same() -> None:

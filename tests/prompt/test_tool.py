@@ -266,6 +266,45 @@ def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed
     assert types(Tool(name="t", params_type=Lookup, handler=handler)) == (Lookup, object)
 
 
+def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> None:
+    def said(params: Lookup, *, context: ToolContext) -> str:
+        raise NotImplementedError
+
+    async def nothing(params: Lookup, *, context: ToolContext) -> None:
+        raise NotImplementedError
+
+    for handler, returned in ((said, "str"), (nothing, "NoneType")):
+        with pytest.raises(
+            PromptValidationError,
+            match=rf"^tool 't': handler {handler.__name__} is annotated to return {returned}; declare ToolResult",
+        ):
+            Tool(name="t", handler=handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("returned", [Any, object, ToolResult, Awaitable, "Awaitable[ToolResult[Found]]", None])
+def test_a_handler_whose_annotation_allows_a_tool_result_is_taken(returned: object) -> None:
+    def handler(params: Lookup, *, context: ToolContext) -> Any:  # Any: what is annotated is drawn below
+        raise NotImplementedError
+
+    if returned is None:
+        del handler.__annotations__["return"]
+    else:
+        handler.__annotations__["return"] = returned
+    assert Tool(name="t", handler=handler).params_type is Lookup
+
+
+def test_a_handler_that_yields_is_refused() -> None:
+    def parts(params: Lookup, *, context: ToolContext) -> Any:  # Any: a type checker would tell of the generator
+        yield ToolResult(message="One.")
+
+    async def asynchronous_parts(params: Lookup, *, context: ToolContext) -> Any:  # Any: as above
+        yield ToolResult(message="One.")
+
+    for handler in (parts, asynchronous_parts):
+        with pytest.raises(PromptValidationError, match=rf"handler {handler.__name__} yields; return a ToolResult"):
+            Tool(name="t", params_type=Lookup, handler=handler)
+
+
 def test_examples_must_fit_the_params() -> None:
     good = ToolExample[Lookup, Found](description="One", input=Lookup("1"), output=Found("u"))
     assert Tool[Lookup, Found](name="t", examples=[good]).examples == (good,)

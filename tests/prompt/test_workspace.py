@@ -329,6 +329,10 @@ def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------------ an author's mistakes
 
 
+A_TEXT: Any = "/x"  # Any: a type checker would tell
+A_PATH: Any = Path("/x")
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -341,6 +345,8 @@ def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> Non
         (lambda: WorkspaceSection(mounts=["/x"]), "'/x', which is no HostMount"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         (lambda: WorkspaceSection(mounts=[HostMount("/x"), HostMount("/y", mount_path="./")]), "two mounts are at '.'"),
         (lambda: WorkspaceSection(mounts=[HostMount("/x")], filesystem=InMemoryFilesystem()), "give one of the two"),
+        (lambda: WorkspaceSection(filesystem=A_TEXT), r"filesystem is the path '/x'; write .*HostFilesystem\('/x'"),
+        (lambda: WorkspaceSection(filesystem=A_PATH), "filesystem is the path '/x'"),
         (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
     ],
 )

@@ -244,6 +244,37 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
     assert "All about more." in opened_with(adapter)[1]
 
 
+@drivers
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"deadline": 30}, r"deadline is 30; give a Deadline, such as Deadline\.after"),
+        ({"deadline": timedelta(seconds=30)}, r"deadline is datetime\.timedelta\(.*; give a Deadline"),
+        ({"budget": 1000}, r"budget is 1000; give a Budget, such as Budget"),
+    ],
+)
+def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(run: Run, given: Any, message: str) -> None:
+    adapter = dynamic()
+    with pytest.raises(TypeError, match=message):
+        run(adapter, manual(), Session(), **given)
+    with pytest.raises(TypeError, match=message):
+        adapter.evaluate(manual(), session=Session(), **given)
+    assert adapter.requests == []
+
+
+@drivers
+def test_a_template_that_was_not_bound_is_refused_with_the_remedy(run: Run) -> None:
+    unbound: Any = manual().template  # Any: a type checker would tell
+    with pytest.raises(TypeError, match=r"a PromptTemplate cannot be executed; .*template\.bind"):
+        run(dynamic(), unbound, Session())
+
+
+@pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
+def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
+    with pytest.raises(TypeError, match=r"MainLoop got .*; give it an adapter, such as OpenAIAdapter"):
+        MainLoop(adapter)
+
+
 def test_another_adapter_and_another_bus_may_be_given_for_one_call() -> None:
     own, other = dynamic(), static(read("more"), say("done"))
     bus, session = InProcessEventBus(), Session()

@@ -174,6 +174,46 @@ def test_a_type_without_reducers_is_not_installed() -> None:
         Session().install(Fact)
 
 
+@dataclass(frozen=True)
+class Forgetful:
+    """Its reducer forgets to return, which type checkers would tell."""
+
+    count: int = 0
+
+    @reducer(on=Tick)
+    def ticked(self, event: Tick) -> "Forgetful":
+        replace(self, count=self.count + event.by)
+        return None  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class Needy:
+    count: int
+
+    @reducer(on=Tick)
+    def ticked(self, event: Tick) -> "Needy":
+        return Needy(self.count + event.by)
+
+
+def test_a_method_that_answers_no_state_is_an_error_and_the_state_stays() -> None:
+    session = Session()
+    session.install(Forgetful)
+    session[Forgetful].seed(Forgetful(3))
+    with pytest.raises(TypeError, match=r"Forgetful\.ticked answered None; return the next Forgetful"):
+        session.dispatch(Tick())
+    assert session[Forgetful].all() == (Forgetful(3),)
+
+
+def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
+    session = Session()
+    session.install(Needy)
+    with pytest.raises(TypeError, match=r"no Needy is seeded .*; seed one, session\[Needy\]\.seed\(Needy\(…\)\)"):
+        session.dispatch(Tick())
+    session[Needy].seed(Needy(4))
+    session.dispatch(Tick())
+    assert session[Needy].all() == (Needy(5),)
+
+
 def test_a_type_is_installed_once() -> None:
     session = dispatched(Counter)
     with pytest.raises(ValueError, match="Counter is installed in this session already"):

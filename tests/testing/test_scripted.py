@@ -38,6 +38,20 @@ def test_call_takes_dicts_dataclasses_and_raw_text() -> None:
     assert (message.finish, message.usage) == ("tool_calls", TokenUsage(3))
 
 
+def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
+    for wrong in (("find_order", {"order_id": "A-7"}), (("find_order",),)):
+        given: Any = wrong
+        with pytest.raises(TypeError, match=r"call got .*find_order.*; give it pairs of a name and arguments"):
+            call(*given)
+
+
+def test_a_script_of_other_things_than_messages_says_which_one_is_wrong() -> None:
+    script: Any = [call(("probe", {})), "Hello."]
+    adapter: ScriptedAdapter[Any] = ScriptedAdapter(script)
+    with pytest.raises(TypeError, match=r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"):
+        adapter.evaluate(prompt(tool()), session=Session())
+
+
 def test_the_typed_answer_comes_back() -> None:
     response = ScriptedAdapter([say(Point(1, 2))]).evaluate(prompt(output=Point), session=Session())
     assert response.output == Point(1, 2)

@@ -73,7 +73,14 @@ def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     return ToolResult(message=response.text, value=response.output)
 
 
+async def ask_async(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
+    response = await context.adapter.evaluate_async(one.bind(), session=context.session, bus=context.event_bus)
+    assert_type(response.output, Answer | None)
+    return ToolResult(message=response.text, value=response.output)
+
+
 assert_type(Tool(name="ask", handler=ask), Tool[Question, Answer])
+assert_type(Tool(name="ask", handler=ask_async), Tool[Question, Answer])
 
 # Slices.
 assert_type(session[Answer].latest(), Answer | None)

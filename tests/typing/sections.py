@@ -113,8 +113,8 @@ assert_type(MarkdownSection[Task](title="T", template="").clone(title="U"), Mark
 class Counting(Section[Task]):
     """A subclass fixes the params type for its own methods too."""
 
-    def render_body(self, params: Task | None, *, path: SectionPath) -> str:
-        return str(params and params.detailed)
+    def render_body(self, params: Task, *, path: SectionPath) -> str:
+        return str(params.detailed)
 
 
 assert_type(Counting(title="T").params_type, type[Task] | None)

@@ -46,7 +46,8 @@ class CodecOptions:
     `structured_output` asks for typed output by the API's own means, or by words in the prompt for servers without it.
     `tools_in_conversation` places tools that are added later in the conversation instead of the tools list, which
     keeps the part of the request that the provider has cached. `extra` goes into every request and replaces what it
-    names there, but for the prompt's tools, before which its own stand, and the declared output.
+    names there, but for the prompt's tools, before which its own stand, and the declared output. Raises `ValueError`
+    for a role or a way of output that there is not, and for `extra` that holds the conversation or `stream`.
     """
 
     model: str
@@ -58,6 +59,10 @@ class CodecOptions:
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
             raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
+        if self.prompt_role not in ("user", "system", "developer"):
+            raise ValueError(f"prompt_role is {self.prompt_role!r}; use 'user', 'system' or 'developer'")
+        if ours := self.extra.keys() & {"input", "messages", "stream"}:
+            raise ValueError(f"options {sorted(ours)} are set by the adapter; leave them out")
 
     def around(self, body: Wire) -> Wire:
         """A whole request of what the prompt puts into it."""
@@ -66,8 +71,8 @@ class CodecOptions:
             match key, value, body.get(key):
                 case _, Mapping(), dict() as own:
                     body[key] = {**value, **own}
-                case "tools", list(), list() as own:
-                    body[key] = [*value, *own]
+                case "tools", [*theirs], [*own]:  # the last to come stand last, for caches
+                    body[key] = [*theirs, *own]
                 case _:
                     body[key] = value
         return body

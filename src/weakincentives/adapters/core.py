@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, Required, Self, TypedDict, Unpack
 
 from typing_extensions import TypeVar
 
-from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
+from ..limits import Budget, Clock, Deadline, TokenUsage, check_limits, utc_now
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
@@ -248,6 +248,7 @@ class _Run[Out]:
     ) -> None:
         self._started = perf_counter()
         self.clock = adapter.clock
+        check_limits(deadline, budget)
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
         bound = rendered.prompt
         if bound is None:

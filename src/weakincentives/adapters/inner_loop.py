@@ -57,7 +57,8 @@ class InnerLoopConfig:
 
     `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
     declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
-    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls.
+    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. Raises
+    `ValueError` for another word.
     """
 
     max_turns: int | None = 100
@@ -66,6 +67,10 @@ class InnerLoopConfig:
     parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
     deadline: Deadline | None = None
     budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.parallel_tool_calls not in ("in_order", "isolated"):
+            raise ValueError(f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typer import Argument, Exit, Option, Typer
 from ..prompt.overrides.model import OverridesTag, TextId, TextKind
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from .output import shown
-from .target import Mistake, Target, bound_prompt, text_in
+from .target import Mistake, Target, bound_prompt, tell_unknown_tag, text_in
 
 __all__ = ["app"]
 
@@ -98,7 +98,9 @@ def prune(target: Target, *, tag: Tag = "latest") -> None:
 @app.command()
 def check(target: Target, *, tag: Tag = "latest") -> None:
     """Print the stored texts that do not apply any more. Exits with 1 when there are some."""
-    held = LocalPromptOverridesStore().resolve(bound_prompt(target).descriptor, tag)
+    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    tell_unknown_tag(store, prompt, tag)
+    held = store.resolve(prompt.descriptor, tag)
     _print(f"stale {_name(one.id)}: {one.reason}" for one in held.stale)
     _print([f"{len(held.texts)} texts apply, {len(held.stale)} do not."])
     if held.stale:

@@ -17,6 +17,7 @@ from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..visibility import SectionPath, SectionVisibility
+from .output import in_one_line
 
 __all__ = [
     "Mistake",
@@ -29,6 +30,7 @@ __all__ = [
     "bound_prompt",
     "loaded",
     "opened",
+    "tell_unknown_tag",
     "text_in",
 ]
 
@@ -90,6 +92,7 @@ def bound_prompt(
         )
     if tag is not None:
         plain, store = found, LocalPromptOverridesStore()
+        tell_unknown_tag(store, plain, tag)
         found = Prompt(plain.template, overrides_store=store, overrides_tag=tag)
         found.bind(*plain.params.values(), resources=plain.resources.registry)
     kinds = found.template.registry.params_types
@@ -115,6 +118,14 @@ def bound_prompt(
     if faults:
         raise SerdeError("params", tuple(faults))
     return found
+
+
+def tell_unknown_tag(store: LocalPromptOverridesStore, prompt: Prompt[Any], tag: str) -> None:
+    """Says on standard error that nothing is stored under `tag` while there is something under others."""
+    tags = sorted(one.tag for one in store.list() if (one.ns, one.key) == (prompt.ns, prompt.key))
+    if tags and tag not in tags:
+        note = f"nothing is stored for {prompt.ns}/{prompt.key} under tag {tag!r}; tags there: {', '.join(tags)}"
+        sys.stderr.write(f"wink: {in_one_line(note)}\n")
 
 
 def opened(

@@ -155,7 +155,8 @@ def _summaries(scene: Scene, texts: Mapping[SectionPath, SectionTexts]) -> Itera
             message, remedy = "it can be summarized but has no summary", "say in summary= when the section is needed"
             yield Finding("summary-missing", node.path, "warning", message, remedy)
         elif len(text.summary) >= text.weight:
-            message = f"its summary takes {len(text.summary):,} characters, and what it hides takes {text.weight:,}"
+            takes = f"its summary and the line that opens it take {len(text.summary):,} characters"
+            message = f"{takes}, and what it hides takes {text.weight:,}"
             yield Finding("summary-too-long", node.path, "warning", message, "shorten it, or show the section in full")
 
 

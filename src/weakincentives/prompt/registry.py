@@ -201,6 +201,9 @@ def check_placeholders(text: str, section: AnySection, path: SectionPath) -> Non
         )
 
 
+_CONSTANTS = {"enabled": "True or False", "visibility": "SectionVisibility.FULL or .SUMMARY"}
+
+
 def _condition[C](section: AnySection, path: SectionPath, which: str, constant: type[C]) -> BoundSelector | C:
     condition = getattr(section, which)
     if isinstance(condition, constant):
@@ -208,7 +211,8 @@ def _condition[C](section: AnySection, path: SectionPath, which: str, constant: 
     try:
         selector = normalise(condition)
     except TypeError as error:
-        raise PromptValidationError(f"{which}: {error}", section_path=path) from error
+        constants = "" if callable(condition) else f", or {_CONSTANTS[which]}"
+        raise PromptValidationError(f"{which}: {error}{constants}", section_path=path) from error
     if selector.needs_params and section.params_type is None:
         raise PromptValidationError(
             f"{which} takes params, but the section has none; write it as {type(section).__name__}[Params](…)",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ports import StateView
 from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
+from .errors import PromptRenderError
 from .registry import RegistrySnapshot
 from .tool import AnyTool
 from .walk import NOTHING, Disclosure, Scene, Visit, session_overrides
@@ -135,6 +136,12 @@ class PromptRenderer[Out](Specialised):
         """
         seen = visibility = session_overrides(session)
         if visibility_overrides:
+            for path, one in visibility_overrides.items():
+                if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
+                    raise PromptRenderError(
+                        f"visibility_overrides holds {path!r}: {one!r}; give a tuple of keys and a SectionVisibility, "
+                        f"such as ('context',): SectionVisibility.FULL"
+                    )
             visibility = {**visibility, **visibility_overrides}
         registry, descriptions = self.registry, NOTHING
         texts = NOTHING if stored is None else stored.texts

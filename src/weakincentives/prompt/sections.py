@@ -112,7 +112,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
 
     @abstractmethod
-    def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+    def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
         """The section's text without its heading. Raises `PromptRenderError` when it cannot be made."""
 
     def body_text(self) -> str:
@@ -127,11 +127,11 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """This section showing other `example_texts`."""
         return self
 
-    def render_override(self, override_body: str, params: ParamsT | None, *, path: SectionPath) -> str:
+    def render_override(self, override_body: str, params: ParamsT, *, path: SectionPath) -> str:
         """The text that stands for the whole body when an override exists; `$field` placeholders are filled."""
         return substitute(self._text("override", override_body), params, path)
 
-    def render_summary(self, params: ParamsT | None, *, path: SectionPath) -> str:
+    def render_summary(self, params: ParamsT, *, path: SectionPath) -> str:
         """The text shown while the section is summarized; empty when it has no summary."""
         return "" if self.summary is None else substitute(self.summary, params, path)
 
@@ -220,7 +220,7 @@ class MarkdownSection(Section[ParamsT]):
     def body_text(self) -> str:
         return self.template if type(self).render_body is MarkdownSection.render_body else ""
 
-    def render_body(self, params: ParamsT | None, *, path: SectionPath) -> str:
+    def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
         """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""
         return substitute(self.template, params, path)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+from ..errors import SerdeError
 from ..ports import StateView
 from ..resources import Bindable, ResourceRegistry
 from ..specialised import Specialised
@@ -84,7 +85,7 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         assign(self, "key", key)
         assign(self, "name", name or re.sub(r"\W+", "_", key).strip("_") or key)
         assign(self, "sections", roots)
-        assign(self, "structured_output", _output(output_type, structured_output))
+        assign(self, "structured_output", _with_schema(_output(output_type, structured_output)))
         assign(self, "disclosure", disclosure)
         assign(self, "closable", closable)
         assign(self, "resources", resources or ResourceRegistry())
@@ -142,4 +143,18 @@ def _output(
             f"the prompt is declared for {output_type!r} and its structured_output for {config.output_type!r}; "
             f"declare one of them"
         )
+    return config
+
+
+def _with_schema(config: "StructuredOutputConfig[Any] | None") -> "StructuredOutputConfig[Any] | None":
+    """`config`, whose type must have a JSON schema, as the params of tools must."""
+    if config is not None:
+        from .. import serde
+
+        try:
+            serde.json_schema(config.item_type)
+        except SerdeError as error:
+            raise PromptValidationError(
+                f"output type {config.output_type!r} has no JSON schema ({error}); use types that JSON can hold"
+            ) from error
     return config

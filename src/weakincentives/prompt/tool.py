@@ -95,6 +95,19 @@ class Evaluator(Protocol):
         """Runs the conversation that `prompt` opens; hand it the context's own session and bus."""
         ...
 
+    async def evaluate_async[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: "Deadline | None" = None,
+        budget: "Budget | None" = None,
+    ) -> Response[Out]:
+        """As `evaluate`, for `async def` handlers: it does not block the event loop."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
@@ -184,7 +197,7 @@ class Tool[P, R](Specialised):
             description = (docstring or "").strip().partition("\n")[0].strip() or name
         check_description(name, description)
         if params_type is None or (result_type is None and handler is not None):
-            params, result, why = _annotated_types(handler)
+            params, result, why = _annotated_types(name, handler)
             params_type, result_type = params_type or params, result_type or result
             if params_type is None:
                 raise PromptValidationError(
@@ -240,14 +253,19 @@ def _check_handler(name: str, handler: Callable[..., Any]) -> None:
             f"tool {name!r}: handler {_handler_name(handler)} cannot be called as handler(params, context=…) "
             f"({error}); declare it as def {_handler_name(handler)}(params: Params, *, context: ToolContext)"
         ) from error
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise PromptValidationError(f"tool {name!r}: handler {_handler_name(handler)} yields; return a ToolResult")
 
 
 def _handler_name(handler: Callable[..., Any]) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
 
 
-def _annotated_types(handler: Callable[..., Any] | None) -> tuple[Any, Any, str]:
-    """Params and result type as the handler's annotations give them, `None` where they do not, and why they do not."""
+def _annotated_types(name: str, handler: Callable[..., Any] | None) -> tuple[Any, Any, str]:
+    """Params and result type as the handler's annotations give them, `None` where they do not, and why they do not.
+
+    Raises `PromptValidationError` when they promise another class than `ToolResult`.
+    """
     if handler is None:
         return None, None, "there is no handler that says them"
     function = handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
@@ -259,5 +277,11 @@ def _annotated_types(handler: Callable[..., Any] | None) -> tuple[Any, Any, str]
     except Exception as error:  # whatever an annotation raises when it is evaluated
         why = f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
     returned = hints.get("return")
+    right = (ToolResult, Awaitable)
+    if isinstance(returned, type) and returned not in (Any, object) and not issubclass(returned, right):
+        raise PromptValidationError(
+            f"tool {name!r}: handler {_handler_name(handler)} is annotated to return {returned.__name__}; "
+            f"declare ToolResult[…] and return ToolResult(message=…)"
+        )
     arguments: tuple[Any, ...] = getattr(returned, "__args__", ())
     return hints.get(first), arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None, why

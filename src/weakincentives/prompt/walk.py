@@ -6,6 +6,7 @@ Rendering, disclosure, descriptors and analysis read what it decides; nothing el
 from collections.abc import Mapping, Sequence
 from copy import copy
 from enum import Enum
+from inspect import iscoroutine
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +165,10 @@ class Scene:
                 else:
                     body = _summary(node, params, self.disclosure)
                     summarized.append(node)
-            except PromptError:
+            except PromptError as error:
+                replaced = node.body if visibility is full else node.summary
+                if replaced is not None and isinstance(error, PromptRenderError):
+                    error.detail = error.detail or "An override stands in for the code's text; mend the override."
                 raise
             except Exception as error:  # a section's own code; its author needs the path
                 raise PromptRenderError(
@@ -251,7 +255,7 @@ def _body(node: SectionNode, params: object) -> str:
         body = node.section.render_body(params, path=node.path)
     else:
         body = node.section.render_override(node.body, params, path=node.path)
-    return "\n\n".join(filter(None, (body.rstrip(), node.examples)))
+    return "\n\n".join(filter(None, (_text(body).rstrip(), node.examples)))
 
 
 def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
@@ -259,7 +263,16 @@ def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
         summary = node.section.render_summary(params, path=node.path)
     else:
         summary = substitute(node.summary.strip(), params, node.path)
-    return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
+    return "\n\n".join(filter(None, (_text(summary).rstrip(), summary_suffix(disclosure, node))))
+
+
+def _text(written: object) -> str:
+    """What a section's own code has written. Raises `TypeError` when it is no text."""
+    if isinstance(written, str):
+        return written
+    if iscoroutine(written):
+        written.close()
+    raise TypeError(f"it gave a {type(written).__name__}; return a string, and await nothing")
 
 
 def _selected(

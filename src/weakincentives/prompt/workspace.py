@@ -164,5 +164,8 @@ class WorkspaceSection(Section[None]):
                 raise self._refusal(f"two mounts are at {mount.mount_path!r}; give each a mount_path of its own")
         if self.mounts and given is not None:
             raise self._refusal("mounts are copied and a filesystem is used as it is; give one of the two")
+        if isinstance(given, str) or hasattr(given, "__fspath__"):  # a path; os is not for prompts to import
+            path = str(given)
+            raise self._refusal(f"filesystem is the path {path!r}; write filesystem=lambda: HostFilesystem({path!r})")
         self._writable = not (self.read_only or getattr(given, "read_only", False))
         super()._compile()

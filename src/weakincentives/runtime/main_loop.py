@@ -6,7 +6,7 @@ from typing import Any, Generic
 
 from ..adapters.core import OutputT, PromptResponse, ProviderAdapter, publisher
 from ..adapters.errors import LimitError, PromptEvaluationError
-from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, utc_now
+from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, check_limits, utc_now
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
@@ -68,6 +68,8 @@ class MainLoop(Generic[OutputT]):
     def __init__(self, adapter: ProviderAdapter[OutputT], *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
         if max_expansions < 0:
             raise ValueError(f"max_expansions must not be negative, got {max_expansions}")
+        if not isinstance(adapter, ProviderAdapter):
+            raise TypeError(f"MainLoop got {adapter!r}; give it an adapter, such as OpenAIAdapter(model)")
         self.adapter = adapter
         self.max_expansions = max_expansions
         self.clock = clock
@@ -137,6 +139,11 @@ class _Run[Out]:
         budget: Budget | None,
         overrides: Mapping[SectionPath, SectionVisibility] | None,
     ) -> None:
+        if not isinstance(prompt, Prompt):
+            raise TypeError(
+                f"a {type(prompt).__name__} cannot be executed; give a Prompt, which template.bind(…) makes"
+            )
+        check_limits(deadline, budget)
         self._loop = loop
         self._prompt = prompt
         self._session = session

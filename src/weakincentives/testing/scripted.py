@@ -39,8 +39,14 @@ def say(output: object = "", *, usage: TokenUsage | None = None) -> AssistantMes
 def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
     """The model calls tools: pairs of a name and arguments, given as a dict, a params dataclass or JSON text.
 
-    Call ids are filled in when the message is played.
+    Call ids are filled in when the message is played. Raises `TypeError` for what is no pair.
     """
+    for one in calls:
+        match one:
+            case (str(), _):
+                pass
+            case _:
+                raise TypeError(f"call got {one!r}; give it pairs of a name and arguments: call((name, arguments))")
     return AssistantMessage(
         tool_calls=tuple(ToolCall("", name, _arguments(value)) for name, value in calls),
         finish="tool_calls",
@@ -134,6 +140,8 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
             reply = reply(seen)
         if isinstance(reply, Exception):
             raise reply
+        if not isinstance(reply, AssistantMessage):
+            raise TypeError(f"reply {len(self.requests)} of the script is {reply!r}; write say(…) or call(…)")
         calls = [replace(one, call_id=one.call_id or next(self._ids)) for one in reply.tool_calls]
         return replace(reply, tool_calls=tuple(calls))
 

@@ -199,7 +199,7 @@ class Written(Section[None]):
 
 
 class Wrapped(MarkdownSection[Search]):
-    def render_body(self, params: Search | None, *, path: SectionPath) -> str:
+    def render_body(self, params: Search, *, path: SectionPath) -> str:
         return f"({super().render_body(params, path=path)})"
 
 

@@ -99,6 +99,20 @@ def declared_reducers(state_type: type) -> list[tuple[type, Reducer[Any, Any]]]:
 def _folding(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any, Any]:
     def reduce(view: SliceView[Any], event: Any) -> SliceOp[Any]:
         state = view.latest()
-        return Replace((method(state_type() if state is None else state, event),))
+        new = method(_first(state_type) if state is None else state, event)
+        if not isinstance(new, state_type):
+            raise TypeError(f"{method.__qualname__} answered {new!r}; return the next {state_type.__name__}")
+        return Replace((new,))
 
     return reduce
+
+
+def _first(state_type: type) -> object:
+    try:
+        return state_type()
+    except TypeError as error:
+        name = state_type.__name__
+        raise TypeError(
+            f"no {name} is seeded and it cannot be built without arguments ({error}); "
+            f"seed one, session[{name}].seed({name}(…)), or give its fields defaults"
+        ) from error
