@@ -84,7 +84,11 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         assign(self, "key", key)
         assign(self, "name", name or re.sub(r"\W+", "_", key).strip("_") or key)
         assign(self, "sections", roots)
-        assign(self, "structured_output", _output(output_type, structured_output))
+        assign(
+            self,
+            "structured_output",
+            _output(output_type or self.inherited_arguments.get("output_type"), structured_output),
+        )
         assign(self, "disclosure", disclosure)
         assign(self, "closable", closable)
         assign(self, "resources", resources or ResourceRegistry())
