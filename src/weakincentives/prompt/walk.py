@@ -258,7 +258,7 @@ def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
     if node.summary is None:
         summary = node.section.render_summary(params, path=node.path)
     else:
-        summary = substitute(node.summary.strip(), params, node.path)
+        summary = substitute(node.summary, params, node.path)
     return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
 
 
