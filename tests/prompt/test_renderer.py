@@ -448,8 +448,12 @@ def test_a_selector_that_raises_names_the_section() -> None:
 
 def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     tree = one(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    with pytest.raises(PromptRenderError, match=r"'summary'; return SectionVisibility\.FULL or \.SUMMARY") as caught:
+    with pytest.raises(PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
         tree.render()
+    assert caught.value.section_path == ("s",)
+    wrong: Any = {("s",): "full"}
+    with pytest.raises(PromptRenderError, match=r"'full'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
+        one(MarkdownSection(title="S", template="")).render(visibility_overrides=wrong)
     assert caught.value.section_path == ("s",)
 
 

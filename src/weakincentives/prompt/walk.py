@@ -140,7 +140,7 @@ class Scene:
                 found.append((node, params, full))
                 index += 1
                 continue
-            shown = _selected(own, params, session, node.path) if isinstance(own, BoundSelector) else own
+            shown = own if isinstance(own, SectionVisibility) else _selected(own, params, session, node.path)
             found.append((node, params, shown))
             index = index + 1 if shown is full else node.end
         return found
@@ -262,12 +262,9 @@ def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
     return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
 
 
-def _selected(
-    selector: BoundSelector, params: object, session: StateView | None, path: SectionPath
-) -> SectionVisibility:
-    answer = selector(params, session, path)
+def _selected(own: object, params: object, session: StateView | None, path: SectionPath) -> SectionVisibility:
+    """What a selector answers. An override, whose type nobody has checked, may be none."""
+    answer = own(params, session, path) if isinstance(own, BoundSelector) else own
     if not isinstance(answer, SectionVisibility):
-        raise PromptRenderError(
-            f"visibility selector answered {answer!r}; return SectionVisibility.FULL or .SUMMARY", section_path=path
-        )
+        raise PromptRenderError(f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY", section_path=path)
     return answer
