@@ -122,7 +122,7 @@ class RegistrySnapshot:
             node.tools_in_subtree = len(self.tool_paths) > tools_before
 
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
-        key, tools = ".".join(path), section.tools()
+        key, tools = ".".join(path), tuple(section.tools())
         if other := self._by_key.get(key):
             same = f"reads the same as that of {other.path!r} once joined by dots"
             how = "is used twice" if other.path == path else same
