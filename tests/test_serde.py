@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
 from pathlib import Path
 from time import process_time
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jsonschema_rs
 import pydantic
@@ -182,6 +182,17 @@ def test_a_field_that_the_constructor_does_not_take_is_no_part_of_the_json() -> 
     assert jsonschema_rs.is_valid(json_schema(Box[Derived]), dump(Box(Derived(3))))
     (fault,) = faults_of(lambda: parse(Derived, {"width": 3, "area": 1}))
     assert fault.path == ("area",)
+
+
+class Labelled(NamedTuple):
+    """Its defaults read like parts of pydantic's own schemas."""
+
+    label: Any = {"type": "any"}  # noqa: RUF012 - nobody changes it
+    names: Any = ({"type": "set"},)
+
+
+def test_a_default_is_left_alone_whatever_it_looks_like() -> None:
+    assert parse(Labelled, []) == Labelled()
 
 
 def test_a_union_of_dataclasses_comes_back_as_the_one_it_was() -> None:
@@ -435,6 +446,21 @@ def test_a_schema_refuses_keys_that_the_type_lacks() -> None:
     schema = json_schema(Order)
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Item"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", f"{'9' * 400}.0"])
+@pytest.mark.parametrize("of", [float, Any, object, dict[str, Any], list[Box[Any]], Any | None], ids=str)
+def test_a_number_that_json_does_not_have_is_refused_where_a_type_says_nothing_too(of: object, number: str) -> None:
+    shapes: dict[object, str] = {
+        float: "%s",
+        dict[str, Any]: '{"a": [%s]}',
+        list[Box[Any]]: '[{"content": {"a": [1, %s]}}]',
+    }
+    text = shapes.get(of, '["NaN", {"a": %s}]') % number
+    for attempt in (lambda: parse_json(of, text), lambda: parse_json(of, text.encode(), allow_extra=True)):
+        (fault,) = faults_of(attempt)
+        assert fault.message == "Input should be a finite number"
+    assert parse_json(of, text.replace(number, "1e99")) is not None
 
 
 @pytest.mark.parametrize("of", [Callable[[int], int], list[Callable[[], int]], Box["Nowhere"]])  # type: ignore[name-defined]  # pyright: ignore[reportUndefinedVariable]

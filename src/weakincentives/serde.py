@@ -140,7 +140,7 @@ def _name(of: object) -> str:
 @lru_cache(maxsize=4096)
 def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
     import pydantic
-    from pydantic_core import CoreConfig, SchemaSerializer
+    from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
 
     config = pydantic.ConfigDict(
         extra="ignore" if allow_extra else "forbid",
@@ -160,6 +160,7 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
     exact = _exact(adapter.core_schema)
     if exact is not adapter.core_schema:
         adapter.serializer = SchemaSerializer(exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants"))
+        adapter.validator = SchemaValidator(exact, CoreConfig(val_json_bytes="base64", allow_inf_nan=False))
     return adapter
 
 
@@ -169,14 +170,16 @@ def _first_line(error: Exception) -> str:
 
 # Any below: a core schema is a deeply nested dict of pydantic's own making.
 def _exact(schema: Any) -> Any:
-    """The core schema with the dumping that this module promises; itself where that is pydantic's own."""
+    """The core schema, reading and dumping as this module promises; itself where pydantic does so by itself."""
     if isinstance(schema, list | tuple):
         items = [_exact(item) for item in schema]
         return schema if all(map(_same, items, schema)) else type(schema)(items)
     if not isinstance(schema, dict):
         return schema
-    changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema")}
+    changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema", "default")}
     how = None if "serialization" in schema else _dumping(schema.get("type"))
+    if schema.get("type") == "any":
+        return _checked_any(schema, how)
     if how is not None:
         changed["serialization"] = how
     elif schema.get("init") is False:
@@ -203,6 +206,24 @@ def _dumping(of: object) -> Any:
             return core_schema.plain_serializer_function_ser_schema(_dump_any, info_arg=True)
         case _:
             return None
+
+
+def _checked_any(schema: Any, dumping: Any) -> Any:
+    from pydantic_core import core_schema
+
+    return core_schema.no_info_after_validator_function(_finite, schema, serialization=dumping)
+
+
+def _finite[T](value: T) -> T:
+    """`value`, read from JSON, unless it holds a number that JSON has not and pydantic takes all the same."""
+    if isinstance(value, float) and not math.isfinite(value):
+        from pydantic_core import PydanticKnownError
+
+        raise PydanticKnownError("finite_number")
+    if isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _finite(item)
+    return value
 
 
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
