@@ -251,7 +251,7 @@ def _body(node: SectionNode, params: object) -> str:
         body = node.section.render_body(params, path=node.path)
     else:
         body = node.section.render_override(node.body, params, path=node.path)
-    return "\n\n".join(filter(None, (body.rstrip(), node.examples)))
+    return "\n\n".join(filter(None, (_trimmed(body), node.examples)))
 
 
 def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
@@ -259,7 +259,13 @@ def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
         summary = node.section.render_summary(params, path=node.path)
     else:
         summary = substitute(node.summary, params, node.path)
-    return "\n\n".join(filter(None, (summary.rstrip(), summary_suffix(disclosure, node))))
+    return "\n\n".join(filter(None, (_trimmed(summary), summary_suffix(disclosure, node))))
+
+
+def _trimmed(text: str) -> str:
+    """Without blank lines around it; the first line keeps its indentation."""
+    text = text.rstrip()
+    return text[text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1 :]
 
 
 def _selected(own: object, params: object, session: StateView | None, path: SectionPath) -> SectionVisibility:
