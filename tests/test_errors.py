@@ -1,9 +1,12 @@
 """The root errors: one base, and faults that say where and what."""
 
+import ast
 import copy
+from pathlib import Path
 
 import pytest
 
+from weakincentives import errors
 from weakincentives.errors import ControlFlow, Fault, SerdeError, WeakIncentivesError
 
 
@@ -31,3 +34,15 @@ def test_a_copied_error_says_the_same() -> None:
 def test_control_flow_is_ours_and_no_failure_of_data() -> None:
     assert issubclass(ControlFlow, WeakIncentivesError)
     assert not issubclass(ControlFlow, ValueError)
+
+
+def test_the_tree_shows_every_kind_of_error_that_has_no_kinds_of_its_own() -> None:
+    trees = [ast.parse(path.read_text()) for path in Path(errors.__file__).parent.rglob("*.py")]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = {one.name: {base.id for base in one.bases if isinstance(base, ast.Name)} for one in classes}
+    ours = {"WeakIncentivesError"}
+    while more := {name for name, above in bases.items() if above & ours} - ours:
+        ours |= more
+    leaves = ours - set[str]().union(*bases.values())
+    assert {"SerdeError", "ExpansionLimitError", "VisibilityExpansionRequired"} <= leaves
+    assert {name for name in leaves if name not in (errors.__doc__ or "")} == set()

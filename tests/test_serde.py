@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
 from pathlib import Path
 from time import process_time
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import jsonschema_rs
 import pydantic
@@ -167,6 +167,44 @@ def test_equal_sets_dump_equally_in_every_process() -> None:
     texts = {output(seed) for seed in (0, 1, 2)}
     assert len(texts) == 1
     assert '"word 7"' in texts.pop()
+
+
+def test_numbers_of_a_set_are_sorted_by_size() -> None:
+    assert dump({10, 9, -1, 2.5, "3", None}) == [-1, 2.5, 9, 10, "3", None]
+    assert dump(Bag({1: {20, 3, 100}})) == {"anything": {"1": [3, 20, 100]}}
+    assert dump({Level.HIGH, Level.LOW}) == [1, 20]
+
+
+@dataclass
+class Derived:
+    """Fields that follow from the others, with a default and without one."""
+
+    width: int
+    area: int = field(init=False, default=0)
+    half: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.area, self.half = self.width**2, self.width / 2
+
+
+def test_a_field_that_the_constructor_does_not_take_is_no_part_of_the_json() -> None:
+    assert parse(Derived, dump(Derived(3))) == Derived(3)
+    assert dump([Derived(3)]) == dump(Bag([Derived(3)]))["anything"] == [{"width": 3}]
+    assert list(json_schema(Derived)["properties"]) == ["width"]
+    assert jsonschema_rs.is_valid(json_schema(Box[Derived]), dump(Box(Derived(3))))
+    (fault,) = faults_of(lambda: parse(Derived, {"width": 3, "area": 1}))
+    assert fault.path == ("area",)
+
+
+class Labelled(NamedTuple):
+    """Its defaults read like parts of pydantic's own schemas."""
+
+    label: Any = {"type": "any"}  # noqa: RUF012 - nobody changes it
+    names: Any = ({"type": "set"},)
+
+
+def test_a_default_is_left_alone_whatever_it_looks_like() -> None:
+    assert parse(Labelled, []) == Labelled()
 
 
 def test_a_union_of_dataclasses_comes_back_as_the_one_it_was() -> None:
@@ -444,6 +482,21 @@ def test_a_schema_refuses_keys_that_the_type_lacks() -> None:
     assert schema["$defs"]["Item"]["additionalProperties"] is False
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", f"{'9' * 400}.0"])
+@pytest.mark.parametrize("of", [float, Any, object, dict[str, Any], list[Box[Any]], Any | None], ids=str)
+def test_a_number_that_json_does_not_have_is_refused_where_a_type_says_nothing_too(of: object, number: str) -> None:
+    shapes: dict[object, str] = {
+        float: "%s",
+        dict[str, Any]: '{"a": [%s]}',
+        list[Box[Any]]: '[{"content": {"a": [1, %s]}}]',
+    }
+    text = shapes.get(of, '["NaN", {"a": %s}]') % number
+    for attempt in (lambda: parse_json(of, text), lambda: parse_json(of, text.encode(), allow_extra=True)):
+        (fault,) = faults_of(attempt)
+        assert fault.message == "Input should be a finite number"
+    assert parse_json(of, text.replace(number, "1e99")) is not None
+
+
 @pytest.mark.parametrize("of", [Callable[[int], int], list[Callable[[], int]], Box["Nowhere"]])  # type: ignore[name-defined]  # pyright: ignore[reportUndefinedVariable]
 def test_a_type_without_a_schema_is_named(of: object) -> None:
     (fault,) = faults_of(lambda: json_schema(of))
@@ -456,7 +509,7 @@ def test_a_field_type_that_cannot_be_resolved_is_a_fault() -> None:
         value: "Nowhere"  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
     for attempt in (lambda: json_schema(Lost), lambda: parse(Lost, {"value": 1}), lambda: dump(Lost(1))):
-        with pytest.raises(SerdeError, match=r"Nowhere|Lost"):
+        with pytest.raises(SerdeError, match=r"Lost: cannot cross JSON: name 'Nowhere' is not defined$"):
             attempt()
 
 

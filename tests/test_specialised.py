@@ -109,6 +109,14 @@ def test_type_variables_say_nothing_yet() -> None:
     assert Middle("n").kind is None
 
 
+def test_type_variables_can_be_settled_later() -> None:
+    variable: Any = T
+    later: Any = Pair[variable, str]
+    made = pickle.loads(pickle.dumps(later[int]))(name="n")
+    assert made == Pair(first=int, second=str, name="n")
+    assert later[list[variable]][bytes]().first == list[bytes]
+
+
 def test_a_subclass_fixes_the_arguments_for_itself_and_those_below_but_not_for_its_base() -> None:
     assert (Fixed().kind, Further().kind, Middle().kind, Old.inherited_arguments) == (int, int, None, {})
 

@@ -3,10 +3,13 @@
     WeakIncentivesError
     ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError, OverridesStoreError
     │                           resources         ResourceError
+    │                           contrib.durable   ReplayError, StepFailedError
     ├── the model must act      prompt.errors     ToolValidationError, OutputParseError
+    │                           filesystem        PathError, FilesystemLimitError
     ├── the data must change    errors            SerdeError
     ├── the provider failed     adapters.errors   PromptEvaluationError, ThrottleError
     ├── a limit was reached     adapters.errors   DeadlineExceededError, BudgetExceededError, TurnLimitError
+    │                           runtime           ExpansionLimitError
     └── control flow            prompt.errors     VisibilityExpansionRequired
 
 What a model does wrong while it works (an unknown tool, broken arguments) is answered to the model and never raised.

@@ -3,11 +3,12 @@
 Dataclasses stay plain standard-library ones. Descriptions come from `field(metadata={"description": …})` or
 `Annotated[…, pydantic.Field(…)]`. Keys that a type does not have are refused unless `allow_extra` is set. Dates, paths,
 enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arrays; NaN and infinities are refused,
-both ways. Fields with `init=False` stay out, as they follow from the others. A value that stands where a type says no
-more than `Any` is dumped as it would be on its own.
+both ways. A value that stands where a type says no more than `Any` is dumped as it would be on its own. Fields that a
+constructor does not take (`init=False`) are no part of the JSON.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
@@ -139,7 +140,7 @@ def _name(of: object) -> str:
 @lru_cache(maxsize=4096)
 def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
     import pydantic
-    from pydantic_core import CoreConfig, SchemaSerializer
+    from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
 
     config = pydantic.ConfigDict(
         extra="ignore" if allow_extra else "forbid",
@@ -153,13 +154,13 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
         # Any and ignore: made at run time, no type that a checker could read.
         root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
         adapter = pydantic.TypeAdapter[Any](root, config=config)
-        adapter.core_schema  # noqa: B018 - a forward reference that cannot be resolved shows here
+        adapter.rebuild()  # does nothing, unless a forward reference cannot be resolved, which shows here
     except Exception as error:  # pydantic, or whatever the author's annotations raise when they are evaluated
         raise SerdeError(_name(of), (Fault((), f"cannot cross JSON: {_first_line(error)}"),)) from error
     exact = _exact(adapter.core_schema)
     if exact is not adapter.core_schema:
-        adapter.core_schema = exact  # which the JSON schema is made from
         adapter.serializer = SchemaSerializer(exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants"))
+        adapter.validator = SchemaValidator(exact, CoreConfig(val_json_bytes="base64", allow_inf_nan=False))
     return adapter
 
 
@@ -169,21 +170,20 @@ def _first_line(error: Exception) -> str:
 
 # Any below: a core schema is a deeply nested dict of pydantic's own making.
 def _exact(schema: Any) -> Any:
-    """The core schema with the dumping of sets, decimals and `Any` as this module promises; itself if it has none.
-
-    Fields that a dataclass fills by itself go: pydantic keeps those with a default, and lets nobody give them.
-    """
+    """The core schema, reading and dumping as this module promises; itself where pydantic does so by itself."""
     if isinstance(schema, list | tuple):
         items = [_exact(item) for item in schema]
         return schema if all(map(_same, items, schema)) else type(schema)(items)
     if not isinstance(schema, dict):
         return schema
-    changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema")}
-    if schema.get("type") == "dataclass-args" and not all(one.get("init", True) for one in changed["fields"]):
-        changed["fields"] = [one for one in changed["fields"] if one.get("init", True)]
+    changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema", "default")}
     how = None if "serialization" in schema else _dumping(schema.get("type"))
+    if schema.get("type") == "any":
+        return _checked_any(schema, how)
     if how is not None:
         changed["serialization"] = how
+    elif schema.get("init") is False:
+        changed["serialization_exclude"] = True
     elif all(_same(value, schema[key]) for key, value in changed.items()):
         return schema
     return schema | changed
@@ -208,11 +208,35 @@ def _dumping(of: object) -> Any:
             return None
 
 
+def _checked_any(schema: Any, dumping: Any) -> Any:
+    from pydantic_core import core_schema
+
+    return core_schema.no_info_after_validator_function(_finite, schema, serialization=dumping)
+
+
+def _finite[T](value: T) -> T:
+    """`value`, read from JSON, unless it holds a number that JSON has not and pydantic takes all the same."""
+    if isinstance(value, float) and not math.isfinite(value):
+        from pydantic_core import PydanticKnownError
+
+        raise PydanticKnownError("finite_number")
+    if isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _finite(item)
+    return value
+
+
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
     """Sorted, so that equal sets give equal text."""
     if not isinstance(value, set | frozenset):
         raise _unexpected("set")
-    return sorted(dump_items(value), key=lambda item: json.dumps(item, sort_keys=True, default=str))
+    return sorted(dump_items(value), key=_place)
+
+
+def _place(item: object) -> tuple[float, str]:
+    """Numbers come first and by size, all else by its text."""
+    text = json.dumps(item, sort_keys=True, default=str)
+    return (item, "") if isinstance(item, int | float) and not isinstance(item, bool) else (math.inf, text)
 
 
 def _dump_decimal(value: object) -> str:
@@ -263,7 +287,9 @@ def _own_adapter(kind: Any) -> "pydantic.TypeAdapter[Any] | None":
     """`None` for a class that pydantic knows as little as a subclass of `str`: its values are left to its guess."""
     try:
         return _adapter(kind)
-    except SerdeError:
+    except SerdeError as error:
+        if isinstance(error.__cause__, NameError):  # of an annotation, which may be there later
+            raise
         return None
 
 
@@ -277,9 +303,15 @@ def _kind(value: Any) -> Any:  # Any: typeshed does not know that every class ha
 
 @lru_cache(maxsize=4096)
 def _schema(of: Any) -> JsonSchema:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generator(GenerateJsonSchema):
+        def field_is_present(self, field: Any) -> bool:  # Any: see `_exact`
+            return field.get("init") is not False
+
     adapter = _adapter(of)
     try:
-        made = adapter.json_schema()
+        made = adapter.json_schema(schema_generator=Generator)
     except Exception as error:  # pydantic names types without a schema, such as callables
         raise SerdeError(_name(of), (Fault((), f"has no JSON schema: {_first_line(error)}"),)) from error
     return cast(JsonSchema, _tidied(made, made.get("$defs", {})))

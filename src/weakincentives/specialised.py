@@ -20,6 +20,10 @@ class Specialisation(GenericAlias):
         origin: Any = self.__origin__
         return origin(*args, **{**known_arguments(self), **kwargs})
 
+    def __getitem__(self, item: object) -> "Specialisation":
+        origin: Any = self.__origin__  # Any: as above
+        return Specialisation(origin, super().__getitem__(item).__args__)
+
 
 def known_arguments(alias: GenericAlias) -> dict[str, object]:
     """The keyword arguments that `alias` stands for; type variables say nothing yet and are left out."""
@@ -35,7 +39,7 @@ class Specialised:
     __slots__ = ()
 
     type_fields: ClassVar[tuple[str, ...]] = ()
-    inherited_arguments: ClassVar[dict[str, object]] = {}
+    inherited_arguments: ClassVar[dict[str, Any]] = {}  # Any: types; a constructor takes them for what was not given
 
     if not TYPE_CHECKING:  # type checkers read the class's own type parameters instead
 

@@ -260,6 +260,9 @@ def test_grep_gives_lines_with_their_numbers(files: Filesystem) -> None:
     assert list(files.grep("Text", "README.md")) == [GrepMatch("README.md", 2, "Text")]
     files.write_bytes("crlf", b"one\r\ntwo\r\n\r\n")
     assert [match.line_number for match in files.grep("^$|^two$", "crlf")] == [2, 3]
+    files.write_bytes("empty", b"")
+    files.write_bytes("blank", b"\n")
+    assert [list(files.grep("^$", path)) for path in ("empty", "blank")] == [[], [GrepMatch("blank", 1, "")]]
 
 
 def test_grep_passes_over_binary_files(files: Filesystem) -> None:

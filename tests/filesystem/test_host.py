@@ -443,6 +443,19 @@ def test_a_file_that_is_still_being_written_is_not_there_yet(tmp_path: Path) -> 
     files.close()
 
 
+def test_what_a_killed_writer_left_goes_with_its_directory_and_comes_back_with_it(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    left = tmp_path / "folder" / "inner" / ".weakincentives-0123"
+    left.write_text("half")
+    files = HostFilesystem(tmp_path)
+    before = files.snapshot()
+    files.delete("folder", recursive=True)
+    assert list(tmp_path.iterdir()) == []
+    files.restore(before)
+    assert left.read_text() == "half"
+    files.close()
+
+
 def test_sizes_are_checked_before_memory_is_spent(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 40)

@@ -223,6 +223,8 @@ def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
     assert name in [one.name for one in kept.tools]
     assert of(hidden("context"), disclosure=disclosure).render(session=session).tools == ()
     assert of(shown("context"), disclosure=disclosure, closable=True).render().tools == ()
+    gone = of(shown("task"), hidden("context", enabled=False), disclosure=disclosure, closable=True)
+    assert gone.render(session=session).tools == ()
 
 
 # --- read_section

@@ -69,6 +69,17 @@ def test_a_subscripted_prompt_declares_its_output() -> None:
     assert Prompt[Answer](template).template is template
 
 
+class AnswerPrompt(Prompt[Answer]):
+    """A kind of prompt of its own."""
+
+
+def test_a_subclass_of_a_subscript_declares_its_output() -> None:
+    template = PromptTemplate[Answer](ns="n", key="k")
+    assert AnswerPrompt(ns="n", key="k").output_type is AnswerPrompt(template).output_type is Answer
+    with pytest.raises(PromptValidationError, match="output_type beside a template for None"):
+        AnswerPrompt(Loose(ns="n", key="k").template)
+
+
 # Any: calls that no type checker would let pass.
 Loose: Any = Prompt
 

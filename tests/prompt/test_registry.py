@@ -206,6 +206,15 @@ def test_a_section_that_only_groups_may_hold_tools() -> None:
     assert rendered.text == "## 1. Group"
 
 
+def test_a_section_may_give_its_tools_one_by_one() -> None:
+    class Generating(MarkdownSection[None]):
+        def tools(self) -> Any:
+            yield tool("t")
+
+    template = PromptTemplate(ns="n", key="k", sections=[Generating(title="S", template="")])
+    assert [one.name for one in template.render().tools] == [one.name for one in template.render().tools] == ["t"]
+
+
 # ------------------------------------------------------------------------------------------------------ placeholders
 
 

@@ -29,6 +29,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.walk import Scene
 from weakincentives.runtime.session import Session
+from weakincentives.visibility_overrides import SetVisibilityOverride
 
 KEY_IN_SUFFIX = re.compile(r'with key "([^"]*)"')
 
@@ -473,8 +474,14 @@ def test_a_selector_that_raises_names_the_section() -> None:
 
 def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     tree = one(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    with pytest.raises(PromptRenderError, match=r"'summary'; return SectionVisibility\.FULL or \.SUMMARY") as caught:
+    with pytest.raises(PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
         tree.render()
+    assert caught.value.section_path == ("s",)
+    wrong: Any = "full"
+    session = Session()
+    session.dispatch(SetVisibilityOverride(path=("s",), visibility=wrong))
+    with pytest.raises(PromptRenderError, match=r"'full'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
+        one(MarkdownSection(title="S", template="")).render(session=session)
     assert caught.value.section_path == ("s",)
 
 
@@ -524,10 +531,16 @@ def test_headings_grow_by_one_mark_a_level() -> None:
 
 
 @pytest.mark.parametrize("template", ["Hello $name", "", "$name\n\n$name"])
-def test_no_section_ends_in_white_space_whatever_its_params_end_in(template: str) -> None:
-    parts = [MarkdownSection[Who](title=title, template=template) for title in ("A", "B")]
-    rendered = PromptTemplate(ns="n", key="k", sections=parts).render(Who("Ada \n\n"))
+@pytest.mark.parametrize("visibility", SectionVisibility)
+def test_a_body_has_no_blank_edges_whatever_its_params_have(template: str, visibility: SectionVisibility) -> None:
+    parts = [MarkdownSection[Who](title=title, template=template, summary=template) for title in ("A", "B")]
+    overrides: dict[SectionPath, SectionVisibility] = {(key,): visibility for key in ("a", "b")}
+    rendered = PromptTemplate(ns="n", key="k", sections=parts).render(
+        Who("\n \n\n  Ada \n\n"), visibility_overrides=overrides
+    )
     first, second = (rendered.text[span.start : span.end] for span in rendered.spans)
+    told = {"": "## 1. A", "Hello $name": "## 1. A\n\nHello \n"}.get(template, "## 1. A\n\n  Ada")
+    assert first.startswith(told)
     assert (first, second) == (first.rstrip(), second.rstrip())
     assert rendered.text == f"{first}\n\n{second}"
 

@@ -147,8 +147,13 @@ def test_a_coroutine_function_is_refused_since_its_answer_would_always_be_true()
     async def enabled() -> bool:
         return False
 
-    with pytest.raises(PromptValidationError, match=r"coroutine function.*use a plain function"):
-        PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", enabled=enabled)])
+    class Enabled:
+        async def __call__(self) -> bool:
+            return False
+
+    for selector in (enabled, functools.partial(enabled), Enabled()):
+        with pytest.raises(PromptValidationError, match=r"coroutine function.*use a plain function"):
+            PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", enabled=selector)])
 
 
 @pytest.mark.parametrize("which", ["enabled", "visibility"])

@@ -77,6 +77,15 @@ def test_a_template_gives_back_what_it_was_made_of() -> None:
             setattr(template, field.name, None)
 
 
+class AnswerTemplate(PromptTemplate[Answer]):
+    """A kind of template of its own."""
+
+
+def test_a_subclass_of_a_subscript_declares_its_output() -> None:
+    template = AnswerTemplate(ns="n", key="k")
+    assert template.output_type is replace(template, key="other").output_type is template.bind().output_type is Answer
+
+
 @pytest.mark.parametrize(("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")])
 def test_a_missing_name_is_made_from_the_key(key: str, name: str) -> None:
     assert PromptTemplate(ns="n", key=key).name == name

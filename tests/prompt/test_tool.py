@@ -121,6 +121,20 @@ def test_a_subscript_says_the_types_and_beats_annotations() -> None:
     assert types(Tool[Unhashable, Lookup](name="lookup", handler=lookup)) == (Unhashable, Lookup)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+class Finder(Tool[Lookup, Found]):
+    """A kind of tool of its own."""
+
+
+class Getter[R](Tool[Lookup, R]):
+    """One type settled, one open."""
+
+
+def test_a_subclass_of_a_subscript_has_its_types() -> None:
+    assert types(Finder(name="lookup")) == types(Finder(name="lookup", handler=unannotated)) == (Lookup, Found)
+    assert types(Getter[Unhashable](name="lookup")) == (Lookup, Unhashable)
+    assert types(Finder(name="lookup", result_type=Found)) == types(replace(Finder(name="a"), name="b"))
+
+
 def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
     assert types(Tool(name="lookup", params_type=Lookup)) == (Lookup, object)
     assert types(Tool(name="lookup", params_type=Lookup, result_type=Found)) == (Lookup, Found)
@@ -246,6 +260,14 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
 
     made = Tool(name="t", handler=handler)
     assert (made.description, made.params_type, made.result_type) == ("Look things up.", Lookup, Found)
+
+    @functools.wraps(lambda: None)
+    def bare(params, *, context):  # type: ignore[no-untyped-def]
+        raise NotImplementedError
+
+    with pytest.raises(PromptValidationError, match="handler <lambda> does not say the type of 'params'"):
+        Tool(name="t", handler=bare)
+    assert types(Tool[Lookup, Found](name="t", handler=bare)) == (Lookup, Found)
 
 
 def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:

@@ -6,6 +6,7 @@ asked; `expected` walks the same plans by recursion, in the words of the specifi
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from string import Template
 from typing import Any
 
@@ -264,7 +265,8 @@ def _expect(
 
 
 def _filled(text: str, params: object) -> str:
-    return Template(text).substitute(vars(params) if params is not None else {}).rstrip()
+    lines = Template(text).substitute(vars(params) if params is not None else {}).rstrip().split("\n")
+    return "\n".join(dropwhile(lambda line: not line.strip(), lines))
 
 
 def _suffix(path: SectionPath, plan: Plan) -> str:

@@ -37,6 +37,7 @@ _KEPT = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "description
     *("required", "type", "pattern", "multipleOf", "minimum", "maximum"),
     *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
 }
+_SAYING_WHAT = {"$ref", "anyOf", "const", "enum", "oneOf", "type"}
 _KEPT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 _SAID_IN_WORDS = {
     "default": "default",
@@ -204,7 +205,8 @@ def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[Json
 
 
 def _strict(schema: JsonSchema) -> JsonSchema:
-    if not schema or schema.get("additionalProperties") not in (None, False) or "prefixItems" in schema:
+    anything = schema.keys().isdisjoint(_SAYING_WHAT)
+    if anything or schema.get("additionalProperties") not in (None, False) or "prefixItems" in schema:
         raise _NotStrict  # anything goes, an open map, or a tuple with a type for each place
     strict = {key: value for key, value in schema.items() if key in _KEPT}
     if "oneOf" in schema:

@@ -100,7 +100,11 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             return data
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
-        found = (stat for stat in self._entries(normal_path(path, self.limits)) if speakable(stat.path))
+        found = [
+            stat
+            for stat in self._entries(normal_path(path, self.limits))
+            if speakable(stat.path) and not stat.path.rpartition("/")[2].startswith(RESERVED)
+        ]
         return tuple(sorted(found, key=lambda stat: stat.path))
 
     def stat(self, path: str, /) -> FileStat:
@@ -145,7 +149,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 yield file, _regular(os.fstat(file.fileno()), path)
 
     def _entries(self, path: str) -> Iterator[FileStat]:
-        """All in a directory but what is being written, in no order."""
+        """All in a directory, what is being written or was left by a killed writer too, in no order."""
         prefix = "" if path == "." else path + "/"
         with self._at(path) as (above, name):
             descriptor = _step(above, name, path)
@@ -155,8 +159,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                         if count >= self.limits.entries:
                             raise self.too_many(path)
                         with suppress(FileNotFoundError):  # gone since
-                            if not entry.name.startswith(RESERVED):
-                                yield _told(prefix + entry.name, entry.stat(follow_symlinks=False))
+                            yield _told(prefix + entry.name, entry.stat(follow_symlinks=False))
             finally:
                 os.close(descriptor)
 

@@ -253,7 +253,7 @@ class Filesystem(Snapshotable, Protocol):
                 data = self.read_bytes(found.path)
             except (OSError, PathError):
                 continue
-            if b"\0" not in data[:8192]:
+            if data and b"\0" not in data[:8192]:  # without data there is no line, not even an empty one
                 for number, line in enumerate(data.decode(errors="replace").removesuffix("\n").split("\n"), 1):
                     if matches(line.removesuffix("\r")):
                         yield GrepMatch(found.path, number, line.removesuffix("\r"))

@@ -15,7 +15,7 @@ from ..visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from .errors import ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import Disclosure, Scene, disclosure_tool, session_overrides
+from .walk import NOTHING, Disclosure, Scene, Visit, disclosure_tool, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -228,18 +228,18 @@ def create_read_section_handler(
     return _tool(READ_SECTION, rendered)
 
 
-def disclosure_tools(scene: Scene, summarized: Sequence[SectionNode], *, closable: bool = False) -> tuple[AnyTool, ...]:
-    """The disclosure tools that the `summarized` sections need.
+def disclosure_tools(scene: Scene, visits: Sequence[Visit], *, closable: bool = False) -> tuple[AnyTool, ...]:
+    """The disclosure tools that the sections shown need.
 
     `close_section` comes in where the template allows it and something is or can be opened; what is closed can be
     opened again.
     """
-    opened = [
-        node
-        for path, visibility in session_overrides(scene.session).items()
-        if closable and visibility is _FULL and (node := scene.registry.get_section(path))
-    ]
-    needed = {disclosure_tool(scene.disclosure, node) for node in (*summarized, *opened)}
+    opened = session_overrides(scene.session) if closable else NOTHING
+    needed = {
+        disclosure_tool(scene.disclosure, node)
+        for node, _, visibility in visits
+        if visibility is not _FULL or opened.get(node.path) is _FULL
+    }
     if closable and needed:
         needed.add(CLOSE_SECTION)
     return tuple([_tool(name, scene) for name in _TOOLS if name in needed])

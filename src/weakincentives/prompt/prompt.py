@@ -67,6 +67,7 @@ class Prompt(Specialised, Generic[OutputT]):
         overrides_tag: str = "latest",
         **definition: Any,
     ) -> None:
+        definition = {**self.inherited_arguments, **definition}
         if template is None:
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):

@@ -122,7 +122,7 @@ class RegistrySnapshot:
             node.tools_in_subtree = len(self.tool_paths) > tools_before
 
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
-        key, tools = ".".join(path), section.tools()
+        key, tools = ".".join(path), tuple(section.tools())
         if other := self._by_key.get(key):
             same = f"reads the same as that of {other.path!r} once joined by dots"
             how = "is used twice" if other.path == path else same
@@ -133,7 +133,9 @@ class RegistrySnapshot:
             check_placeholders(text, section, path)
         heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
         examples = tool_examples(tools, path)
+        text = section.body_text()
         is_template = type(section).render_body is MarkdownSection.render_body and not examples
+        is_template &= not text.startswith("$")  # a value there may bring blank lines, which come off
         return SectionNode(
             section=section,
             path=path,
@@ -147,7 +149,7 @@ class RegistrySnapshot:
             enabled=section.enabled is None or _condition(section, path, "enabled", bool),
             visibility=_condition(section, path, "visibility", SectionVisibility),
             examples=examples,
-            whole=CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{section.body_text()}") if is_template else None,
+            whole=CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}") if is_template else None,
         )
 
     def _check_tools(self, tools: tuple[AnyTool, ...], path: SectionPath) -> None:

@@ -164,7 +164,7 @@ class PromptRenderer[Out](Specialised):
         if summarized or self.closable:
             from .progressive_disclosure import disclosure_tools
 
-            tools += disclosure_tools(scene, summarized, closable=self.closable)
+            tools += disclosure_tools(scene, visits, closable=self.closable)
         return RenderedPrompt(
             text="\n\n".join(parts),
             tools=tuple(tools),

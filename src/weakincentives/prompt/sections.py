@@ -90,9 +90,7 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         self.visibility = visibility
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
-        # Any: the type checker knows the argument as ParamsT; here it comes out of a mapping.
-        inherited: Any = self.inherited_arguments.get("params_type")
-        self.params_type: type[ParamsT] | None = params_type or inherited
+        self.params_type: type[ParamsT] | None = params_type or self.inherited_arguments.get("params_type")
         self._tools = tuple(tools)
         self._compile()
 

@@ -43,7 +43,7 @@ def normalise(selector: Callable[..., Any]) -> BoundSelector:
     """Brings `selector` to one signature. Raises `TypeError` for any form but the four that sections allow."""
     if not callable(selector):
         raise TypeError(f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}")
-    if inspect.iscoroutinefunction(selector):
+    if inspect.iscoroutinefunction(selector) or inspect.iscoroutinefunction(type(selector).__call__):
         raise TypeError(f"{selector!r} is a coroutine function, and rendering awaits nothing; use a plain function")
     try:
         parameters = inspect.signature(selector).parameters.values()

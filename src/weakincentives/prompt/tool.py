@@ -196,6 +196,8 @@ class Tool[P, R](Specialised):
             docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
             description = (docstring or "").strip().partition("\n")[0].strip() or name
         check_description(name, description)
+        params_type = params_type or self.inherited_arguments.get("params_type")
+        result_type = result_type or self.inherited_arguments.get("result_type")
         if params_type is None or (result_type is None and handler is not None):
             params, result, why = _annotated_types(name, handler)
             params_type, result_type = params_type or params, result_type or result
@@ -269,7 +271,7 @@ def _annotated_types(name: str, handler: Callable[..., Any] | None) -> tuple[Any
     if handler is None:
         return None, None, "there is no handler that says them"
     function = handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
-    first = next(iter(inspect.signature(handler).parameters))
+    first = next(iter(inspect.signature(handler).parameters), "params")  # a function that it wraps may take nothing
     why = f"handler {_handler_name(handler)} does not say the type of {first!r}"
     hints: Mapping[str, Any] = {}
     try:

@@ -141,7 +141,7 @@ class Scene:
                 found.append((node, params, full))
                 index += 1
                 continue
-            shown = _selected(own, params, session, node.path) if isinstance(own, BoundSelector) else own
+            shown = own if isinstance(own, SectionVisibility) else _selected(own, params, session, node.path)
             found.append((node, params, shown))
             index = index + 1 if shown is full else node.end
         return found
@@ -255,15 +255,15 @@ def _body(node: SectionNode, params: object) -> str:
         body = node.section.render_body(params, path=node.path)
     else:
         body = node.section.render_override(node.body, params, path=node.path)
-    return "\n\n".join(filter(None, (_text(body).rstrip(), node.examples)))
+    return "\n\n".join(filter(None, (_trimmed(_text(body)), node.examples)))
 
 
 def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
     if node.summary is None:
         summary = node.section.render_summary(params, path=node.path)
     else:
-        summary = substitute(node.summary.strip(), params, node.path)
-    return "\n\n".join(filter(None, (_text(summary).rstrip(), summary_suffix(disclosure, node))))
+        summary = substitute(node.summary, params, node.path)
+    return "\n\n".join(filter(None, (_trimmed(_text(summary)), summary_suffix(disclosure, node))))
 
 
 def _text(written: object) -> str:
@@ -275,12 +275,15 @@ def _text(written: object) -> str:
     raise TypeError(f"it gave a {type(written).__name__}; return a string, and await nothing")
 
 
-def _selected(
-    selector: BoundSelector, params: object, session: StateView | None, path: SectionPath
-) -> SectionVisibility:
-    answer = selector(params, session, path)
+def _trimmed(text: str) -> str:
+    """Without blank lines around it; the first line keeps its indentation."""
+    text = text.rstrip()
+    return text[text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1 :]
+
+
+def _selected(own: object, params: object, session: StateView | None, path: SectionPath) -> SectionVisibility:
+    """What a selector answers. An override, whose type nobody has checked, may be none."""
+    answer = own(params, session, path) if isinstance(own, BoundSelector) else own
     if not isinstance(answer, SectionVisibility):
-        raise PromptRenderError(
-            f"visibility selector answered {answer!r}; return SectionVisibility.FULL or .SUMMARY", section_path=path
-        )
+        raise PromptRenderError(f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY", section_path=path)
     return answer

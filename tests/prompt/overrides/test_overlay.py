@@ -97,6 +97,17 @@ def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesSt
         assert rendered.tool_param_descriptions == {}
 
 
+def test_an_overriding_text_is_dedented_as_the_authors_is(store: LocalPromptOverridesStore) -> None:
+    text = "\n    One\n      two\n    three\n    "
+    plain = template(MarkdownSection(title="S", template="Body.", summary="Summary."))
+    written = template(MarkdownSection(title="S", template=text, summary=text))
+    store.upsert(plain.descriptor, SectionOverride(path=("s",), body=text, summary=text))
+    for visibility in SectionVisibility:
+        overrides: dict[SectionPath, SectionVisibility] = {("s",): visibility}
+        overridden = Prompt(plain, overrides_store=store).render(visibility_overrides=overrides)
+        assert overridden.text == written.render(visibility_overrides=overrides).text
+
+
 def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY))
     prompt = Prompt(tree, overrides_store=store)

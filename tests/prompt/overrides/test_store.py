@@ -120,11 +120,13 @@ def test_storing_what_is_stored_changes_no_file(store: LocalPromptOverridesStore
 def test_a_list_names_every_set_and_nothing_else(store: LocalPromptOverridesStore) -> None:
     for ns, key, tag in [("b", "x", "latest"), ("a/b", "x", "v1.2"), ("a", "b", "latest")]:
         store.upsert(template(ns=ns, key=key).descriptor, body(0, "Other."), tag)
+    store.upsert(template(ns="a/b", key="key.json").descriptor, body(0, "Other."))
     (store.folder / "notes.json").write_text("{}")
     (store.folder / "b" / "Upper.json").write_text("{}")
     (store.folder / "b" / "x" / "latest.conflicts.md").write_text("")
     (store.folder / "b" / "x" / "latest.json.new").write_text("")
-    assert store.list() == (("a", "b", "latest"), ("a/b", "x", "v1.2"), ("b", "x", "latest"))
+    sets = (("a", "b", "latest"), ("a/b", "key.json", "latest"), ("a/b", "x", "v1.2"), ("b", "x", "latest"))
+    assert store.list() == sets
 
 
 # -------------------------------------------------------------------------------------------------------- the root

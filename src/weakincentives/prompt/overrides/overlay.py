@@ -6,6 +6,7 @@ Everything that renders reads the registry, so a text that is replaced here is r
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import is_not
+from textwrap import dedent
 from typing import Any
 
 from ...visibility import SectionPath
@@ -49,7 +50,7 @@ def _section(node: SectionNode, texts: Texts) -> SectionNode:
         if body is not None:
             changes = {"body": body, "whole": None}
         if summary is not None:
-            changes["summary"] = summary
+            changes["summary"] = dedent(summary).strip()  # as the author's own is
         own = section.example_texts()
         shown = tuple([get(TextId("task-example", f"{key}#{index}"), text) for index, text in enumerate(own)])
         if shown != own:

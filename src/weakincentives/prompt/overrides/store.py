@@ -180,7 +180,8 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         return done
 
     def list(self) -> tuple[OverridesTag, ...]:
-        places = [path.relative_to(self.folder).with_suffix("").parts for path in self.folder.rglob("*.json")]
+        files = [path for path in self.folder.rglob("*.json") if path.is_file()]  # a key may end in .json, too
+        places = [path.relative_to(self.folder).with_suffix("").parts for path in files]
         good = [parts for parts in places if parts[2:] and all(re.fullmatch(KEY, part) for part in parts)]
         return tuple(sorted(OverridesTag("/".join(ns), key, tag) for *ns, key, tag in good))
 
