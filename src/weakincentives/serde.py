@@ -153,7 +153,8 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
         # Any and ignore: made at run time, no type that a checker could read.
         root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
         adapter = pydantic.TypeAdapter[Any](root, config=config)
-        adapter.core_schema  # noqa: B018 - a forward reference that cannot be resolved shows here
+        if not adapter.pydantic_complete:  # a name in an annotation is not defined, or not yet
+            adapter.rebuild(raise_errors=True)
     except Exception as error:  # pydantic, or whatever the author's annotations raise when they are evaluated
         raise SerdeError(_name(of), (Fault((), f"cannot cross JSON: {_first_line(error)}"),)) from error
     exact = _exact(adapter.core_schema)
@@ -263,7 +264,9 @@ def _own_adapter(kind: Any) -> "pydantic.TypeAdapter[Any] | None":
     """`None` for a class that pydantic knows as little as a subclass of `str`: its values are left to its guess."""
     try:
         return _adapter(kind)
-    except SerdeError:
+    except SerdeError as error:
+        if isinstance(error.__cause__, NameError):  # the class is not finished, and no guess would be right
+            raise
         return None
 
 
