@@ -513,6 +513,17 @@ def test_a_field_type_that_cannot_be_resolved_is_a_fault() -> None:
             attempt()
 
 
+def test_a_field_type_that_is_defined_later_is_found_then() -> None:
+    early = make_dataclass("Early", [("value", "DefinedLater")], module=__name__)
+    with pytest.raises(SerdeError, match=r"Early: cannot cross JSON: name 'DefinedLater' is not defined"):
+        parse(early, {"value": 1})
+    globals()["DefinedLater"] = int
+    try:
+        assert parse(early, {"value": 1}) == early(1)
+    finally:
+        del globals()["DefinedLater"]
+
+
 class Words(str):
     __slots__ = ()
 
