@@ -181,7 +181,15 @@ def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
     names = ["\x1b[31m", "\x9b2J", "\u202e", "[bold]x[/]"]
     events: list[dict[str, object]] = [
         {"event": "\x1bc", "created_at": "2026-01-01T\x1b[2J\n00:00"},
-        {"event": "PromptRendered", "ns": "\x1b[", "key": "k", "text": "", "tool_names": names, "sections": []},
+        {
+            "event": "PromptRendered",
+            "ns": "\x1b[",
+            "key": "k",
+            "name": "k",
+            "text": "",
+            "tool_names": names,
+            "sections": [],
+        },
     ]
     (wink.folder / "log").write_text("".join(f"{json.dumps(one)}\n" for one in events))
     shown = wink("show", "log").stdout.splitlines()

@@ -420,9 +420,12 @@ def test_a_failure_after_a_restart_says_what_all_evaluations_took(run: Run) -> N
 
 @dataclass(frozen=True)
 class Free:
-    """Params that need not fit JSON once they are parsed."""
+    """Params that fit no JSON any more once they are parsed."""
 
     value: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", float(self.value))
 
 
 def once(handler: Callable[..., Any], name: str = "pay", params: type[Any] = Args) -> Tool[Any, Any]:
@@ -557,7 +560,7 @@ def test_params_that_json_cannot_hold_are_known_by_the_model_s_own_text() -> Non
         ran.append(params.value)
         return ToolResult("ok")
 
-    pay, other = call(("pay", '{"value": 1e999}')), call(("pay", '{"value": -1e999}'))
+    pay, other = call(("pay", '{"value": "1e999"}')), call(("pay", '{"value": "-1e999"}'))
     execute(static(pay, read("more"), pay, other, say("done")), manual(once(handler, params=Free)), Session())
     assert ran == [float("inf"), float("-inf")]
 

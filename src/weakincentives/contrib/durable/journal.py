@@ -189,7 +189,7 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
         prompt_name=prompt.name,
         text=result["text"],
         output=None if of is None else serde.parse(of, result["output"]),
-        usage=serde.parse(TokenUsage, result.get("last_usage", result["usage"])),
+        usage=serde.parse(TokenUsage, result["last_usage"]),
         turns=result["turns"],
     )
     expansions = serde.parse(tuple[Expansion, ...], result["expansions"])
