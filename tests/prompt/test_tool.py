@@ -269,6 +269,15 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
         Tool(name="t", handler=bare)
     assert types(Tool[Lookup, Found](name="t", handler=bare)) == (Lookup, Found)
 
+    def text(params: Lookup) -> str:
+        raise NotImplementedError
+
+    @functools.wraps(text)
+    def answering(params, *, context):  # type: ignore[no-untyped-def]
+        return ToolResult[Found](message=text(params))
+
+    assert types(Tool(name="t", handler=answering)) == (Lookup, object)
+
 
 def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
     with pytest.raises(

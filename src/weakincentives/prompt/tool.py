@@ -279,8 +279,9 @@ def _annotated_types(name: str, handler: Callable[..., Any] | None) -> tuple[Any
     except Exception as error:  # whatever an annotation raises when it is evaluated
         why = f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
     returned = hints.get("return")
+    own = not hasattr(function, "__wrapped__")  # else the annotations of what it wraps, whose answer it may turn
     right = (ToolResult, Awaitable)
-    if isinstance(returned, type) and returned not in (Any, object) and not issubclass(returned, right):
+    if own and isinstance(returned, type) and returned not in (Any, object) and not issubclass(returned, right):
         raise PromptValidationError(
             f"tool {name!r}: handler {_handler_name(handler)} is annotated to return {returned.__name__}; "
             f"declare ToolResult[…] and return ToolResult(message=…)"
