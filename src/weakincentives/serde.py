@@ -176,7 +176,9 @@ def _exact(schema: Any) -> Any:
         return schema if all(map(_same, items, schema)) else type(schema)(items)
     if not isinstance(schema, dict):
         return schema
-    changed = {key: _exact(value) for key, value in schema.items() if key not in ("metadata", "keys_schema", "default")}
+    # A dict without a type is no schema but holds some by name, such as the fields of a TypedDict.
+    aside = ("metadata", "keys_schema", "default") if isinstance(schema.get("type"), str) else ()
+    changed = {key: _exact(value) for key, value in schema.items() if key not in aside}
     how = None if "serialization" in schema else _dumping(schema.get("type"))
     if schema.get("type") == "any":
         return _checked_any(schema, how)
@@ -235,8 +237,9 @@ def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> li
 
 def _place(item: object) -> tuple[float, str]:
     """Numbers come first and by size, all else by its text."""
-    text = json.dumps(item, sort_keys=True, default=str)
-    return (item, "") if isinstance(item, int | float) and not isinstance(item, bool) else (math.inf, text)
+    if isinstance(item, int | float) and not isinstance(item, bool):
+        return item, ""
+    return math.inf, json.dumps(item, sort_keys=True, default=str)
 
 
 def _dump_decimal(value: object) -> str:
