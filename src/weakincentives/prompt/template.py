@@ -156,6 +156,7 @@ def _with_schema(config: "StructuredOutputConfig[Any] | None") -> "StructuredOut
             serde.json_schema(config.item_type)
         except SerdeError as error:
             raise PromptValidationError(
-                f"output type {config.output_type!r} has no JSON schema ({error}); use types that JSON can hold"
+                f"output type {config.output_type!r} has no JSON schema ({error}); "
+                f"use types that JSON can hold and that are defined by now"
             ) from error
     return config
