@@ -477,19 +477,29 @@ def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     with pytest.raises(PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
         tree.render()
     assert caught.value.section_path == ("s",)
-    wrong: Any = "full"
-    session = Session()
-    session.dispatch(SetVisibilityOverride(path=("s",), visibility=wrong))
-    with pytest.raises(PromptRenderError, match=r"'full'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
-        one(MarkdownSection(title="S", template="")).render(session=session)
-    assert caught.value.section_path == ("s",)
 
 
 @pytest.mark.parametrize("overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr)
 def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overrides: Any) -> None:
     tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
-    with pytest.raises(PromptRenderError, match=r"visibility_overrides holds .*'s'.*; give a tuple of keys and a Sec"):
+    said = r"a visibility override is .*'s'.*; give a tuple of keys and a SectionVisibility"
+    with pytest.raises(PromptRenderError, match=said):
         tree.render(visibility_overrides=overrides)
+    session = Session()
+    for path, visibility in overrides.items():
+        session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+    with pytest.raises(PromptRenderError, match=said):
+        tree.render(session=session)
+
+
+def test_a_visibility_override_that_is_none_is_refused_after_the_render_too() -> None:
+    wrong: Any = "full"
+    session = Session()
+    rendered = one(MarkdownSection(title="S", template="")).render(session=session)
+    session.dispatch(SetVisibilityOverride(path=("s",), visibility=wrong))
+    with pytest.raises(PromptRenderError, match=r"visibility is 'full'; use SectionVisibility\.FULL") as caught:
+        rendered.scene.now().visits()
+    assert caught.value.section_path == ("s",)
 
 
 def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:

@@ -134,15 +134,14 @@ class PromptRenderer[Out](Specialised):
         Both beat the texts that are `stored`. `visibility_overrides` beat those of the session, which beat the
         sections' own selectors. Raises `PromptRenderError` with the section's path.
         """
-        seen = visibility = session_overrides(session)
-        if visibility_overrides:
-            for path, one in visibility_overrides.items():
-                if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
-                    raise PromptRenderError(
-                        f"visibility_overrides holds {path!r}: {one!r}; give a tuple of keys and a SectionVisibility, "
-                        f"such as ('context',): SectionVisibility.FULL"
-                    )
-            visibility = {**visibility, **visibility_overrides}
+        seen = session_overrides(session)
+        visibility = {**seen, **visibility_overrides} if visibility_overrides else seen
+        for path, one in visibility.items():
+            if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
+                raise PromptRenderError(
+                    f"a visibility override is {path!r}: {one!r}; give a tuple of keys and a SectionVisibility, "
+                    f"such as ('context',): SectionVisibility.FULL"
+                )
         registry, descriptions = self.registry, NOTHING
         texts = NOTHING if stored is None else stored.texts
         if overrides or tool_overrides or texts:

@@ -282,7 +282,7 @@ def _trimmed(text: str) -> str:
 
 
 def _selected(own: object, params: object, session: StateView | None, path: SectionPath) -> SectionVisibility:
-    """What a selector answers. An override, whose type nobody has checked, may be none."""
+    """What a selector answers. An override that came after the render may be none."""
     answer = own(params, session, path) if isinstance(own, BoundSelector) else own
     if not isinstance(answer, SectionVisibility):
         raise PromptRenderError(f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY", section_path=path)
