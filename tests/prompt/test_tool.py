@@ -331,8 +331,12 @@ def test_a_handler_that_yields_is_refused() -> None:
     async def asynchronous_parts(params: Lookup, *, context: ToolContext) -> Any:  # Any: as above
         yield ToolResult(message="One.")
 
-    for handler in (parts, asynchronous_parts):
-        with pytest.raises(PromptValidationError, match=rf"handler {handler.__name__} yields; return a ToolResult"):
+    class Parts:
+        def __call__(self, params: Lookup, *, context: ToolContext) -> Any:  # Any: as above
+            yield ToolResult(message="One.")
+
+    for handler, name in ((parts, "parts"), (asynchronous_parts, "asynchronous_parts"), (Parts(), "Parts")):
+        with pytest.raises(PromptValidationError, match=rf"handler {name} yields; return a ToolResult"):
             Tool(name="t", params_type=Lookup, handler=handler)
 
 

@@ -255,7 +255,8 @@ def _check_handler(name: str, handler: Callable[..., Any]) -> None:
             f"tool {name!r}: handler {_handler_name(handler)} cannot be called as handler(params, context=…) "
             f"({error}); declare it as def {_handler_name(handler)}(params: Params, *, context: ToolContext)"
         ) from error
-    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+    yielding = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(yields(code) for yields in yielding for code in (handler, type(handler).__call__)):
         raise PromptValidationError(f"tool {name!r}: handler {_handler_name(handler)} yields; return a ToolResult")
 
 
