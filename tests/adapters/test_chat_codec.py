@@ -316,6 +316,10 @@ def further(**more: Any) -> dict[str, Any]:
     return {**more, "function": {"arguments": "}"}}
 
 
+def further_named(name: str, **more: Any) -> dict[str, Any]:
+    return {**more, "id": "", "function": {"name": name, "arguments": "}"}}
+
+
 @pytest.mark.parametrize(
     "pieces",
     [
@@ -325,8 +329,9 @@ def further(**more: Any) -> dict[str, Any]:
         (begun("a", index=0), further(index=0), begun("b", index=0), further(index=0)),
         ({**CALL, "id": "a"}, {**CALL, "id": "b"}),
         (begun("a", index=0), {**further(index=0), "id": "a"}, begun("b", index=1), further(index=1)),
+        (begun("a", index=0), further_named("probe", index=0), begun("b", index=1), further_named("", index=1)),
     ],
-    ids=["one by one", "woven", "from 1", "all 0", "whole", "the id in each piece"],
+    ids=["one by one", "woven", "from 1", "all 0", "whole", "the id in each piece", "empty ids"],
 )
 def test_the_calls_of_a_stream_are_told_apart_however_a_server_counts_them(pieces: tuple[dict[str, Any], ...]) -> None:
     answer = decoded(codec(), pieces_of(*pieces), joined=True)

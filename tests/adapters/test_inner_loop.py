@@ -400,3 +400,10 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
 def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
     with pytest.raises(ValueError, match=rf"parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"):
         InnerLoopConfig(parallel_tool_calls=word)
+
+
+@pytest.mark.parametrize("name", ["deadline", "budget"])
+def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
+    limits: dict[str, Any] = {name: 30}
+    with pytest.raises(TypeError, match=f"{name} is 30; give a {name.title()}, such as"):
+        InnerLoopConfig(**limits)

@@ -183,6 +183,18 @@ def test_nulls_do_not_turn_one_member_of_a_union_into_another() -> None:
             read_without_nulls(read, wrong)
 
 
+@dataclass(frozen=True)
+class Third:
+    wide: int = 0
+
+
+def test_a_null_that_alone_told_a_union_s_member_is_not_taken_out() -> None:
+    read = partial(serde.parse_json, tuple[First | Third, ...])
+    assert read_without_nulls(read, '[{"left": null}, {"wide": 2}]')[0] == (First(), Third(2))
+    with pytest.raises(SerdeError, match="wide"):
+        read_without_nulls(read, '[{"left": null}, {"wide": null}]')
+
+
 # --- Examples
 
 

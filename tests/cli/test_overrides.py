@@ -60,7 +60,8 @@ def test_a_tag_that_the_prompt_does_not_have_is_told_while_it_has_others(wink: W
     misspelt = wink(*shown, "--tag", "breif")
     assert misspelt.stdout == plain.stdout
     assert misspelt.stderr == "wink: nothing is stored for shop/support under tag 'breif'; tags there: latest\n"
-    assert wink("overrides", "check", "shop:template", "--tag", "breif").stderr == misspelt.stderr
+    for command in ("check", "diff", "prune", "rebase"):
+        assert wink("overrides", command, "shop:template", "--tag", "breif").stderr == misspelt.stderr
     assert wink(*shown, "--tag", "latest").stderr == ""
 
 

@@ -129,17 +129,23 @@ def test_params_and_results_of_any_type_make_one_line_of_json(value: object) -> 
     assert back["name"] == "t"
 
 
-def test_a_key_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) -> None:
+class Odd:
+    def __repr__(self) -> str:
+        return "\ud800"
+
+
+def test_a_text_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) -> None:
     session = Session()
+    result = ToolResult("m", {"\ud800": 1, ("a", "\ud800"): Odd()})
+    event = ToolInvoked(name="t", call_id="1", params=None, result=result, content="m")
     with (tmp_path / "log").open("w+", encoding="utf-8") as file:
         stop = write_events(session.bus, file)
-        session.bus.publish(
-            ToolInvoked(name="t", call_id="1", params=None, result=ToolResult("m", {"\ud800": 1}), content="m")
-        )
+        session.bus.publish(event)
         stop()
         file.seek(0)
         (back,) = read_events(file)
-    assert back["result"] == {**asdict(ToolResult("m")), "value": {"?": 1}}
+    assert back["result"] == {**asdict(ToolResult("m")), "value": {"?": 1, "a.?": {"$repr": "?"}}}
+    assert event_record(event) == back
 
 
 def test_a_value_that_holds_itself_is_cut_off() -> None:

@@ -104,7 +104,7 @@ def _joined(old: Wire, delta: Wire) -> Wire:
     new = dict(old)
     for key, piece in delta.items():
         match old.get(key), piece:
-            case _, None:
+            case (_, None) | (str(), ""):
                 pass
             case str() as before, str() if key not in _WHOLE:
                 new[key] = before + piece
@@ -130,7 +130,7 @@ def _items(old: list[Any], pieces: list[Any]) -> list[Any]:  # Any: as the serve
 
 def _begins(piece: Any, before: object) -> bool:
     """Whether a call begins although its index was there `before`, with an id: some servers give all calls the same."""
-    return bool(piece.get("id") not in (None, before) and before and (piece.get("function") or {}).get("name"))
+    return bool(before and piece.get("id") not in (None, "", before) and (piece.get("function") or {}).get("name"))
 
 
 def _text(content: Any) -> str:  # Any: a text, null, or from some servers a list of parts

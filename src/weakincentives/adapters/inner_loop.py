@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from ..limits import Budget, Deadline, Spent, TokenUsage
+from ..limits import Budget, Deadline, Spent, TokenUsage, check_limits
 from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
@@ -58,7 +58,7 @@ class InnerLoopConfig:
     `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
     declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
     `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. Raises
-    `ValueError` for another word.
+    `ValueError` for another word, `TypeError` for a limit that is none.
     """
 
     max_turns: int | None = 100
@@ -71,6 +71,7 @@ class InnerLoopConfig:
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
             raise ValueError(f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'")
+        check_limits(self.deadline, self.budget)
 
 
 @dataclass(frozen=True, slots=True)

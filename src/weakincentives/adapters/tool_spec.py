@@ -130,18 +130,29 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         nulls, _ = _nulls(value, cause.faults) if isinstance(cause, SerdeError) else ([], False)
         if not nulls:
             raise
-    for holder, key in nulls:
-        holder.pop(key, None)
-    text = json.dumps(value, ensure_ascii=False)
-    return read(text), text
+        for (*above, key), _ in nulls:
+            holder: Any = value  # JSON of every shape
+            for part in above:
+                holder = holder[part]
+            holder.pop(key, None)
+        text = json.dumps(value, ensure_ascii=False)
+        found = read(text)
+        members = [path for path, member in nulls if member]
+        dumped = serde.dump(found) if members else None
+        if not all(_is_there(dumped, path) for path in members):
+            raise  # without the null it was read as a member that has no such field
+        return found, text
 
 
-type _Nulls = list[tuple[dict[str, Any], str]]  # Any: JSON of every shape
+type _Nulls = list[tuple[tuple[str | int, ...], bool]]
 _STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
 
 
-def _nulls(value: Any, faults: Sequence[Fault], *, member: bool = False) -> tuple[_Nulls, bool]:
-    """The nulls in `value` that `faults` are about, each by what holds it and its key, and whether that is all.
+# Any: JSON of every shape.
+def _nulls(
+    value: Any, faults: Sequence[Fault], at: tuple[str | int, ...] = (), *, member: bool = False
+) -> tuple[_Nulls, bool]:
+    """The paths of nulls in `value` that `faults` are about, whether in a union's member, and whether that is all.
 
     What is wrong with the members of a union stands under a name for each, which is no key. The first member counts of
     which nothing but nulls are wrong, and none that it has no field for.
@@ -159,16 +170,27 @@ def _nulls(value: Any, faults: Sequence[Fault], *, member: bool = False) -> tupl
             if member and inner[0].message in _STRAY:
                 complete = False
             else:
-                found.append((value, str(key)))
+                found.append(((*at, key), member))
             continue
-        nulls, all_of_them = _nulls(places.get(key, value), inner, member=member or key not in places)
-        if key in places:
+        inside = key in places
+        place = (*at, key) if inside else at
+        nulls, all_of_them = _nulls(places.get(key, value), inner, place, member=member or not inside)
+        if inside:
             found += nulls
             complete = complete and all_of_them
         else:
             members.append(nulls if all_of_them else None)
     chosen = next(filter(None, members), None)
     return found + (chosen or []), complete and (chosen is not None or not members)
+
+
+def _is_there(value: Any, path: Sequence[str | int]) -> bool:  # Any: JSON of every shape
+    for part in path:
+        try:
+            value = value[part]
+        except (LookupError, TypeError):
+            return False
+    return True
 
 
 def _loaded(text: str) -> Any:  # Any: JSON of every shape

@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from difflib import unified_diff
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from typer import Argument, Exit, Option, Typer
 
 from ..prompt.overrides.model import OverridesTag, TextId, TextKind
 from ..prompt.overrides.store import LocalPromptOverridesStore
+from ..prompt.prompt import Prompt
 from .output import shown
 from .target import Mistake, Target, bound_prompt, tell_unknown_tag, text_in
 
@@ -63,8 +64,9 @@ def edit_(
 @app.command()
 def diff(target: Target, *, tag: Tag = "latest") -> None:
     """Print how the stored texts differ from the code's; for a stale one, from what it was written against."""
-    descriptor = bound_prompt(target).descriptor
-    held = LocalPromptOverridesStore().resolve(descriptor, tag)
+    prompt, store = _stored(target, tag)
+    descriptor = prompt.descriptor
+    held = store.resolve(descriptor, tag)
     for one, text in held.texts.items():
         _print_diff(descriptor.texts[one].text, text, f"{_name(one)} (code)", f"{_name(one)} ({tag})")
     for stale in held.stale:
@@ -77,7 +79,7 @@ def diff(target: Target, *, tag: Tag = "latest") -> None:
 @app.command()
 def rebase(target: Target, *, tag: Tag = "latest") -> None:
     """Carry stale texts over to the code as it is now. Exits with 1 when some need a decision."""
-    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    prompt, store = _stored(target, tag)
     done = store.rebase(prompt.descriptor, tag)
     _print(f"merged {_name(one)}" for one in done.merged)
     _print(f"conflict {_name(one.id)}: {one.reason}" for one in done.conflicts)
@@ -89,7 +91,7 @@ def rebase(target: Target, *, tag: Tag = "latest") -> None:
 @app.command()
 def prune(target: Target, *, tag: Tag = "latest") -> None:
     """Forget the stored texts that do not apply any more."""
-    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    prompt, store = _stored(target, tag)
     for stale in store.resolve(prompt.descriptor, tag).stale:
         store.delete(OverridesTag(prompt.ns, prompt.key, tag), stale.id)
         _print([f"removed {_name(stale.id)}"])
@@ -98,13 +100,19 @@ def prune(target: Target, *, tag: Tag = "latest") -> None:
 @app.command()
 def check(target: Target, *, tag: Tag = "latest") -> None:
     """Print the stored texts that do not apply any more. Exits with 1 when there are some."""
-    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
-    tell_unknown_tag(store, prompt, tag)
+    prompt, store = _stored(target, tag)
     held = store.resolve(prompt.descriptor, tag)
     _print(f"stale {_name(one.id)}: {one.reason}" for one in held.stale)
     _print([f"{len(held.texts)} texts apply, {len(held.stale)} do not."])
     if held.stale:
         raise Exit(1)
+
+
+def _stored(target: str, tag: str) -> tuple[Prompt[Any], LocalPromptOverridesStore]:  # Any: a prompt of any output
+    """The prompt and the store, after word of a tag that the prompt does not have."""
+    prompt, store = bound_prompt(target), LocalPromptOverridesStore()
+    tell_unknown_tag(store, prompt, tag)
+    return prompt, store
 
 
 def _edited(text: str) -> str:

@@ -27,7 +27,7 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
     """Writes each `Event` on `bus` to `file` from now on, one a line; the result ends that."""
 
     def write(event: object) -> None:
-        file.write(sendable(json.dumps(event_record(event), ensure_ascii=False)) + "\n")
+        file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
         file.flush()
 
     return bus.subscribe(Event, write)
@@ -73,10 +73,7 @@ def _plain(value: object, depth: int = 0) -> Json:
     if depth < _DEEPEST:
         match value:
             case Mapping():
-                return {
-                    ".".join(map(str, key)) if isinstance(key, tuple) else str(key): _plain(item, depth + 1)
-                    for key, item in value.items()
-                }
+                return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
             case list() | tuple() | set() | frozenset():
                 return [_plain(item, depth + 1) for item in value]
             case _ if is_dataclass(value) and not isinstance(value, type):
@@ -84,9 +81,13 @@ def _plain(value: object, depth: int = 0) -> Json:
             case _:
                 pass
     try:
-        return {"$repr": repr(value)}
+        return {"$repr": sendable(repr(value))}
     except Exception as error:  # a foreign type's own repr
         return {"$repr": f"<{type(value).__name__}: its repr raised {type(error).__name__}>"}
+
+
+def _key(key: object) -> str:
+    return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
 
 
 def _sizes(scene: Scene) -> list[Json]:
