@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import io
+import json
 import logging
 import os
 import pickle
@@ -442,6 +443,35 @@ def test_a_key_that_is_told_within_a_stream_goes_no_further() -> None:
     said = Raw(f'data: {{"error": {{"message": "no room for {KEY}"}}}}\n\n'.encode(), "text/event-stream")
     with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match="no room") as caught:
         list(adapter(server, api_key=KEY).stream(prompt(), session=Session()))
+    assert KEY not in everything_told(caught.value)
+
+
+SAID = {"message": f"no room for {KEY}"}
+
+
+@drivers
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("body", [{"error": SAID}, {"choices": [{"error": SAID}]}, {"error": SAID, "status": "failed"}])
+def test_a_failure_told_with_status_200_does_not_quote_the_key(run: Run, api: str, body: dict[str, Any]) -> None:
+    with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, api=api), prompt(), Session())
+    assert KEY not in everything_told(caught.value)
+    if "choices" not in body or api == "chat":
+        assert caught.value.message == "no room for ***"
+
+
+@pytest.mark.parametrize(
+    ("api", "event"),
+    [
+        ("chat", {"choices": [{"delta": {}, "error": SAID, "finish_reason": "error"}]}),
+        ("responses", {"type": "error", **SAID}),
+        ("responses", {"type": "response.failed", "response": {"status": "failed", "error": SAID}}),
+    ],
+)
+def test_a_failure_told_by_an_event_does_not_quote_the_key(api: str, event: dict[str, Any]) -> None:
+    said = Raw(f"data: {json.dumps(event)}\n\n".encode(), "text/event-stream")
+    with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught:
+        list(adapter(server, api=api).stream(prompt(), session=Session()))
     assert KEY not in everything_told(caught.value)
 
 

@@ -197,6 +197,10 @@ class CodecAdapter(LoopAdapter[OutputT]):
     def harmless(self, error: Exception) -> Exception | None:
         """`error` as a cause to show, unless it could quote the key."""
 
+    @abstractmethod
+    def without_keys(self, text: str) -> str:
+        """`text` without the keys of this adapter."""
+
     def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
         """A new conversation with this adapter's model."""
         return _CodecConversation(self, self._codec(self._options, self.name))
@@ -210,8 +214,7 @@ class _CodecConversation(Conversation):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
         with self._faults(request.deadline) as left:
-            reply = self.adapter.send(body, left, stream=False)
-        return decoded(self.codec, reply)
+            return decoded(self.codec, self.adapter.send(body, left, stream=False))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
@@ -219,7 +222,7 @@ class _CodecConversation(Conversation):
             # An SDK's retries start anew each time; the deadline bounds them all together.
             async with asyncio.timeout(left):
                 reply = await self.adapter.send_async(body, left, stream=False)
-        return decoded(self.codec, reply)
+            return decoded(self.codec, reply)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
@@ -234,7 +237,8 @@ class _CodecConversation(Conversation):
                         yield TextDelta(text)
             finally:
                 self.adapter.end(source)
-        yield decoded(self.codec, events, joined=True)
+            answer = decoded(self.codec, events, joined=True)
+        yield answer
 
     async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
@@ -249,14 +253,17 @@ class _CodecConversation(Conversation):
                         yield TextDelta(text)
             finally:
                 await self.adapter.end_async(source)
-        yield decoded(self.codec, events, joined=True)
+            answer = decoded(self.codec, events, joined=True)
+        yield answer
 
     @contextmanager
     def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
-        """Makes what sending raises one of our errors; gives the seconds until the deadline."""
+        """Makes what sending raises one of our errors, without keys; gives the seconds until the deadline."""
         try:
             yield self.adapter.seconds_left(deadline)
-        except PromptEvaluationError:
+        except PromptEvaluationError as error:
+            error.message = self.adapter.without_keys(error.message)  # of a reply that quotes the request
+            error.args = (error.message,)
             raise
         except Exception as error:
             raise self.adapter.fault(error) from self.adapter.harmless(error)

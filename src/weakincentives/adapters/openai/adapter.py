@@ -29,6 +29,7 @@ type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpen
 
 _PROVIDER = "openai"
 _NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
+_SHORTEST_KEY = 8  # what is shorter is a word for a local server, which may stand in any message
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
@@ -159,14 +160,20 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
             case openai.APIResponseValidationError() | json.JSONDecodeError() | UnicodeDecodeError() | RecursionError():
                 return malformed(_PROVIDER, "it is no JSON of this API")
             case openai.APIError():  # said in the middle of a stream
-                key = _sent_key(error)
-                return provider_failed(_PROVIDER, error.message.replace(key, "***") if key else error.message)
+                return provider_failed(_PROVIDER, self.without_keys(error.message))
             case openai.OpenAIError():
                 return request_fault(_PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY")
             case _:
                 return request_fault(
                     _PROVIDER, "client_error", f"{type(error).__name__}: {error}", "check the adapter's options"
                 )
+
+    def without_keys(self, text: str) -> str:
+        held = [client for _, client in list(self._async_clients.values())]
+        for client in (self._client, self._given_async_client, *held):
+            if client is not None and len(client.api_key) >= _SHORTEST_KEY:
+                text = text.replace(client.api_key, "***")
+        return text
 
     def harmless(self, error: Exception) -> Exception | None:
         """`error`, unless it or its causes could quote the request's headers and with them the key."""
