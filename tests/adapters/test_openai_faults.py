@@ -9,7 +9,7 @@ import os
 import pickle
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -39,10 +39,23 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
+_MADE: list[OpenAIAdapter[Any]] = []
+
+
+@pytest.fixture(autouse=True)
+def close_clients() -> Iterator[None]:
+    """An error's traceback keeps adapter and connection in a ring, whose parts a collection ends in no order."""
+    yield
+    while _MADE:
+        if client := _MADE.pop()._client:
+            client.close()
+
+
 # Any: prompts of every output, options of every kind.
 def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter[Any]:
     arguments: dict[str, Any] = {"base_url": server.openai_url, "api_key": KEY, "max_retries": 0, **options}
-    return OpenAIAdapter("test-model", **arguments)
+    _MADE.append(OpenAIAdapter("test-model", **arguments))
+    return _MADE[-1]
 
 
 def evaluate(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
