@@ -473,6 +473,12 @@ def test_a_failure_told_with_status_200_does_not_quote_the_key(run: Run, api: st
         assert caught.value.message == "no room for ***"
 
 
+@pytest.mark.parametrize("step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})])
+def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
+    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
+        evaluate(adapter(server, api_key="room"), prompt(), Session())
+
+
 @pytest.mark.parametrize(
     ("api", "event"),
     [

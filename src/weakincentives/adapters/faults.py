@@ -1,13 +1,15 @@
 """A provider's failures by HTTP status and code, for every SDK alike: which error, and what to do about it."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 
 from .errors import EvaluationPhase, PromptEvaluationError, ThrottleError
 
-__all__ = ["check_key", "request_fault", "status_fault"]
+__all__ = ["check_key", "request_fault", "status_fault", "without_keys"]
 
 _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
+_SHORTEST_KEY = 8
 
 _BY_CODE = {
     "context_length_exceeded": ("context_length", "shorten the prompt or summarize sections"),
@@ -41,7 +43,7 @@ def status_fault(
     if kind == "authentication":
         message = "the provider refused the API key"  # its own text often quotes the key
     elif secret:
-        message = message.replace(secret, "***")
+        message = without_keys(message, [secret])
     error_type = ThrottleError if kind == "throttled" else PromptEvaluationError
     error = error_type(
         message[:_MAX_MESSAGE], phase="request", code=kind, provider=provider, status=status, remedy=remedy
@@ -64,6 +66,14 @@ def request_fault(
 ) -> PromptEvaluationError:
     """The error for a request that got no reply, or in phase `"response"` none that can be used."""
     return PromptEvaluationError(message[:_MAX_MESSAGE], phase=phase, code=code, provider=provider, remedy=remedy)
+
+
+def without_keys(text: str, keys: Iterable[str]) -> str:
+    """`text` without the `keys`, but for short ones: they are words for local servers, which may stand in any text."""
+    for key in keys:
+        if len(key.strip()) >= _SHORTEST_KEY:
+            text = text.replace(key.strip(), "***")
+    return text
 
 
 def check_key(provider: str, key: str) -> None:

@@ -14,14 +14,13 @@ from .chat import ChatCodec
 from .codec import CodecAdapter, CodecOptions, Wire, malformed
 from .core import OutputT
 from .errors import PromptEvaluationError
-from .faults import check_key, request_fault, status_fault
+from .faults import check_key, request_fault, status_fault, without_keys
 from .inner_loop import InnerLoopConfig
 
 __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
-_SHORTEST_KEY = 8  # a shorter value is a placeholder, such as "none", and may be a word of any message
 
 
 class LiteLLMAdapter(CodecAdapter[OutputT]):
@@ -69,9 +68,7 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
     def without_keys(self, text: str) -> str:
         """`text` without the key, or without any that LiteLLM may have found in the environment."""
         held = [value for name, value in os.environ.items() if name.endswith(("_KEY", "_TOKEN"))]
-        for key in [self.api_key] if self.api_key else [one for one in held if len(one.strip()) >= _SHORTEST_KEY]:
-            text = text.replace(key.strip(), "***")
-        return text
+        return without_keys(text, [self.api_key] if self.api_key else held)
 
     def call(self, body: Wire, left: float | None) -> Wire:
         """The arguments of one call, with what is left until the deadline as its time-out."""

@@ -16,7 +16,7 @@ from ..chat import ChatCodec
 from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed, provider_failed
 from ..core import OutputT
 from ..errors import PromptEvaluationError
-from ..faults import check_key, request_fault, status_fault
+from ..faults import check_key, request_fault, status_fault, without_keys
 from ..inner_loop import InnerLoopConfig
 from .responses import ResponsesCodec
 
@@ -29,7 +29,6 @@ type _HeldClient = tuple[AsyncGenerator["openai.AsyncOpenAI"], "openai.AsyncOpen
 
 _PROVIDER = "openai"
 _NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
-_SHORTEST_KEY = 8  # what is shorter is a word for a local server, which may stand in any message
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
@@ -170,10 +169,8 @@ class OpenAIAdapter(CodecAdapter[OutputT]):
 
     def without_keys(self, text: str) -> str:
         held = [client for _, client in list(self._async_clients.values())]
-        for client in (self._client, self._given_async_client, *held):
-            if client is not None and len(client.api_key) >= _SHORTEST_KEY:
-                text = text.replace(client.api_key, "***")
-        return text
+        clients = self._client, self._given_async_client, *held
+        return without_keys(text, [client.api_key for client in clients if client is not None])
 
     def harmless(self, error: Exception) -> Exception | None:
         """`error`, unless it or its causes could quote the request's headers and with them the key."""
