@@ -1,4 +1,4 @@
-"""Tests reach this machine only, by whatever client, unless they are marked as live and live tests are asked for."""
+"""Tests that use the plugin reach this machine only, by whatever client; other projects' tests are left alone."""
 
 import socket
 from contextlib import suppress
@@ -85,8 +85,69 @@ def test_unix(tmp_path, monkeypatch):
     ran.assert_outcomes(passed=1)
 
 
+LOOPBACK = ("-o", "wink_network=loopback")
+
+
+def test_a_test_that_uses_nothing_of_the_plugin_may_leave_this_machine(author: Author) -> None:
+    ran = author.runs(f"""{REACH}
+@pytest.fixture(scope="session", autouse=True)
+def container():
+    reach()
+
+@pytest.fixture
+def database(scripted_adapter):
+    reach()
+
+def test_plain():
+    reach()
+
+def test_container_of_an_agent(database, scripted_adapter):
+    assert scripted_adapter([]).requests == []
+""")
+    ran.assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    "fixture",
+    [
+        "scripted_adapter",
+        "function_adapter",
+        "wink_session",
+        "wink_events",
+        "wink_overrides",
+        "prompt_snapshot",
+        "indirect",
+    ],
+)
+def test_a_test_that_uses_a_fixture_of_the_plugin_may_not(author: Author, fixture: str) -> None:
+    ran = author.runs(
+        f"""{REACH}
+@pytest.fixture
+def indirect(wink_session):
+    return wink_session
+
+def test_agent({fixture}):
+    reach()
+
+@pytest.mark.wink_live
+def test_live({fixture}):
+    reach()
+""",
+        "--wink-live",
+    )
+    ran.assert_outcomes(failed=1, passed=1)
+    ran.stdout.fnmatch_lines(["*Captured refused hosts call*", "192.0.2.1"])
+
+
+def test_an_unknown_value_of_the_ini_option_is_refused_with_those_there_are(author: Author) -> None:
+    ran = author.runs("def test_plain(): pass", "-o", "wink_network=true")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines(["*wink_network is 'true'; use 'fixtures', 'loopback' or 'any'*"])
+
+
 def test_a_test_is_told_whom_it_tried_to_reach_and_what_to_do_even_where_a_client_hides_it(author: Author) -> None:
-    ran = author.runs("""
+    ran = author.runs(
+        """
 def test_plain():
     socket.create_connection(("api.example.com", 443))
 
@@ -98,7 +159,9 @@ def test_hidden():
         socket.create_connection(("hidden.example.com", 443))
     except Exception:
         raise ValueError("Connection error.") from None
-""")
+""",
+        *LOOPBACK,
+    )
     ran.assert_outcomes(failed=3)
     told = "\n".join(ran.outlines)
     assert told.count("NetworkRefusedError: a test tried to reach 'api.example.com'") >= 2
@@ -118,14 +181,16 @@ def test_other():
 
 
 def test_a_live_test_is_skipped_unless_asked_for_and_alone_may_use_the_network(author: Author) -> None:
-    ran = author.runs(LIVE, "-rs")
+    ran = author.runs(LIVE, "-rs", *LOOPBACK)
     ran.assert_outcomes(skipped=1, failed=1)
     ran.stdout.fnmatch_lines(["*reaches a real provider; run it with --wink-live*"])
-    author.runs(LIVE, "--wink-live").assert_outcomes(passed=1, failed=1)
+    author.runs(LIVE, "--wink-live", *LOOPBACK).assert_outcomes(passed=1, failed=1)
 
 
-def test_the_ini_option_opens_the_network_for_all(author: Author) -> None:
-    author.runs(LIVE, "-o", "wink_network=true").assert_outcomes(skipped=1, passed=1)
+def test_the_ini_option_opens_the_network_for_tests_with_fixtures_too(author: Author) -> None:
+    tests = f"{REACH}\ndef test_agent(scripted_adapter):\n    reach()\n"
+    author.runs(tests, "-o", "wink_network=any").assert_outcomes(passed=1)
+    author.runs(tests).assert_outcomes(failed=1)
 
 
 def test_what_a_test_says_to_pytest_socket_holds(author: Author) -> None:
@@ -141,5 +206,6 @@ def test_allowed():
 """,
         "-o",
         "markers=enable_socket\nallow_hosts",
+        *LOOPBACK,
     )
     ran.assert_outcomes(passed=2)

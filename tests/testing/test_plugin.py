@@ -150,7 +150,8 @@ def test_order(scripted_adapter, wink_session, wink_events):
 
 
 def test_a_failing_setup_and_a_failing_unittest_show_them_as_well(author: Author) -> None:
-    ran = author.runs("""
+    ran = author.runs(
+        """
 import unittest
 
 @pytest.fixture
@@ -170,7 +171,10 @@ class TestOld(unittest.TestCase):
     def test_call(self):
         self.bus.publish("calling")
         socket.getaddrinfo("told.example.com", 443)
-""")
+""",
+        "-o",
+        "wink_network=loopback",
+    )
     ran.assert_outcomes(failed=1, errors=1)
     ran.stdout.fnmatch_lines(
         [
@@ -226,7 +230,7 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
     assert "@pytest.mark.wink_live: talks" in marked
     assert '@pytest.mark.wink_overrides(tag="latest", root=None): prompts' in marked
     helped = text(author.runs("", "--help"))
-    for name in ("--wink-live", "wink_network (bool)", "wink_coverage (bool)"):
+    for name in ("--wink-live", "wink_network (string)", "wink_coverage (bool)"):
         assert name in helped
 
 

@@ -53,8 +53,8 @@ def _judge(event: str, args: tuple[object, ...]) -> None:
     if isinstance(host, str) and not _is_here(host):
         hosts.append(host)
         raise NetworkRefusedError(
-            f"a test tried to reach {host!r}, and tests reach this machine only; mark it @pytest.mark.wink_live and "
-            "run pytest with --wink-live, or set wink_network = true in pytest's configuration"
+            f"a test tried to reach {host!r}, but may reach this machine only; mark it @pytest.mark.wink_live and "
+            'run pytest with --wink-live, or set wink_network = "any" in pytest\'s configuration'
         )
 
 

@@ -20,6 +20,11 @@ wink_live: talks to a real provider: skipped without --wink-live, free to use th
 wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides makes have the overrides stored under \
 this tag, in the repository at root, by default pytest's rootdir; fails when one of them is stale, or none is stored"""
 
+_FIXTURES = frozenset(
+    {"function_adapter", "prompt_snapshot", "scripted_adapter", "wink_events", "wink_overrides", "wink_session"}
+)
+_NETWORKS = ("fixtures", "loopback", "any")
+
 _EVENTS = pytest.StashKey["RecordedEvents"]()
 _REFUSED = pytest.StashKey[list[str]]()
 _COUNTS = pytest.StashKey[dict[str, dict[str, list[int]]]]()
@@ -29,13 +34,20 @@ _SCRIPTS = pytest.StashKey["ScriptedAdapters"]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("weakincentives")
     group.addoption("--wink-live", action="store_true", help="run tests marked wink_live, which reach real providers")
-    parser.addini("wink_network", "let all tests reach other machines", type="bool", default=False)
+    network = (
+        "which tests may not reach other machines: those that use a fixture of weakincentives (fixtures, the default), "
+        "all (loopback), or none (any)"
+    )
+    parser.addini("wink_network", network, type="string", default="fixtures")
     parser.addini("wink_coverage", "tell which sections tests have opened", type="bool", default=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS.splitlines():
         config.addinivalue_line("markers", marker)
+    network = config.getini("wink_network")
+    if network not in _NETWORKS:
+        raise pytest.UsageError(f"wink_network is {network!r}; use 'fixtures', 'loopback' or 'any'")
     config.stash[_COUNTS] = {}
 
 
@@ -47,18 +59,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Watches the whole test, its fixtures included, where the project has chosen "loopback"."""
     from .network import tried
 
-    with tried(refused=not _may_leave(item)) as item.stash[_REFUSED]:
+    refused = item.config.getini("wink_network") == "loopback" and not _may_leave(item)
+    with tried(refused=refused) as item.stash[_REFUSED]:
         return (yield)
 
 
+def _is_confined(item: pytest.Item) -> bool:
+    """Whether the test's own body, without its fixtures, may not use the network.
+
+    Fixtures are left alone: one of a wider scope, such as a container, serves tests with and without ours, and whether
+    it can start must not depend on which of them comes first.
+    """
+    uses_ours = not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    return uses_ours and item.config.getini("wink_network") == "fixtures" and not _may_leave(item)
+
+
 def _may_leave(item: pytest.Item) -> bool:
-    """Whether the test may use the network. What it says to pytest-socket, if that is installed, is left to that."""
+    """Whether the test's marks or options let it out, those for pytest-socket among them."""
     marker, option = item.get_closest_marker, item.config.getoption
     return bool(
-        item.config.getini("wink_network")
-        or (marker("wink_live") and option("--wink-live"))
+        (marker("wink_live") and option("--wink-live"))
         or (marker("enable_socket") or marker("allow_hosts") or "socket_enabled" in getattr(item, "fixturenames", ()))
         or (option("force_enable_socket", default=False) or option("allow_hosts", default=None))
     )
@@ -66,13 +89,19 @@ def _may_leave(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fails a test whose mark does nothing, and one that has passed, but has not played its scripts to their ends."""
+    """Confines a test that uses our fixtures, and fails one whose mark does nothing or whose script has a rest."""
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
         pytest.fail(
             "marked wink_overrides, but it does not take the fixture of that name; make its prompts by that",
             pytrace=False,
         )
-    result = yield
+    if _is_confined(item):
+        from .network import tried
+
+        with tried(refused=True) as item.stash[_REFUSED]:
+            result = yield
+    else:
+        result = yield
     if _SCRIPTS in item.stash and (left := item.stash[_SCRIPTS].leftovers()):
         pytest.fail(left, pytrace=False)
     return result
