@@ -117,6 +117,21 @@ def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
     ]
 
 
+def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_stands() -> None:
+    def described(name: str, length: int) -> Tool[Order, object]:
+        return Tool(name=name, params_type=Order, description="x" * length)
+
+    task = MarkdownSection(title="Task", template="Help.", tools=[described("brief", 200)])
+    (finding,) = analyze(template(task, closed("Refunds", tools=[described("refund", 1_024)]))).findings
+    assert finding == Finding(
+        "description-too-long",
+        ("refunds",),
+        "warning",
+        "the description of its tool `refund` has 1,024 characters, which every request sends",
+        "say it in 200, and the rest in the section's text",
+    )
+
+
 def test_conditions_are_asked_of_the_session_that_is_given() -> None:
     gated = MarkdownSection(
         title="Gated", template="Use `refund`.", enabled=lambda *, session: bool(session and session[Count].all())

@@ -149,13 +149,27 @@ def test_the_way_of_saying_the_types_does_not_change_the_schema() -> None:
     assert serde.json_schema(subscripted.params_type) == serde.json_schema(inferred.params_type)
 
 
-def test_a_missing_description_is_the_docstrings_first_line_else_the_name() -> None:
+def test_a_missing_description_is_the_docstrings_first_paragraph_else_the_name() -> None:
     assert Tool(name="t", handler=lookup).description == "Looks one entity up."
     assert Tool(name="t", handler=Lookups().method).description == "A method of its own."
     assert Tool(name="t", handler=Lookups()).description == "t"
     assert Tool(name="t", handler=by_awaitable).description == "t"
     assert Tool(name="t", params_type=Lookup).description == "t"
     assert Tool(name="t", description="Own.", handler=lookup).description == "Own."
+
+
+LINES = st.lists(st.text("aé计 .", min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=5)
+
+
+@given(paragraphs=st.lists(LINES, min_size=1, max_size=3))
+def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation(paragraphs: list[list[str]]) -> None:
+    def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
+        raise NotImplementedError
+
+    handler.__doc__ = "\n    \n".join("\n".join(f"    {line}" for line in lines) for lines in paragraphs)
+    wanted = " ".join(line.strip() for line in paragraphs[0])
+    handler.__doc__ = handler.__doc__ if len(wanted) < 1024 else wanted
+    assert Tool(name="t", handler=handler).description == wanted
 
 
 # ---------------------------------------------------------------------------------------------------------- refusals
@@ -173,15 +187,22 @@ def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
     assert repr(name) in str(caught.value)
 
 
-@pytest.mark.parametrize("length", [1, 200])
-def test_a_description_may_have_1_to_200_ascii_characters(length: int) -> None:
-    assert len(Tool[Lookup, Found](name="t", description="x" * length).description) == length
+@pytest.mark.parametrize(
+    "description", ["x", "x" * 1024, "Sucht einen Zähler, 計数器 🔢"], ids=["one", "most", "Unicode"]
+)
+def test_a_description_has_1_to_1024_characters_of_any_script(description: str) -> None:
+    assert Tool[Lookup, Found](name="t", description=description).description == description
 
 
 @pytest.mark.parametrize(
     ("description", "told"),
-    [("", "0 characters"), ("x" * 201, "201 characters"), ("naïve", "not ASCII"), (5, "5; write it as text")],
-    ids=["empty", "long", "not ASCII", "no text"],
+    [
+        ("", "0 characters"),
+        ("x" * 1025, "1025 characters"),
+        ("half \ud83d", "cannot be encoded as UTF-8"),
+        (5, "5; write it as text"),
+    ],
+    ids=["empty", "long", "surrogate", "no text"],
 )
 def test_any_other_description_is_refused_with_tool_fault_and_remedy(description: Any, told: str) -> None:
     with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
@@ -194,8 +215,8 @@ def test_a_docstring_that_is_no_description_is_refused_like_one() -> None:
     def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
         return lookup(params, context=context)
 
-    handler.__doc__ = "é"
-    with pytest.raises(PromptValidationError, match="not ASCII"):
+    handler.__doc__ = "x" * 1025
+    with pytest.raises(PromptValidationError, match="1025 characters"):
         Tool(name="t", handler=handler)
 
 

@@ -15,7 +15,7 @@ from .errors import PromptRenderError
 from .measure import SectionTexts, measure
 from .overrides.overlay import overlaid
 from .prompt import Prompt
-from .registry import SectionNode
+from .registry import RegistrySnapshot, SectionNode
 from .sections import Section
 from .selectors import BoundSelector
 from .template import PromptTemplate
@@ -28,6 +28,7 @@ type Severity = Literal["error", "warning"]
 
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 _NAMED = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
+_LONG_DESCRIPTION = 200  # characters; every request pays for them
 _STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
 
 
@@ -70,6 +71,7 @@ def analyze(target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | N
         for node in nodes
         if node.enabled is False
     ]
+    findings += _descriptions(registry)
     for stale in stored.stale if stored is not None else ():
         now = prompt.descriptor.texts.get(stale.id)
         message = f"the stored override of {stale.id} does not apply: the code's own text {_STALE[stale.reason]}"
@@ -96,6 +98,17 @@ def _stand_ins(nodes: tuple[SectionNode, ...], bound: Mapping[type[Any], object]
                 for one in fields(kind):
                     object.__setattr__(found[kind], one.name, f"${one.name}")
     return found
+
+
+def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
+    """Tools whose descriptions hold what belongs into a section."""
+    for name, path in registry.tool_paths.items():
+        tool = registry.tool(name)
+        length = 0 if tool is None else len(tool.description)
+        if length > _LONG_DESCRIPTION:
+            message = f"the description of its tool `{name}` has {length:,} characters, which every request sends"
+            remedy = f"say it in {_LONG_DESCRIPTION}, and the rest in the section's text"
+            yield Finding("description-too-long", path, "warning", message, remedy)
 
 
 def _broken(scene: Scene, missing: Mapping[type[Any], object]) -> Iterator[Finding]:  # Any: see `_stand_ins`

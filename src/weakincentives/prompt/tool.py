@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 _NAME = r"[a-z0-9_-]{1,64}"
-_MAX_DESCRIPTION = 200
+_MAX_DESCRIPTION = 1024  # what providers take
 
 
 @runtime_checkable
@@ -158,10 +159,11 @@ class Tool[P, R](Specialised):
     """Something that the model can call.
 
     `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the handler is annotated or
-    `params_type` is given. A missing description is the first line of the handler's docstring, else the name. Names are
-    1-64 of a-z, 0-9, `_`, `-`; descriptions 1-200 ASCII characters; params are dataclasses. An effect of
-    `"pure"` says that it changes nothing, `"at_most_once"` and `"transactional"` that the same call must not be made
-    twice when `MainLoop` starts an evaluation again. Raises `PromptValidationError` for anything else, and for a
+    `params_type` is given. A missing description is the first paragraph of the handler's docstring, its lines joined
+    by spaces, else the name. Names are 1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and
+    `wink check` advises 200 at most; params are dataclasses. An effect of `"pure"` says that it changes nothing,
+    `"at_most_once"` and `"transactional"` that the same call must not be made twice when `MainLoop` starts an
+    evaluation again. Raises `PromptValidationError` for anything else, and for a
     handler that cannot be called as `handler(params, context=…)`.
     """
 
@@ -194,7 +196,7 @@ class Tool[P, R](Specialised):
             _check_handler(name, handler)
         if description is None:
             docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
-            description = (docstring or "").strip().partition("\n")[0].strip() or name
+            description = _first_paragraph(docstring or "") or name
         check_description(name, description)
         params_type = params_type or self.inherited_arguments.get("params_type")
         result_type = result_type or self.inherited_arguments.get("result_type")
@@ -234,15 +236,23 @@ class Tool[P, R](Specialised):
 type AnyTool = Tool[Any, Any]
 
 
+def _first_paragraph(docstring: str) -> str:
+    """The lines up to the first blank one, joined by spaces."""
+    return " ".join([line.strip() for line in takewhile(str.strip, docstring.strip().splitlines())])
+
+
 def check_description(name: str, description: object) -> None:
-    """Raises `PromptValidationError` unless it is 1 to 200 ASCII characters."""
+    """Raises `PromptValidationError` unless it is a text of 1 to 1,024 characters that UTF-8 can encode."""
     if not isinstance(description, str):
         raise PromptValidationError(f"tool {name!r}: its description is {description!r}; write it as text")
-    if not description.isascii() or not 1 <= len(description) <= _MAX_DESCRIPTION:
+    if not 1 <= len(description) <= _MAX_DESCRIPTION:
         raise PromptValidationError(
-            f"tool {name!r}: its description has {len(description)} characters"
-            f"{'' if description.isascii() else ', some of them not ASCII'}; "
-            f"write 1 to {_MAX_DESCRIPTION} ASCII characters and put the rest into the section's text"
+            f"tool {name!r}: its description has {len(description)} characters; "
+            f"write 1 to {_MAX_DESCRIPTION} and put the rest into the section's text"
+        )
+    if description.encode(errors="ignore").decode() != description:
+        raise PromptValidationError(
+            f"tool {name!r}: its description {description!r} cannot be encoded as UTF-8; write it without surrogates"
         )
 
 

@@ -185,8 +185,8 @@ def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
 
 
 def test_a_description_is_held_to_the_rules_of_tools() -> None:
-    with pytest.raises(PromptValidationError, match=r"'search'.*201 characters"):
-        check_text(describe(), TextId("tool", "search"), "x" * 201)
+    with pytest.raises(PromptValidationError, match=r"'search'.*1025 characters"):
+        check_text(describe(), TextId("tool", "search"), "x" * 1025)
 
 
 def templated() -> PromptTemplate[Any]:
