@@ -1,0 +1,61 @@
+"""Masks credentials in what an adapter reports: those that went out with its requests, and nothing else."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+__all__ = ["Redactor", "causes", "header_credentials"]
+
+_MASK = "***"
+_SHORTEST = 8
+_CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
+_CREDENTIAL_WORDS = ("api-key", "apikey", "token", "secret", "password", "credential", "subscription-key", "auth-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    """Replaces `credentials` in texts by `***`.
+
+    Pass the values that a request sends as credentials: keys, tokens, values of `header_credentials`. A value of
+    fewer than 8 characters stays readable: local servers take words as keys, and a word may stand in any text.
+    """
+
+    credentials: tuple[str, ...] = ()
+
+    def __call__(self, text: str) -> str:
+        """Returns `text` with each credential masked, also where it is escaped for a URL."""
+        known = {value.strip() for value in self.credentials}
+        spellings = {form for value in known if len(value) >= _SHORTEST for form in (value, quote(value, safe=""))}
+        for spelling in sorted(spellings, key=len, reverse=True):  # a credential may be a part of another one
+            text = text.replace(spelling, _MASK)
+        return text
+
+    def adding(self, credentials: Iterable[str | None]) -> "Redactor":
+        """Returns a redactor that masks `credentials` too; `None` and empty values do not count."""
+        more = tuple([value for value in credentials if value])
+        return replace(self, credentials=tuple(dict.fromkeys((*self.credentials, *more)))) if more else self
+
+    def quoted_in(self, error: BaseException) -> bool:
+        """Tells whether the text of `error`, or of an error that led to it, holds a credential."""
+        texts = [f"{cause} {cause!r}" for cause in causes(error)]
+        return any(self(text) != text for text in texts)
+
+
+def header_credentials(headers: Mapping[str, str]) -> Iterator[str]:
+    """Yields the credentials that request headers carry: whole values, and what follows a scheme such as `Bearer`."""
+    for name, value in headers.items():
+        known = name.lower().replace("_", "-")
+        if known in _CREDENTIAL_HEADERS or any(word in known for word in _CREDENTIAL_WORDS):
+            yield value
+            scheme, _, credential = value.partition(" ")
+            if scheme.isalpha() and credential:
+                yield credential.strip()
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields `error` and the errors that led to it, as a traceback shows them."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
