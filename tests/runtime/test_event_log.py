@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.runtime.event_log import event_record, read_events, write_events
-from weakincentives.runtime.events import Event, PromptRendered, ToolInvoked
+from weakincentives.runtime.events import Event, PromptRendered, ProviderCalled, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -75,6 +84,54 @@ def test_every_event_of_a_run_is_a_line_in_order() -> None:
     assert all(record["seconds"] > 0 for record in records if record["event"] in {"ToolInvoked", "ProviderCalled"})
     assert records[5]["params"] == {"number": "A-7"}
     assert records[5]["result"]["value"] == {"number": "A-7"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    total: int
+
+
+def test_the_log_holds_what_the_model_said_beside_calls_and_what_it_was_told_of_a_rejected_answer() -> None:
+    look = AssistantMessage(text="Let me see.", tool_calls=(ToolCall("1", "refund", '{"number": "A-7"}'),))
+    script = [look, say('{"sum": 1}'), say('{"total": 1}')]
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="refund", handler=refund)])]
+    prompt = Prompt[Answer](ns="shop", key="sum", sections=sections)
+    records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
+    asked = [record for record in records if record["event"] == "ProviderCalled"]
+    assert [record["text"] for record in asked] == ["Let me see.", '{"sum": 1}', '{"total": 1}']
+    assert [bool(record["repair"]) for record in asked] == [False, False, True]
+    assert asked[2]["repair"].startswith("Your answer does not fit the required JSON schema: Answer: total: Field")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("look", '{"number": 7'), ("look", '{"amount": 7}'), ("nope", '{"number": "A-7"}'), ("look", "\ud800")],
+)
+def test_the_log_holds_refused_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
+    mistaken = AssistantMessage(tool_calls=(ToolCall("1", name, arguments),), finish="tool_calls")
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])]
+    prompt = Prompt(ns="shop", key="mistakes", sections=sections)
+    script = [mistaken, call(("look", {"number": "A-7"})), say("Done.")]
+    records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
+    refused, fine = (record for record in records if record["event"] == "ToolInvoked")
+    assert (refused["params"], refused["arguments"]) == (None, arguments.replace("\ud800", "?"))
+    assert (fine["params"], fine["arguments"]) == ({"number": "A-7"}, "")
+
+
+def test_refused_arguments_of_any_length_make_a_short_event() -> None:
+    session, endless = Session(), '{"number": "' + "7" * 1_000_000
+    mistaken = AssistantMessage(tool_calls=(ToolCall("1", "look", endless),), finish="tool_calls")
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])]
+    ScriptedAdapter([mistaken, say("Done.")]).evaluate(Prompt(ns="n", key="k", sections=sections), session=session)
+    [event] = session[ToolInvoked].all()
+    assert event.arguments == endless[:10_000]
+
+
+def test_the_log_refers_to_the_models_own_text_and_copies_none() -> None:
+    session, text = Session(), "word " * 1_000
+    ScriptedAdapter([say(text)]).evaluate(PROMPT.bind(), session=session)
+    [event] = session[ProviderCalled].all()
+    assert event.text is text
 
 
 def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:

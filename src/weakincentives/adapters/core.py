@@ -26,7 +26,7 @@ from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
 from .streaming import Completed, StreamEvent, TextDelta
 from .tool_executor import ToolExecutor
 from .tool_spec import tool_to_spec
-from .transcript import AssistantMessage, Message, sendable
+from .transcript import AssistantMessage, Message, UserMessage, sendable
 
 __all__ = ["Conversation", "LoopAdapter", "PromptEvaluationError", "PromptResponse", "ProviderAdapter", "ThrottleError"]
 
@@ -418,6 +418,8 @@ class _Call:
             finish=answer.finish if error is None else "",
             tool_calls=len(answer.tool_calls),
             error=None if error is None else f"{type(error).__name__}: {error}",
+            text=answer.text,
+            repair=_repair(self._request),
             session_id=run.session_id,
         )
         if error is None:
@@ -428,6 +430,12 @@ class _Call:
             self._part.__exit__(None if error is None else type(error), error, None)
         if error is not None and error is not raised:
             raise error from raised
+
+
+def _repair(request: ProviderRequest) -> str:
+    """What the request tells the model about its last answer, when that was rejected."""
+    last = request.transcript[-1]
+    return last.content if request.turn > 1 and isinstance(last, UserMessage) else ""
 
 
 def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadline | None) -> InnerLoopConfig:

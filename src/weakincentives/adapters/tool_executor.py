@@ -44,6 +44,7 @@ __all__ = ["ToolExecutor"]
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURE = 1_000
+_MAX_REFUSED_ARGUMENTS = 10_000
 _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 
@@ -298,6 +299,7 @@ class ToolExecutor:
                 requested_sections=_requested_sections(params),
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
                 current_visibility_state=visibility,
+                arguments=call.arguments[:_MAX_REFUSED_ARGUMENTS] if params is None else "",
                 session_id=self._session.session_id,
             )
         )

@@ -65,6 +65,8 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
 
 def _plain(value: object, depth: int = 0) -> Json:
     """`value` as JSON, taken apart only where it cannot be dumped whole."""
+    if isinstance(value, str):
+        return sendable(value)
     try:
         if not isinstance(value, Mapping):  # whose keys may be section paths
             return serde.dump(value)

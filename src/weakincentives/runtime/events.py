@@ -78,7 +78,11 @@ class OverridesDropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderCalled(Event):
-    """One request to the provider ended; `seconds` is its wall-clock time, `error` the failure's text if it failed."""
+    """One request to the provider ended; `seconds` is its wall-clock time, `error` the failure's text if it failed.
+
+    `text` is what the model wrote, beside tool calls or as an answer; `repair` is what the request said about the
+    answer before it, when that was rejected.
+    """
 
     adapter: str
     turn: int
@@ -87,15 +91,18 @@ class ProviderCalled(Event):
     finish: str = ""
     tool_calls: int = 0
     error: str | None = None
+    text: str = field(default="", repr=False)
+    repair: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvoked(Event):
     """One tool call ended, well or not. `content` is exactly what the model was sent.
 
-    `params` is `None` when the call was refused before its handler; `replayed` says that the answer of an earlier
-    evaluation was given again and the handler not run. The last three fields are filled for disclosure tools only: the
-    keys asked for, the model's reason, and every shown section's visibility before the call.
+    `params` is `None` when the call was refused before its handler; `arguments` then holds the first 10,000 characters
+    of what the model wrote, and is empty otherwise. `replayed` says that the answer of an earlier evaluation was given
+    again and the handler not run. Disclosure tools alone fill `requested_sections`, the keys asked for, `reason`, the
+    model's own, and `current_visibility_state`, every shown section's visibility before the call.
     """
 
     name: str
@@ -111,6 +118,7 @@ class ToolInvoked(Event):
     current_visibility_state: Mapping[SectionPath, SectionVisibility] = field(
         default_factory=dict[SectionPath, SectionVisibility]
     )
+    arguments: str = ""
 
     @property
     def success(self) -> bool:
