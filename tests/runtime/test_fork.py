@@ -179,6 +179,29 @@ def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(failu
 # ----------------------------------------------------------------------------------------------------------- events
 
 
+def test_a_fork_merges_once_and_only_into_the_session_that_made_it() -> None:
+    session, fork = forked(1)
+    fork.dispatch(2)
+    other = Session()
+    with pytest.raises(ValueError, match="of another session; merge it where it was made"):
+        other.merge(fork)
+    assert session.merge(fork)
+    with pytest.raises(ValueError, match="merged already; fork the session again"):
+        session.merge(fork)
+    assert (session[int].all(), other[int].all()) == ((1, 2), ())
+
+
+def test_a_fork_that_was_refused_is_not_spent() -> None:
+    session, fork = forked(1)
+    fork[int].append(len(fork[int]))
+    before = session.snapshot()
+    session.dispatch(2)
+    assert not session.merge(fork)
+    session.restore(before)
+    assert session.merge(fork)
+    assert session[int].all() == (1, 1)
+
+
 def test_events_wait_for_the_merge_and_outlast_what_was_undone() -> None:
     session, fork = forked()
     other = InProcessEventBus()

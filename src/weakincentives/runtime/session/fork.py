@@ -67,15 +67,16 @@ class SessionFork(_Refusing):
     """
 
     def __init__(
-        self, copy: "Session", bus: EventBus, base: SessionSnapshot, folded: Mapping[type[Any], object]
+        self, copy: "Session", origin: "Session", base: SessionSnapshot, folded: Mapping[type[Any], object]
     ) -> None:
         self._fork = self
         self._copy = copy
-        self._origin = bus
+        self._origin = origin
+        self.merged = False
         self.changes: list[_Change] = []  # what the call did to the session, in order
         self.lock = RLock()
         self.session_id = copy.session_id
-        self.bus = _HeldBus(self, bus)
+        self.bus = _HeldBus(self, origin.bus)
         self.base = base
         self.folded = folded
         self.refused = False
@@ -111,7 +112,14 @@ class SessionFork(_Refusing):
 
     def bus_for(self, bus: EventBus) -> EventBus:
         """The bus by which the call reaches `bus`."""
-        return self.bus if bus is self._origin else _HeldBus(self, bus)
+        return self.bus if bus is self._origin.bus else _HeldBus(self, bus)
+
+    def check_mergeable(self, session: "Session") -> None:
+        """Raises `ValueError` unless this is a fork of `session` that was not merged yet."""
+        if session is not self._origin:
+            raise ValueError("this fork is of another session; merge it where it was made")
+        if self.merged:
+            raise ValueError("this fork was merged already; fork the session again")
 
     def change(self, change: _Change) -> None:
         """Makes a change here and keeps it; one that fails might not have failed after the calls before."""

@@ -125,14 +125,16 @@ class Session:
             copy.restore(base)
             for event_type, row in self._reducers.items():
                 copy._reducers[event_type] = [(copy[held.slice_type], reduce) for held, reduce in row]
-            return SessionFork(copy, self.bus, base, dict(self._reducers))
+            return SessionFork(copy, self, base, dict(self._reducers))
 
     def merge(self, fork: SessionFork, /) -> bool:
         """Makes the changes of `fork` here, in order, and then publishes its events.
 
         `False`, with nothing done, when reducers or a slice that the fork read have changed since, or a change fails.
+        Raises `ValueError` for a fork that was merged already or is of another session.
         """
         with self._lock:
+            fork.check_mergeable(self)
             if self._reducers != fork.folded:
                 return False
             for slice_type in fork.reads:
@@ -147,6 +149,7 @@ class Session:
                 if isinstance(error, Exception):
                     return False
                 raise
+            fork.merged = True
         for deliver in fork.held:
             deliver(self)
         return True
