@@ -18,7 +18,9 @@ from weakincentives.prompt import (
     Section,
     SectionPath,
     SectionVisibility,
+    TaskExamplesSection,
     Tool,
+    WorkspaceSection,
 )
 
 
@@ -152,6 +154,22 @@ def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> Non
             MarkdownSection(title="S", template="", children=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         assert repr(item) in str(caught.value)
         assert caught.value.section_path == ("s",)
+
+
+@pytest.mark.parametrize("kind", [MarkdownSection, TaskExamplesSection, WorkspaceSection])
+def test_none_in_the_place_of_tools_and_children_is_as_empty(kind: Any) -> None:
+    needed: Any = {MarkdownSection: {"template": ""}, TaskExamplesSection: {"examples": ()}}.get(kind, {})
+    section = kind(title="S", tools=None, children=None, **needed)
+    assert (section.children, section.tools()) == ((), kind(title="S", **needed).tools())
+    assert kind(title="S", tools=[TOOL], **needed).clone(tools=None).tools() == section.tools()
+
+
+@pytest.mark.parametrize("name", ["tools", "children"])
+def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -> None:
+    item: Any = {"tools": TOOL, "children": MarkdownSection(title="Child", template="")}[name]
+    with pytest.raises(PromptValidationError, match=rf"{name} is .*, which is no list; write {name}=\[…\]") as caught:
+        MarkdownSection(title="S", template="", **{name: item})
+    assert caught.value.section_path == ("s",)
 
 
 @pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
         key: str | None
         summary: str | None
-        children: Iterable["AnySection"]
-        tools: Iterable[AnyTool]
+        children: Iterable["AnySection"] | None
+        tools: Iterable[AnyTool] | None
         enabled: "Selector[P, bool] | bool | None"
         visibility: "Selector[P, SectionVisibility] | SectionVisibility"
         accepts_overrides: bool
@@ -74,8 +74,8 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         title: str,
         key: str | None = None,
         summary: str | None = None,
-        children: Iterable["AnySection"] = (),
-        tools: Iterable[AnyTool] = (),
+        children: Iterable["AnySection"] | None = None,
+        tools: Iterable[AnyTool] | None = None,
         enabled: Selector[ParamsT, bool] | bool | None = None,
         visibility: Selector[ParamsT, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
         default_params: ParamsT | None = None,
@@ -85,13 +85,13 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         self.title = title
         self.key = _slug(title) if key is None else key
         self.summary = summary
-        self.children = tuple(children)
+        self.children = self._sequence("children", children)
         self.enabled = enabled
         self.visibility = visibility
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
         self.params_type: type[ParamsT] | None = params_type or self.inherited_arguments.get("params_type")
-        self._tools = tuple(tools)
+        self._tools = self._sequence("tools", tools)
         self._compile()
 
     def tools(self) -> tuple[AnyTool, ...]:
@@ -152,7 +152,8 @@ class Section(Specialised, ABC, Generic[ParamsT]):
 
     def _compile(self) -> None:
         """Checks what can be seen without the tree and dedents the texts; runs again for a clone."""
-        self.children, self._tools = tuple(self.children), tuple(self._tools)
+        self.children = self._sequence("children", self.children)
+        self._tools = self._sequence("tools", self._tools)
         if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
         if not isinstance(self.key, str) or re.fullmatch(KEY, self.key) is None:
@@ -175,6 +176,13 @@ class Section(Specialised, ABC, Generic[ParamsT]):
             raise self._refusal(f"default_params is {self.default_params!r}, and the section takes {wanted}; give that")
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)
+
+    def _sequence[Item](self, what: str, items: Iterable[Item] | None) -> tuple[Item, ...]:
+        """`items` as a tuple, which is empty for `None`."""
+        try:
+            return () if items is None else tuple(items)
+        except TypeError as error:
+            raise self._refusal(f"{what} is {items!r}, which is no list; write {what}=[…]") from error
 
     def _text(self, what: str, text: object) -> str:
         """`text` dedented and stripped."""
