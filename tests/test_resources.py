@@ -366,6 +366,12 @@ def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_
         Binding(Clock, provider)
 
 
+@pytest.mark.parametrize("make", [ResourceRegistry, ResourceRegistry.of])
+def test_a_registry_of_what_is_no_binding_is_refused_with_the_remedy(make: Any) -> None:
+    with pytest.raises(TypeError, match=r"got .*Clock.*; write ResourceRegistry\.of\(Binding\(Type, provider\)"):
+        make({Clock: lambda _: Clock()})
+
+
 def test_one_type_is_bound_once_in_a_registry() -> None:
     with pytest.raises(ValueError, match="Clock is bound twice"):
         ResourceRegistry.of(Binding(Clock, lambda _: Clock()), Binding(Clock, lambda _: Clock()))

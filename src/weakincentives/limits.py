@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-__all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "check_limits", "utc_now"]
+__all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "check_count", "check_limits", "utc_now"]
 
 type Clock = Callable[[], datetime]
 """Gives the present time, timezone-aware."""
@@ -134,6 +134,14 @@ class Budget:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:
             return None
+
+
+def check_count(name: str, count: object) -> None:
+    """Raises `TypeError` for what is no whole number and `ValueError` for a negative one."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name} is {count!r}; give a whole number")
+    if count < 0:
+        raise ValueError(f"{name} must not be negative, got {count}")
 
 
 def check_limits(deadline: object, budget: object) -> None:

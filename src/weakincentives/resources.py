@@ -114,20 +114,29 @@ class Binding[T]:
 class ResourceRegistry:
     """Bindings by type; immutable. `first | second` holds both, those of `second` where they meet.
 
-    `second` may also be a mapping of types to values that the application made and keeps.
+    `second` may also be a mapping of types to values that the application made and keeps. Raises `TypeError` for
+    anything but a tuple of bindings.
     """
 
     bindings: tuple[Binding[Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.bindings, tuple) or not all(isinstance(one, Binding) for one in self.bindings):
+            raise TypeError(
+                f"ResourceRegistry got {self.bindings!r}; write ResourceRegistry.of(Binding(Type, provider), …), or "
+                f"ResourceRegistry() | {{Type: value}}"
+            )
+
     @classmethod
     def of(cls, *bindings: Binding[Any]) -> "ResourceRegistry":
         """The registry of these bindings. Raises `ValueError` when two are for one type."""
+        registry = cls(bindings)
         found: set[_Kind] = set()
         for binding in bindings:
             if binding.protocol in found:
                 raise ValueError(f"{_name(binding.protocol)} is bound twice; bind it once")
             found.add(binding.protocol)
-        return cls(bindings)
+        return registry
 
     def __or__(self, other: "Bindable") -> "ResourceRegistry":
         if not isinstance(other, ResourceRegistry):

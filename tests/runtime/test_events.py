@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -148,6 +149,23 @@ def test_an_interrupt_in_a_handler_is_not_held_up(interrupt: type[BaseException]
     bus.subscribe(Note, stop)
     with pytest.raises(interrupt):
         bus.publish(Note("x"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("ToolInvoked", print), "subscribe got 'ToolInvoked'; give the class of events, such as ToolInvoked"),
+        ((Event, "print"), "subscribe got the handler 'print'; give a function that takes an event"),
+    ],
+)
+def test_what_can_hear_nothing_is_refused_when_it_subscribes_and_publishing_goes_on(given: Any, told: str) -> None:
+    bus = InProcessEventBus()
+    with pytest.raises(TypeError, match=told):
+        bus.subscribe(*given)
+    heard: list[object] = []
+    bus.subscribe(object, heard.append)
+    bus.publish("an event")
+    assert heard == ["an event"]
 
 
 def test_an_in_process_bus_is_an_event_bus() -> None:

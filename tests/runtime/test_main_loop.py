@@ -265,8 +265,61 @@ def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(run: Run, give
 @drivers
 def test_a_template_that_was_not_bound_is_refused_with_the_remedy(run: Run) -> None:
     unbound: Any = manual().template  # Any: a type checker would tell
-    with pytest.raises(TypeError, match=r"a PromptTemplate cannot be executed; .*template\.bind"):
+    with pytest.raises(TypeError, match=r"a PromptTemplate cannot be evaluated; .*template\.bind"):
         run(dynamic(), unbound, Session())
+
+
+def stream(adapter: ScriptedAdapter[Any], prompt: Any, *, session: Any) -> None:
+    list(adapter.stream(prompt, session=session))
+
+
+def stream_async(adapter: ScriptedAdapter[Any], prompt: Any, *, session: Any) -> None:
+    async def main() -> None:
+        async for _ in adapter.stream_async(prompt, session=session):
+            pass
+
+    asyncio.run(main())
+
+
+def loop(adapter: ScriptedAdapter[Any], prompt: Any, *, session: Any) -> None:
+    MainLoop(adapter).execute(prompt, session=session)
+
+
+def loop_async(adapter: ScriptedAdapter[Any], prompt: Any, *, session: Any) -> None:
+    asyncio.run(MainLoop(adapter).execute_async(prompt, session=session))
+
+
+def evaluate(adapter: ScriptedAdapter[Any], prompt: Any, *, session: Any) -> None:
+    adapter.evaluate(prompt, session=session)
+
+
+def evaluate_async(adapter: ScriptedAdapter[Any], prompt: Any, *, session: Any) -> None:
+    asyncio.run(adapter.evaluate_async(prompt, session=session))
+
+
+@pytest.mark.parametrize("way", [evaluate, evaluate_async, stream, stream_async, loop, loop_async])
+@pytest.mark.parametrize(
+    ("prompt", "session", "told"),
+    [
+        ("Say hello.", Session(), r"'Say hello\.' cannot be evaluated; give a Prompt, which template\.bind\(…\) makes"),
+        (None, Session(), "a NoneType cannot be evaluated; give a Prompt"),
+        (manual(), None, r"session is None; give a Session\(\)"),
+        (manual(), Session, r"session is <class .*Session'>; give a Session\(\)"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
+    way: Any, prompt: Any, session: Any, told: str
+) -> None:
+    adapter = dynamic()
+    with pytest.raises(TypeError, match=told):
+        way(adapter, prompt, session=session)
+    assert adapter.requests == []
+
+
+@pytest.mark.parametrize("count", ["3", None])
+def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
+    with pytest.raises(TypeError, match=f"max_expansions is {count!r}; give a whole number"):
+        MainLoop(dynamic(), max_expansions=count)
 
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])

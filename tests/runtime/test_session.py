@@ -387,6 +387,24 @@ def test_values_appended_past_the_reducers_are_not_lost_either() -> None:
     assert sorted(session[int].all()) == list(range(-1, THREADS * 200))
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            (Added, "append"),
+            "register got the reducer 'append'; give a function of slice and event, such as append_all",
+        ),
+        (("Added", append_all), "register got 'Added' for the events; give their class"),
+    ],
+)
+def test_what_can_fold_nothing_is_refused_when_it_is_registered(given: Any, told: str) -> None:
+    session = Session()
+    with pytest.raises(TypeError, match=told):
+        session[Added].register(*given)
+    session.dispatch(Added(1))
+    assert session[Added].all() == (Added(1),)
+
+
 def test_a_class_in_place_of_an_event_is_refused() -> None:
     session = Session()
     with pytest.raises(TypeError, match="dispatch an instance"):

@@ -46,10 +46,16 @@ def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
 
 
 def test_a_script_of_other_things_than_messages_says_which_one_is_wrong() -> None:
-    script: Any = [call(("probe", {})), "Hello."]
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter(script)
-    with pytest.raises(TypeError, match=r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"):
-        adapter.evaluate(prompt(tool()), session=Session())
+    script: Any = [call(("probe", {})), "Hello.", None, say("x")]
+    told = r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"
+    with pytest.raises(TypeError, match=told):
+        ScriptedAdapter(script)
+    lazily: ScriptedAdapter[Any] = ScriptedAdapter(iter(script))
+    with pytest.raises(TypeError, match=told):
+        lazily.evaluate(prompt(tool()), session=Session())
+    with pytest.raises(TypeError, match="reply 3 of the script is None; write say"):
+        lazily.evaluate(prompt(), session=Session())
+    assert lazily.evaluate(prompt(), session=Session()).text == "x"
 
 
 def test_the_typed_answer_comes_back() -> None:

@@ -17,6 +17,7 @@ from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
+from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
 from ..runtime.events import OverridesDropped, PromptExecuted, PromptRendered, ProviderCalled, Work
 from ..specialised import Specialised
@@ -248,7 +249,7 @@ class _Run[Out]:
     ) -> None:
         self._started = perf_counter()
         self.clock = adapter.clock
-        check_limits(deadline, budget)
+        check_arguments(prompt, session, deadline, budget, kinds=(Prompt, RenderedPrompt, PromptTemplate))
         rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
         bound = rendered.prompt
         if bound is None:
@@ -448,6 +449,18 @@ def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadlin
         deadline=min(ends, default=None),
         budget=budget,
     )
+
+
+def check_arguments(
+    prompt: object, session: object, deadline: object, budget: object, *, kinds: tuple[type, ...] = (Prompt,)
+) -> None:
+    """Raises `TypeError` for arguments with which no evaluation can begin; `kinds` are those of prompts."""
+    if not isinstance(prompt, kinds):
+        shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
+        raise TypeError(f"{shown} cannot be evaluated; give a Prompt, which template.bind(…) makes")
+    if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
+        raise TypeError(f"session is {session!r}; give a Session(), which keeps the state")
+    check_limits(deadline, budget)
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

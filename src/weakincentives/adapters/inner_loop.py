@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from ..limits import Budget, Deadline, Spent, TokenUsage, check_limits
+from ..limits import Budget, Deadline, Spent, TokenUsage, check_count, check_limits
 from ..prompt.errors import OutputParseError
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
@@ -58,7 +58,7 @@ class InnerLoopConfig:
     `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
     declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
     `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. Raises
-    `ValueError` for another word, `TypeError` for a limit that is none.
+    `ValueError` for another word and a negative number, `TypeError` for a limit that is none.
     """
 
     max_turns: int | None = 100
@@ -71,6 +71,9 @@ class InnerLoopConfig:
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
             raise ValueError(f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'")
+        if self.max_turns is not None:
+            check_count("max_turns", self.max_turns)
+        check_count("max_repairs", self.max_repairs)
         check_limits(self.deadline, self.budget)
 
 

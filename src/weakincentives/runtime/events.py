@@ -255,7 +255,16 @@ class InProcessEventBus:
         self._subscriptions: tuple[tuple[type, Callable[..., object]], ...] = ()
 
     def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
-        """Calls `handler` for each later event of `event_type` or a subclass; call the result to stop that."""
+        """Calls `handler` for each later event of `event_type` or a subclass; call the result to stop that.
+
+        Raises `TypeError` unless the one is a class and the other can be called.
+        """
+        try:
+            isinstance(None, event_type)
+        except TypeError as error:
+            raise TypeError(f"subscribe got {event_type!r}; give the class of events, such as ToolInvoked") from error
+        if not callable(handler):
+            raise TypeError(f"subscribe got the handler {handler!r}; give a function that takes an event")
         subscription = (event_type, handler)
         with self._lock:
             self._subscriptions += (subscription,)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-from ..adapters.core import OutputT, PromptResponse, ProviderAdapter, publisher
+from ..adapters.core import OutputT, PromptResponse, ProviderAdapter, check_arguments, publisher
 from ..adapters.errors import LimitError, PromptEvaluationError
-from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, check_limits, utc_now
+from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, check_count, utc_now
 from ..ports import EventBus, SessionProtocol
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
@@ -66,8 +66,7 @@ class MainLoop(Generic[OutputT]):
     """
 
     def __init__(self, adapter: ProviderAdapter[OutputT], *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
-        if max_expansions < 0:
-            raise ValueError(f"max_expansions must not be negative, got {max_expansions}")
+        check_count("max_expansions", max_expansions)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(f"MainLoop got {adapter!r}; give it an adapter, such as OpenAIAdapter(model)")
         self.adapter = adapter
@@ -139,11 +138,7 @@ class _Run[Out]:
         budget: Budget | None,
         overrides: Mapping[SectionPath, SectionVisibility] | None,
     ) -> None:
-        if not isinstance(prompt, Prompt):
-            raise TypeError(
-                f"a {type(prompt).__name__} cannot be executed; give a Prompt, which template.bind(…) makes"
-            )
-        check_limits(deadline, budget)
+        check_arguments(prompt, session, deadline, budget)
         self._loop = loop
         self._prompt = prompt
         self._session = session

@@ -96,11 +96,21 @@ type Reply = AssistantMessage | Exception | Callable[[SeenRequest], AssistantMes
 """One step of a script: a message, an error to raise, or a function that decides by the request."""
 
 
+_OVER = AssistantMessage()  # stands behind the last reply
+
+
+def _check_reply(number: int, reply: object) -> AssistantMessage:
+    if not isinstance(reply, AssistantMessage):
+        raise TypeError(f"reply {number} of the script is {reply!r}; write say(…) or call(…)")
+    return reply
+
+
 class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
     """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
 
     `replies` holds what is left of the script. With `dynamic_tools=False` opening a section with tools starts
-    evaluation again. Raises `ScriptExhaustedError` when the script is over.
+    evaluation again. Raises `ScriptExhaustedError` when the script is over, and `TypeError` for a reply that is none:
+    at once when `replies` is a list or a tuple.
     """
 
     name = "scripted"
@@ -114,6 +124,9 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
         clock: Clock = utc_now,
     ) -> None:
         super().__init__(config=config, clock=clock)
+        for number, reply in enumerate(replies if isinstance(replies, list | tuple) else (), start=1):
+            if not callable(reply) and not isinstance(reply, Exception):
+                _check_reply(number, reply)
         self.replies = iter(replies)
         self._dynamic_tools = dynamic_tools
         self._ids = map("call_{}".format, count(1))
@@ -131,8 +144,8 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
         """The next reply of the script."""
         seen = SeenRequest(request, len(request.transcript))
         self.requests.append(seen)
-        reply = next(self.replies, None)
-        if reply is None:
+        reply = next(self.replies, _OVER)
+        if reply is _OVER:
             later = (one.content for one in request.transcript[:0:-1] if isinstance(one, UserMessage | ToolMessage))
             told = next((f"; the model was last told {shorten(one, 200)!r}" for one in later), "")
             raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}{told}")
@@ -140,10 +153,9 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
             reply = reply(seen)
         if isinstance(reply, Exception):
             raise reply
-        if not isinstance(reply, AssistantMessage):
-            raise TypeError(f"reply {len(self.requests)} of the script is {reply!r}; write say(…) or call(…)")
-        calls = [replace(one, call_id=one.call_id or next(self._ids)) for one in reply.tool_calls]
-        return replace(reply, tool_calls=tuple(calls))
+        message = _check_reply(len(self.requests), reply)
+        calls = [replace(one, call_id=one.call_id or next(self._ids)) for one in message.tool_calls]
+        return replace(message, tool_calls=tuple(calls))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         """As `ask`."""

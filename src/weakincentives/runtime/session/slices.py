@@ -121,7 +121,16 @@ class Slice[T]:
             self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
 
     def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
-        """Folds later events of exactly `event_type` into this slice by `reducer`."""
+        """Folds later events of exactly `event_type` into this slice by `reducer`.
+
+        Raises `TypeError` unless the one is a class and the other can be called.
+        """
+        if not isinstance(event_type, type):
+            raise TypeError(f"register got {event_type!r} for the events; give their class")
+        if not callable(reducer):
+            raise TypeError(
+                f"register got the reducer {reducer!r}; give a function of slice and event, such as append_all"
+            )
         self._register(event_type, self, reducer)
 
     def __len__(self) -> int:
