@@ -156,7 +156,7 @@ format: $(VENV)/.check-stamp ## put the code in order
 	$(PY) -m ruff check --fix $(CODE)
 
 .PHONY: diagrams
-diagrams: $(VENV)/.test-stamp ## draw the diagrams of the pages anew from the code
+diagrams: $(VENV)/.test-stamp ## draw the figures of the pages anew from the code
 	$(PY) -m tools.diagrams
 
 .PHONY: clean

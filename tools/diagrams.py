@@ -1,6 +1,7 @@
-"""`make diagrams`: draws the diagrams of the pages anew, each from the code, from runs or from the page's own example.
+"""`make diagrams`: draws the figures of the pages anew, each from the code, from runs or from the page's own example.
 
-Nothing but the lines is drawn by hand: what a figure says was read off values, so that it cannot grow old unseen.
+A figure is a picture in `docs/figures/` or a Markdown table in the page. Only its layout is written by hand: what it
+says is read off values, so that it cannot grow old unseen.
 """
 
 import ast
@@ -15,7 +16,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from io import StringIO
-from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -45,6 +45,8 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, render_states, say
 from weakincentives.visibility import SectionPath
 
+from .svg import LINE, Kind, Look, Picture, width_of
+
 __all__ = ["DRAWING", "drawn", "main"]
 
 ROOT = Path(__file__).parent.parent
@@ -57,25 +59,21 @@ VALUES = re.compile(
 )
 
 type Row = tuple[str, ...]
-type Tree = dict[Row, "Tree"]
+type Figure = Picture | str
+"""A picture, or a table in Markdown."""
 
 
-def tree(nodes: Tree, above: str = "") -> list[Row]:
-    """Rows whose first column shows by its branches what stands below what."""
-    rows: list[Row] = []
-    for at, ((first, *cells), below) in enumerate(nodes.items(), start=1):
-        end, on = ("└── ", "    ") if at == len(nodes) else ("├── ", "│   ")
-        rows += [(above + end + first, *cells), *tree(below, above + on)]
-    return rows
+def table(head: Row, rows: Iterable[Row]) -> str:
+    """Rows as a Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(
+        f"| {' | '.join(cell.replace('|', '\\|') for cell in line)} |\n".replace("|  |", "| |") for line in lines
+    )
 
 
-def table(rows: Iterable[Row], *, head: int = 0) -> list[str]:
-    """Rows as lines with their columns aligned, the first `head` of them above a rule."""
-    filled = list(rows)
-    widths = [max(map(len, column)) for column in zip_longest(*filled, fillvalue="")]
-    filled[head:head] = [tuple("─" * width for width in widths)] if head else []
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=False)] for row in filled]
-    return ["  ".join(row).rstrip() for row in padded]
+def code(text: str) -> str:
+    """`text` as code in a table; nothing for nothing."""
+    return f"`{text}`" if text else ""
 
 
 # Any: whatever the example names
@@ -89,31 +87,35 @@ def example(page: str) -> dict[str, Any]:
     return module.__dict__
 
 
-def prompt_tree() -> list[str]:
+def prompt_tree() -> Picture:
     """The tree that the page builds: what each node gives, and when."""
     template: PromptTemplate[Any] = example("prompts")["template"]  # Any: an example's own output
-
-    def below(path: SectionPath) -> Tree:
-        found: Tree = {}
-        for node in [one for one in template.registry.sections if one.path[:-1] == path]:
-            params = node.params_type.__name__ if node.params_type else ""
-            names = sorted({name for one in node.section.templates() for name in compiled(one).names})
-            text = f"text with ${', $'.join(names)} of {params}" if names else "text"
-            if node.visibility is SUMMARY:
-                text = "summary, until the model asks for the text"
-            asked = getattr(getattr(node.enabled, "selector", None), "__name__", "")
-            tools: Tree = {(f"tool {one.name}", one.description, "with its section's text"): {} for one in node.tools}
-            row = (
-                f"{node.number}. {node.section.title}",
-                text,
-                f"while {asked}({params}) says so" if asked else "always",
-            )
-            found[row] = tools | below(node.path)
-        return found
-
     output = template.output_type
-    answer = f"the answer is one {output.__name__}" if output else "the answer is text"
-    return table([(f"{template.ns}/{template.key}", answer, "shown"), *tree(below(()))])
+    picture = Picture("A prompt's sections as a tree, each with its text, its tools and when it is shown")
+    nodes = [(0, f"{template.ns}/{template.key}", f"the answer is one {output.__name__}" if output else "", "")]
+    for node in template.registry.sections:
+        params = node.params_type.__name__ if node.params_type else ""
+        names = sorted({name for text in node.section.templates() for name in compiled(text).names})
+        text = f"text with ${', $'.join(names)} of {params}" if names else "text"
+        if node.visibility is SUMMARY:
+            text = "summary, until the model asks for the text"
+        asked = getattr(getattr(node.enabled, "selector", None), "__name__", "")
+        when = f"shown while {asked}({params}) is true" if asked else "always shown"
+        nodes.append((len(node.path), f"{node.number}. {node.section.title}", text, when))
+        nodes += [
+            (len(node.path) + 1, f"tool {tool.name}", tool.description, "with its section") for tool in node.tools
+        ]
+    above: list[tuple[float, float]] = []  # the corner of the last box at each depth
+    for at, (depth, name, gives, when) in enumerate(nodes):
+        x, y = 10.0 + 40 * depth, 10.0 + 52 * at
+        kind: Kind = "accent" if name.startswith("tool ") else "box"
+        picture.box(x, y, 380, 42, [(name, "strong"), (gives, "muted")], kind=kind)
+        picture.text(x + 394, y + 25, when, look="muted")
+        if depth:
+            left, top = above[depth - 1]
+            picture.line((left + 16, top + 42), (left + 16, y + 21), (x, y + 21))
+        above[depth:] = [(x, y)]
+    return picture
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Refund:
     order: str
 
 
-def disclosure_states() -> list[str]:
+def disclosure_states() -> Picture:
     """Every state of a small prompt, and which opening leads from one to the next."""
     food = MarkdownSection(title="Food", summary="What holds for food.", template="None.", visibility=SUMMARY)
     refund = Tool[Refund, None](name="refund", params_type=Refund)
@@ -132,41 +134,48 @@ def disclosure_states() -> list[str]:
     )
     template = PromptTemplate[None](ns="shop", key="manual", sections=[refunds], closable=True)
     nodes, states = template.registry.sections, render_states(template)
-    rows: list[Row] = [
-        ("open (closable=True)", *(f"{node.number}. {node.section.title}" for node in nodes), "tools of the model")
-    ]
+    picture = Picture("The states of a prompt, and which call leads from one to the next")
     there: list[AssistantMessage] = []
     back: list[AssistantMessage] = []
+    y = 10.0
     for state in states:
         seen = state.rendered.visibility
-        shown = [seen[node.path].value if node.path in seen else "-" for node in nodes]
+        shown = [f"{node.number}. {node.section.title}: {seen[node.path].value}" for node in nodes if node.path in seen]
         tools = [tool.name for tool in state.tools]
-        rows.append((", ".join(map(".".join, state.opened)) or "nothing", *shown, ", ".join(tools)))
+        height = LINE * (len(shown) + 2) + 8
+        opened = ", ".join(map(".".join, state.opened)) or "nothing"
+        lines: list[tuple[str, Look]] = [(f"open: {opened}", "strong"), *((text, "") for text in shown)]
+        picture.box(140, y, 480, height, [*lines, (f"tools: {', '.join(tools)}", "muted")])
+        y += height
         for node in [node for node in nodes if seen.get(node.path) is SUMMARY]:
             opens, [closes] = disclosure_tool(template.disclosure, node), {CLOSE_SECTION} & {*tools}
-            rows += [(f"  │ {opens}  ▲ {closes}",), (f"  ▼ {node.key:{len(opens)}}  │ {node.key}",)]
+            picture.line((300, y + 2), (300, y + 44), arrow=True)
+            picture.text(290, y + 27, f"{opens} {node.key}", anchor="end")
+            picture.line((460, y + 44), (460, y + 2), arrow=True)
+            picture.text(470, y + 27, f"{closes} {node.key}")
+            y += 46
             there.append(call((opens, {"section_key": node.key})))
             back.insert(0, call((closes, {"section_key": node.key})))
     adapter = ScriptedAdapter[None]([*there, *back, say()])
     adapter.evaluate(template.bind(), session=Session())
     tools_of = [{tool.name for tool in state.tools} for state in (*states, *states[-2::-1])]
     assert [{*one.tool_names} for one in adapter.requests] == tools_of, "the arrows lead elsewhere"  # noqa: S101
-    return table(rows, head=1)
+    return picture
 
 
-def session_fold() -> list[str]:
+def session_fold() -> Picture:
     """What happens in a run, in order, and the slices that each reached."""
     names, session = example("state"), Session()
     spent, purse = names["Spent"], names["Purse"]
     kinds = [purse, events.PromptRendered, events.ProviderCalled, events.ToolInvoked, events.PromptExecuted]
     session.install(purse)
-    rows: list[Row] = [("", *("LOG" if issubclass(kind, events.Event) else "STATE" for kind in kinds))]
-    rows.append(("what happens", *(kind.__name__ for kind in kinds)))
+    columns = [228.0, 362.0, 484.0, 594.0, 698.0]
+    rows: list[tuple[str, list[str]]] = []
     before = ["", "0", "0", "0", "0"]
 
     def note(what: str) -> None:
         now = [str(*session[purse]), *(str(len(session[kind])) for kind in kinds[1:])]
-        rows.append((what, *(new if new != old else "" for old, new in zip(before, now, strict=True))))
+        rows.append((what, [new if new != old else "" for old, new in zip(before, now, strict=True)]))
         before[:] = now
 
     def pay(params: Any, *, context: ToolContext) -> ToolResult[None]:  # Any: the page's own class
@@ -182,10 +191,22 @@ def session_fold() -> list[str]:
     prompt = Prompt[None](ns="shop", key="p", sections=[MarkdownSection(title="Task", template="Pay.", tools=[tool])])
     replies = [call(("pay", spent(5))), call(("pay", spent(30))), say("Paid 5.")]
     ScriptedAdapter[None](replies).evaluate(prompt, session=session)
-    return table(rows, head=2)
+    picture = Picture("What happens in a run from top to bottom, and which slice of the session each event changes")
+    picture.text(10, 34, "what happens", look="strong")
+    for x, kind in zip(columns, kinds, strict=True):
+        picture.text(x, 16, "LOG" if issubclass(kind, events.Event) else "STATE", look="muted", anchor="middle")
+        picture.text(x, 34, kind.__name__, look="strong", anchor="middle")
+        picture.line((x, 42), (x, 56 + 28 * len(rows)))
+    for at, (what, cells) in enumerate(rows):
+        y = 66.0 + 28 * at
+        picture.text(10, y + 4, what.strip(), look="" if what.startswith(" ") else "muted")
+        for x, cell in zip(columns, cells, strict=True):
+            if cell:
+                picture.box(x - width_of(cell) / 2 - 10, y - 11, width_of(cell) + 20, 22, [(cell, "")], kind="accent")
+    return picture
 
 
-def tool_transaction() -> list[str]:
+def tool_transaction() -> str:
     """What is left of calls that write state and a file, and then end in each of the ways there are."""
     seats: dict[SectionPath, SectionVisibility] = {("seats",): SectionVisibility.FULL}
     ends: list[ToolResult[None] | BaseException] = [
@@ -196,12 +217,12 @@ def tool_transaction() -> list[str]:
         KeyboardInterrupt(),
     ]
     calls = [("bok", '{"seat": 4}', ends[0]), ("book", '{"seat": "x"}', ends[0])]
-    rows: list[Row] = [("the call, or how it ends", "it writes", "afterwards", "and then", "events")]
+    rows: list[Row] = []
     for name, arguments, end in [*calls, *(("book", '{"seat": 4}', end) for end in ends)]:
         how = type(end).__name__ if isinstance(end, BaseException) else f"ToolResult(success={end.success})"
         wrote, *then = _one_call(name, arguments, end)
-        rows.append((how if wrote else f"{name} {arguments}", wrote, *then))
-    return table(rows, head=1)
+        rows.append((code(how if wrote else f"{name} {arguments}"), wrote, *then))
+    return table(("call, or how the handler ends", "written", "left", "then", "event"), rows)
 
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
@@ -234,7 +255,7 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
     return wrote, there() or "nothing", then, "".join(type(one).__name__ for one in session[events.ToolInvoked])
 
 
-def inner_loop() -> list[str]:
+def inner_loop() -> Picture:
     """The machine's transitions, found by giving each kind of input in each state until nothing new comes."""
     config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
     machine = InnerLoop(text="", structured_output=StructuredOutputConfig(Refund), config=config)
@@ -255,12 +276,43 @@ def inner_loop() -> list[str]:
                     names[type(take).__name__] = None
                 except PromptEvaluationError as error:
                     names[(LimitError if isinstance(error, LimitError) else type(error)).__name__] = None
-    nodes: Tree = {}
-    for kind in get_args(Step.__value__):
-        does = re.split(r"[.,]\s", kind.__doc__)[0]
-        leads: Tree = {(what, f"──► {' or '.join(names)}"): {} for what, names in found.get(kind, {}).items()}
-        nodes[kind.__name__, f"“{does}”"] = leads
-    return table([("InnerLoop.start()", f"──► {type(waiting[0][1]).__name__}"), *tree(nodes)])
+    places: Mapping[str, tuple[float, float, Kind]] = {
+        "ProviderRequest": (10, 50, "box"),
+        "ToolCalls": (500, 50, "box"),
+        "Finished": (10, 160, "accent"),
+        "PromptEvaluationError": (255, 160, "warning"),
+        "LimitError": (500, 160, "warning"),
+    }
+    picture = Picture("The steps of the inner loop, and what leads from one to the next")
+    for name, (x, y, kind) in places.items():
+        picture.box(x, y, 210, 34, [(name, "strong")], kind=kind)
+    picture.text(75, 16, f"InnerLoop.start() leads to {type(waiting[0][1]).__name__}")
+    picture.line((62, 12), (40, 12), (40, 48), arrow=True)
+    drawn_arrows = {
+        (kind.__name__, name) for kind, leads in found.items() for names in leads.values() for name in names
+    }
+    for (source, target), points in _ARROWS.items():
+        assert (source, target) in drawn_arrows, f"{source} leads nowhere near {target}"  # noqa: S101 - else a false arrow
+        picture.line(*points, arrow=True)
+    assert drawn_arrows == _ARROWS.keys(), "an arrow is missing"  # noqa: S101 - likewise
+    inputs = [(what, " or ".join(names)) for leads in found.values() for what, names in leads.items()]
+    for number, (what, following) in enumerate(inputs):
+        picture.text(10, 228 + LINE * number, what)
+        picture.text(300, 228 + LINE * number, f"→ {following}", look="muted")
+    return picture
+
+
+# Where the arrows between the boxes run.
+_ARROWS: Mapping[tuple[str, str], list[tuple[float, float]]] = {
+    ("ProviderRequest", "ToolCalls"): [(220, 60), (498, 60)],
+    ("ToolCalls", "ProviderRequest"): [(500, 74), (222, 74)],
+    ("ProviderRequest", "ProviderRequest"): [(150, 50), (150, 30), (200, 30), (200, 48)],
+    ("ToolCalls", "ToolCalls"): [(640, 50), (640, 30), (690, 30), (690, 48)],
+    ("ProviderRequest", "Finished"): [(60, 84), (60, 158)],
+    ("ProviderRequest", "PromptEvaluationError"): [(130, 84), (130, 136), (340, 136), (340, 158)],
+    ("ProviderRequest", "LimitError"): [(180, 84), (180, 110), (560, 110), (560, 158)],
+    ("ToolCalls", "LimitError"): [(640, 84), (640, 158)],
+}
 
 
 def _inputs(step: Step) -> Mapping[str, AssistantMessage | list[ToolExecutionOutcome]]:
@@ -280,7 +332,7 @@ def _inputs(step: Step) -> Mapping[str, AssistantMessage | list[ToolExecutionOut
             return {}
 
 
-def override_merge() -> list[str]:
+def override_merge() -> str:
     """What becomes of one override when the code's text changes in each way, before a rebase and after it."""
     base = "Answer politely.\n\nSign as the shop."
     override = base.replace("politely", "politely, in two sentences")
@@ -298,7 +350,7 @@ def override_merge() -> list[str]:
         by = {text: "the code's", override: "the override"}.get(body, "both changes")
         return f"stale: {stored.stale[0].reason}" if stored and stored.stale else "fresh", by
 
-    rows: list[Row] = [("the code's text", "override", "shown", "rebase", "override", "shown")]
+    rows: list[Row] = []
     for what, section in codes.items():
         with TemporaryDirectory() as folder:
             store = LocalPromptOverridesStore(folder)
@@ -311,7 +363,7 @@ def override_merge() -> list[str]:
             before, done = found(prompt, section.template), store.rebase(prompt.descriptor)
             how = "merged" if done.merged else "conflict" if done.conflicts else "nothing to do"
             rows.append((what, *before, how, *found(prompt, section.template)))
-    return table(rows, head=1)
+    return table(("the code's text", "override", "shown", "`rebase`", "override then", "shown then"), rows)
 
 
 def imports(module: str) -> set[str]:
@@ -324,32 +376,50 @@ def imports(module: str) -> set[str]:
     return found
 
 
-def layers() -> list[str]:
-    """The rows that import-linter holds, how many modules each part has, and which rows import from which."""
+def layers() -> Picture:
+    """The layers that import-linter holds, and the parts of each with how many modules they have."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     rows = [re.findall(r"[\w.]+", row) for row in contracts[0]["layers"]]
     page = (ROOT / "docs/architecture.md").read_text()
     names = re.findall(r"^\| (\w+) \|", page.partition("| layer | ")[2].partition("\n\n")[0], re.MULTILINE)[::-1]
     modules = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
+    picture = Picture("The layers of the library: a module imports from its own layer or from those below")
+    picture.text(40, 14, "imports go down, never up", look="muted")
+    y = 26.0
+    for name, row in zip(names, rows, strict=True):
+        counts = [(part, sum(f"{one}.".startswith(f"{part}.") for one in modules)) for part in row]
+        lines = [""]
+        for part, count in counts:
+            label = f"{part} {count}" if count > 1 else part
+            lines[-1:] = (
+                [lines[-1], label]
+                if len(lines[-1] + label) > _FLOOR
+                else [f"{lines[-1]} · {label}".removeprefix(" · ")]
+            )
+        height = LINE * (len(lines) + 1) + 8
+        picture.box(40, y, 700, height, [(name, "strong"), *((line, "muted") for line in lines)])
+        y += height + 8
+    picture.line((24, 6), (24, y - 8), arrow=True)
+    return picture
 
-    def inside(part: str, known: Iterable[str]) -> list[str]:
-        return [one for one in known if f"{one}.".startswith(f"{part}.")]
 
-    counts = [[(part, len(inside(part, modules))) for part in row] for row in rows]
-    told = [", ".join(f"{part} {count}" if count > 1 else part for part, count in row) for row in counts]
-    sources = [{one for part in row for module in inside(part, modules) for one in imports(module)} for row in rows]
-    arrows = [["►" if any(inside(part, one) for part in row) else "" for row in rows] for one in sources]
-    matrix = [(name, *row) for name, row in zip(names, arrows, strict=True)]
-    return [*table(zip(names, told, strict=True)), "", *table([("imports from", *names), *matrix], head=1)]
+_FLOOR = 84  # characters in a line of a layer
 
 
-def data_flow() -> list[str]:
+def data_flow() -> Picture:
     """The way from a template to a response, from the signatures of those that take each value and give the next."""
-    line, reached = "PromptTemplate", "PromptTemplate"
+    picture = Picture("From a template to a response, and what happens within an evaluation")
+    x, reached = 6.0, "PromptTemplate"
+    picture.box(x, 10, width_of(reached) + 20, 26, [(reached, "strong")])
     for step in (PromptTemplate.bind, Prompt.render, ProviderAdapter.evaluate):
         _, takes, _, gives, _ = _taken_and_given(step)
         assert reached in takes.split(", "), f"nothing gives what {step.__qualname__} takes"  # noqa: S101 - else no way
-        line, reached = f"{line} ──{step.__name__}──► {gives}", gives
+        x += width_of(reached) + 20
+        label = width_of(step.__name__)
+        picture.line((x + 2, 30), (x + label + 14, 30), arrow=True)
+        picture.text(x + label / 2 + 8, 24, step.__name__, look="muted", anchor="middle")
+        x, reached = x + label + 16, gives
+        picture.box(x, 10, width_of(reached) + 20, 26, [(reached, "strong")])
     # Any: functions of every type
     inside: list[Callable[..., Any]] = [
         InnerLoop.start,
@@ -359,15 +429,23 @@ def data_flow() -> list[str]:
         InnerLoop.receive,
     ]
     inside += [ToolExecutor.execute, ToolHandler.__call__, InnerLoop.submit]
-    rows = [("within evaluate", "takes", "", "gives", "module"), *map(_taken_and_given, inside)]
+    places = [10.0, 190.0, 350.0, 550.0]
+    head = ("within evaluate", "takes", "gives", "module")
+    rows = [(name, takes, gives, module) for name, takes, _, gives, module in map(_taken_and_given, inside)]
+    for at, row in enumerate([head, *rows]):
+        look: Look = "" if at else "strong"
+        for place, cell in zip(places, row, strict=True):
+            picture.text(place, 74 + 20 * at, cell, look=look if place < places[3] or not at else "muted")
     steps = " | ".join(one.__name__ for one in get_args(Step.__value__))
+    y = 84.0 + 20 * len(rows) + 18
+    picture.text(10, y, f"Step is {steps}", look="muted")
     known = {f"runtime.events.{one.__name__}" for one in events.Event.__subclasses__()}
-    published: list[Row] = [("publishes", "")]
-    published += [
-        (module, ", ".join(sorted(one.split(".")[-1] for one in imports(module) & known)))
-        for module in ("runtime.main_loop", "adapters.core", "adapters.tool_executor")
-    ]
-    return [line, "", *table(rows, head=1), "", f"Step is {steps}", "", *table(published)]
+    for module in ("runtime.main_loop", "adapters.core", "adapters.tool_executor"):
+        y += 20
+        told = ", ".join(sorted(one.split(".")[-1] for one in imports(module) & known))
+        picture.text(10, y, f"{module} publishes")
+        picture.text(260, y, told, look="muted")
+    return picture
 
 
 # Any: functions of every type
@@ -382,7 +460,7 @@ def _taken_and_given(function: Callable[..., Any]) -> Row:
     return name, takes, "──►", ours(signature.return_annotation), function.__module__.removeprefix("weakincentives.")
 
 
-DRAWING: dict[str, Callable[[], list[str]]] = {
+DRAWING: dict[str, Callable[[], Figure]] = {
     one.__name__.replace("_", "-"): one
     for one in (
         prompt_tree,
@@ -397,21 +475,32 @@ DRAWING: dict[str, Callable[[], list[str]]] = {
 }
 
 
-def drawn(text: str) -> str:
-    """A page's text with its diagrams drawn anew."""
-    marked = r"(<!-- diagram: ([\w-]+) -->\n\n```text\n).*?(```\n\n<!-- /diagram -->)"
-    return re.sub(
-        marked, lambda at: at[1] + "".join(f"{one}\n" for one in DRAWING[at[2]]()) + at[3], text, flags=re.DOTALL
-    )
+def drawn(page: Path) -> dict[Path, str]:
+    """A page with its figures drawn anew, and the files of its pictures, by path."""
+    files: dict[Path, str] = {}
+
+    def draw(at: re.Match[str]) -> str:
+        figure = DRAWING[at[2]]()
+        if isinstance(figure, Picture):
+            file = ROOT / f"docs/figures/{at[2]}.svg"
+            files[file] = figure.svg()
+            place = "../" * (len(page.relative_to(ROOT / "docs").parts) - 1)
+            figure = f"![{figure.title}]({place}figures/{file.name})\n"
+        return f"{at[1]}{figure}{at[3]}"
+
+    marked = r"(<!-- diagram: ([\w-]+) -->\n\n).*?(\n<!-- /diagram -->)"
+    return {page: re.sub(marked, draw, page.read_text(), flags=re.DOTALL)} | files
 
 
 def main() -> None:
-    """Rewrites the pages whose diagrams are out of date, and names them."""
+    """Rewrites the pages and pictures that are out of date, and names them."""
     logging.disable()  # tools fail here on purpose
+    (ROOT / "docs/figures").mkdir(exist_ok=True)
     for page in sorted((ROOT / "docs").rglob("*.md")):
-        if (new := drawn(old := page.read_text())) != old:
-            page.write_text(new)
-            print(page.relative_to(ROOT))
+        for file, new in drawn(page).items():
+            if not file.exists() or file.read_text() != new:
+                file.write_text(new)
+                print(file.relative_to(ROOT))
 
 
 if __name__ == "__main__":
