@@ -17,7 +17,7 @@ What a model does wrong while it works (an unknown tool, broken arguments) is an
 
 from typing import NamedTuple
 
-__all__ = ["ControlFlow", "Fault", "SerdeError", "WeakIncentivesError"]
+__all__ = ["ControlFlow", "Fault", "SerdeError", "WeakIncentivesError", "message_of", "plain_text"]
 
 
 class WeakIncentivesError(Exception):
@@ -51,3 +51,16 @@ class SerdeError(WeakIncentivesError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.subject}: " + "; ".join(map(str, self.faults))
+
+
+def message_of(error: BaseException) -> str:
+    """The error's own text, or the name of its class where it has none or raises instead of giving it."""
+    try:
+        return plain_text(str(error)) or type(error).__name__
+    except Exception:  # the `__str__` of a user's exception may do anything
+        return type(error).__name__
+
+
+def plain_text(text: str) -> str:
+    """`text` as a `str` proper: a subclass may override every method that a caller relies on."""
+    return str.__str__(text)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
 
-from .errors import Fault, SerdeError
+from .errors import Fault, SerdeError, message_of
 
 if TYPE_CHECKING:
     import pydantic
@@ -117,12 +117,17 @@ def _parse(of: object, validate: Callable[["pydantic.TypeAdapter[Any]"], object]
         raise SerdeError(_name(of), _parse_faults(error)) from error
 
 
+_MAX_FAULTS = 10_000  # listing a fault takes pydantic 30 µs where paths are long; 10,000 still cover every `null`
+
+
 def _parse_faults(error: Exception) -> tuple[Fault, ...]:
     """Every fault with its path; never the offending input, which may be secret or huge."""
     import pydantic
 
     if not isinstance(error, pydantic.ValidationError):
-        return (Fault((), f"{error}" or type(error).__name__),)
+        return (Fault((), message_of(error)),)
+    if (count := error.error_count()) > _MAX_FAULTS:
+        return (Fault((), f"{count:,} faults, too many to list; compare the data with the schema"),)
     faults: list[Fault] = []
     for detail in error.errors(include_url=False, include_input=False):
         message = detail["msg"]

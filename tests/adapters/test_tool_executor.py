@@ -4,8 +4,10 @@ import asyncio
 import json
 import logging
 import re
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -24,7 +26,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, Note, ok, only_answer, prompt, recorded, told, tool
+from support.agents import Args, Note, answers, ok, only_answer, prompt, recorded, told, tool
 from support.codecs import ANY_TEXT
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.errors import PromptEvaluationError
@@ -221,11 +223,63 @@ def test_params_that_refuse_themselves_are_a_refused_call() -> None:
     assert "a must be picked" in answer.content
 
 
+@pytest.mark.parametrize("arguments", ['{"a": 1, "b": "' + "x" * 5_000 + '"}', "[" * 5_000, " " * 5_000])
+def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments: str) -> None:
+    session = Session()
+    adapter = scripted(call(("probe", arguments)), call(("probe", {"a": 1})))
+    adapter.config = InnerLoopConfig(max_argument_chars=5_000 - 1)
+    response = adapter.evaluate(prompt(tool()), session=session)
+    refused, run = answers(response.transcript)
+    assert refused.content == (
+        f"Invalid arguments for 'probe': {len(arguments):,} characters, and at most 4,999 are read. Send less at once."
+    )
+    assert [event.params for event in session[ToolInvoked].all()] == [None, Args(1)]
+    assert (refused.success, run.success) == (False, True)
+
+
+def test_arguments_are_bounded_by_default_and_up_to_the_bound_are_read() -> None:
+    bound = InnerLoopConfig().max_argument_chars
+    assert bound is not None
+    text = "x" * (bound - len('{"text": ""}'))
+    assert once(ok, f'{{"text": "{text}"}}', params=Note).success
+    assert not once(ok, f'{{"text": "{text}y"}}', params=Note).success
+    unbounded = scripted(call(("probe", {"text": f"{text}y"})))
+    unbounded.config = InnerLoopConfig(max_argument_chars=None)
+    assert only_answer(unbounded, prompt(tool(params=Note))).success
+
+
+def test_a_megabyte_of_wrong_arguments_is_answered_by_how_much_is_wrong() -> None:
+    items = ",".join(['{"a":[]}'] * 70_000)
+    assert once(ok, f'{{"nested": {{"x": [{items}]}}}}', params=Deep).content == (
+        "Invalid arguments for 'probe': 70,000 faults, too many to list; compare the data with the schema"
+    )
+
+
 # --- Handlers that fail
 
 
 class Mute(Exception):
     def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Text(str):  # noqa: SLOT000 - as users write them
+    """A text of a user's own, which can be asked for nothing."""
+
+    def _refuse(self, *_: object) -> Never:
+        raise RuntimeError("hostile")
+
+    __bool__ = __len__ = __getitem__ = __format__ = __add__ = __radd__ = __iter__ = _refuse
+    encode = isascii = removeprefix = _refuse  # type: ignore[assignment]
+
+
+class SaysText(Exception):
+    def __str__(self) -> str:
+        return Text("it broke")
+
+
+class Unshowable(Exception):
+    def __repr__(self) -> str:
         raise RuntimeError("no words")
 
 
@@ -274,6 +328,8 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
         (RuntimeError("it broke"), "it broke"),
         (RuntimeError(), "RuntimeError"),
         (Mute(), "Mute"),
+        (SaysText(), "it broke"),
+        (Unshowable("it broke"), "it broke"),
         (StopIteration("StopIteration"), "StopIteration"),  # which no future and no coroutine can carry
         (TimeoutError("slow"), "slow"),
         (ExceptionGroup("many", [ValueError("one")]), "many (1 sub-exception)"),
@@ -293,6 +349,22 @@ def test_a_raising_handler_is_answered_rolled_back_and_recorded(
     assert session[Note].all() == (Note("before"),)
     [event] = session[ToolInvoked].all()
     assert (event.content, event.success, event.rendered) == (answer.content, False, "")
+
+
+@pytest.mark.parametrize("run", [evaluate, evaluate_in_loop])
+@handlers
+@pytest.mark.parametrize("error", [Unshowable(), KeyError("a"), SystemExit()])
+def test_a_failing_handler_leaves_the_process_s_interrupt_handler_as_it_was(
+    run: Evaluate, failing: Callable[[BaseException], Any], error: BaseException
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with suppress(SystemExit):
+            run(scripted(call(("probe", "{}"))), prompt(tool(failing(error))), Session())
+        after = signal.getsignal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert after is before
 
 
 @drivers
@@ -329,13 +401,13 @@ def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_
 
 @drivers
 @handlers
-@pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_no_exception_passes_and_rolls_back(
-    run: Evaluate, failing: Callable[[BaseException], Any], signal: type[BaseException]
+    run: Evaluate, failing: Callable[[BaseException], Any], kind: type[BaseException]
 ) -> None:
     session = Session()
-    with pytest.raises(signal):
-        run(scripted(call(("probe", "{}"))), prompt(tool(failing(signal()))), session)
+    with pytest.raises(kind):
+        run(scripted(call(("probe", "{}"))), prompt(tool(failing(kind()))), session)
     assert session[Note].all() == ()
 
 
@@ -493,6 +565,65 @@ def test_an_excluded_value_reaches_the_event_and_not_the_model() -> None:
 
 def test_a_lone_surrogate_in_a_result_becomes_a_question_mark() -> None:
     assert once(gives(Rendered("a\ud800b"))).content == "Here.\n\na?b"
+
+
+# --- Results too long for a request
+
+
+def bounded(most: int | None, *replies: Reply) -> ScriptedAdapter[Any]:
+    adapter = scripted(*replies)
+    adapter.config = InnerLoopConfig(max_result_chars=most)
+    return adapter
+
+
+@given(st.integers(1_000, 1_300), st.integers(0, 1_500), st.integers(0, 1_500), st.sampled_from("aü😀\ud800"))
+def test_a_result_is_sent_whole_up_to_the_bound_and_beyond_it_says_how_much_is_missing(
+    most: int, before: int, after: int, letter: str
+) -> None:
+    session = Session()
+    value = Rendered(letter * before)
+    result = ToolResult(message=letter * after, value=value)
+    whole = result.content().replace("\ud800", "?")
+    adapter = bounded(most, call(("probe", "{}")))
+    answer = only_answer(adapter, prompt(tool(lambda params, *, context: result)), session)
+    [event] = session[ToolInvoked].all()
+    assert (event.content, event.result) == (answer.content, result)
+    assert len(answer.content) <= most
+    if len(whole) <= most:
+        assert answer.content == whole
+        return
+    shown, note = answer.content.split("\n\n[Cut here: ")
+    assert whole.startswith(shown)
+    total, missing = [int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", note)]
+    assert (total, total - missing) == (len(whole), len(shown))
+    assert note.endswith("Ask for less at once, or for another part, to see the rest.]")
+
+
+def test_results_are_bounded_by_default_and_the_bound_can_be_lifted() -> None:
+    most = InnerLoopConfig().max_result_chars
+    assert most is not None
+    for size in (most, 5_000_000):
+        huge = tool(lambda params, *, context, size=size: ToolResult[object](message="x" * size))
+        calls = call(("probe", "{}"))
+        assert len(only_answer(scripted(calls), prompt(huge)).content) == most
+        assert len(only_answer(bounded(None, calls), prompt(huge)).content) == size
+
+
+def test_a_section_s_text_is_the_prompt_s_own_and_is_not_cut() -> None:
+    text = "long " * 1_000
+    hidden = MarkdownSection(
+        title="More", key="more", template=text, summary="More.", visibility=SectionVisibility.SUMMARY
+    )
+    asked = Prompt(ns="tests", key="long", sections=[hidden])
+    answer = only_answer(bounded(1_000, call(("read_section", {"section_key": "more"}))), asked)
+    assert text.strip() in answer.content
+
+
+@pytest.mark.parametrize("bound", [0, -1, 999, "1000", 1e6, True])
+@pytest.mark.parametrize("name", ["max_result_chars", "max_argument_chars"])
+def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(name: str, bound: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"{name} (is|must not be)"):
+        InnerLoopConfig(**{name: bound})
 
 
 # --- The context

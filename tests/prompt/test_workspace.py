@@ -55,7 +55,8 @@ class Agent:
         return {one.path: self.files.read_bytes(one.path) for one in self.files.walk() if one.kind == "file"}
 
     def ask(self, name: str, **arguments: object) -> ToolMessage:
-        adapter = ScriptedAdapter([call((name, arguments)), say("done")])
+        unbounded = InnerLoopConfig(max_argument_chars=None)  # what is tested here are the bounds of files
+        adapter = ScriptedAdapter([call((name, arguments)), say("done")], config=unbounded)
         [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
         return answer
 

@@ -57,14 +57,19 @@ class InnerLoopConfig:
 
     `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
     declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
-    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. Raises
-    `ValueError` for another word and a negative number, `TypeError` for a limit that is none.
+    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. A tool call
+    with more than `max_argument_chars` is refused before its arguments are parsed. The model is sent at most
+    `max_result_chars` of a tool's result, with a note on how much is missing; events keep the whole result. `None`
+    lifts either bound. Raises `ValueError` for another word, a negative number and a bound below 1,000 characters,
+    `TypeError` for a limit that is none.
     """
 
     max_turns: int | None = 100
     max_repairs: int = 2
     supports_dynamic_tools: bool = False
     parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
+    max_argument_chars: int | None = 1_000_000
+    max_result_chars: int | None = 100_000
     deadline: Deadline | None = None
     budget: Budget | None = None
 
@@ -74,7 +79,17 @@ class InnerLoopConfig:
         if self.max_turns is not None:
             check_count("max_turns", self.max_turns)
         check_count("max_repairs", self.max_repairs)
+        _check_chars("max_argument_chars", self.max_argument_chars)
+        _check_chars("max_result_chars", self.max_result_chars)
         check_limits(self.deadline, self.budget)
+
+
+def _check_chars(name: str, bound: int | None) -> None:
+    if bound is None:
+        return
+    check_count(name, bound)
+    if bound < _LEAST_CHARS:
+        raise ValueError(f"{name} is {bound}; give at least {_LEAST_CHARS}, or None for no bound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,7 @@ class Finished:
     output: object
 
 
+_LEAST_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 _MAX_FAULTS = 4_000  # characters: an answer can have more faults than the next request should carry
 
 type Step = ProviderRequest | ToolCalls | Finished

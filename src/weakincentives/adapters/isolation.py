@@ -129,7 +129,7 @@ async def _side_by_side_async(flows: Sequence[Flow[None]]) -> Came:
 def _caught(attempt: Attempt, *, to_end: bool = False) -> Came:
     try:
         result = attempt()
-        return (_run_to_end(result) if to_end and inspect.isawaitable(result) else result), None
+        return _run_to_end(result) if to_end and inspect.isawaitable(result) else (result, None)
     except BaseException as error:
         return None, error
 
@@ -162,15 +162,25 @@ async def _caught_async(attempt: Attempt, pool: Executor | None) -> Came:
         return None, raised
 
 
-def _run_to_end(awaitable: Any) -> Any:
+def _run_to_end(awaitable: Any) -> Came:
     """Runs a coroutine from synchronous code, in a thread of its own when this thread's loop is already running."""
+    outcome: list[Came] = []
 
-    async def wait() -> Any:
-        return await awaitable
+    async def wait() -> None:
+        # The task must hold no exception but a cancellation: `asyncio.run` takes the `repr` of the task before it
+        # puts the handler of SIGINT back, and the `repr` of a user's exception may raise.
+        try:
+            outcome.append((await awaitable, None))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            outcome.append((None, error))
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(copy_context().run, asyncio.run, wait()).result()
+        asyncio.run(wait())
+    else:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            pool.submit(copy_context().run, asyncio.run, wait()).result()
+    return outcome.pop()  # and not a copy, which would tie the exception to its own traceback

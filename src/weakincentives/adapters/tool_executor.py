@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
-from ..errors import ControlFlow, SerdeError
+from ..errors import ControlFlow, SerdeError, message_of, plain_text
 from ..ports import EventBus, Forkable, Resources, SessionProtocol
 from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import (
@@ -74,6 +74,8 @@ class ToolExecutor:
         self._rendered = rendered
         self._deadline = config.deadline
         self._dynamic = config.supports_dynamic_tools
+        self._max_argument_chars = config.max_argument_chars
+        self._max_result_chars = config.max_result_chars
         self.adapter = adapter
         self._session = session
         self._publish = publish
@@ -233,12 +235,12 @@ class ToolExecutor:
                     raise _restart(result.value, params)
                 resources.close()  # what they do then is the call's doing
         except ControlFlow as signal:
-            self._answer(call, started, params, ToolResult(message=str(signal)), visibility=visibility)
+            self._answer(call, started, params, ToolResult(message=message_of(signal)), visibility=visibility)
             raise
         except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
             if not isinstance(error, ToolValidationError):  # that is the model's mistake, and it is told
                 _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
-            raised, result, content = error, _failure(_text_of(error)), ""
+            raised, result, content = error, _failure(message_of(error)), ""
         if entry is not None:
             entry.result = result
         return self._answer(call, started, params, result, content, visibility=visibility, error=raised)
@@ -264,6 +266,10 @@ class ToolExecutor:
             raise ToolValidationError(f"Unknown tool {call.name!r}. Available tools: {known}.")
         if tool.handler is None:
             raise ToolValidationError(f"Tool {call.name!r} cannot be called here.")
+        size, most = len(call.arguments), self._max_argument_chars
+        if most is not None and size > most:
+            told = f"{size:,} characters, and at most {most:,} are read. Send less at once."
+            raise ToolValidationError(f"Invalid arguments for {call.name!r}: {told}")
         try:
             read = partial(serde.parse_json, tool.params_type)
             return tool, tool.handler, read_without_nulls(read, call.arguments if call.arguments.strip() else "{}")[0]
@@ -286,6 +292,8 @@ class ToolExecutor:
         """Publishes the call and gives the answer that the model gets."""
         self._answered += 1
         content = sendable(content or result.message)
+        if call.name not in RESERVED_TOOL_NAMES:  # those give sections, which the prompt would show whole
+            content = _shortened(content, self._max_result_chars)
         self._publish(
             ToolInvoked(
                 name=call.name,
@@ -339,14 +347,20 @@ def _content(result: object) -> str:
     message: object = result.message
     if not isinstance(message, str):
         raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
-    return result.content()
+    return plain_text(result.content())
 
 
-def _text_of(error: Exception) -> str:
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # an exception of the user's that cannot even say what it is
-        return type(error).__name__
+def _shortened(content: str, most: int | None) -> str:
+    """`content` in at most `most` characters; a note at the end says how much was cut."""
+    total = len(content)
+    if most is None or total <= most:
+        return content
+    note = (
+        f"\n\n[Cut here: the result has {total:,} characters, of which {{:,}} are not shown. "
+        "Ask for less at once, or for another part, to see the rest.]"
+    )
+    shown = most - len(note.format(total))  # the number of missing characters has no more digits than the total
+    return content[:shown] + note.format(total - shown)
 
 
 def _restart(read: ReadSectionResult, params: object) -> VisibilityExpansionRequired:
