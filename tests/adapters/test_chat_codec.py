@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -344,7 +345,77 @@ def test_an_id_that_changes_from_piece_to_piece_makes_no_further_calls() -> None
     assert [one.arguments for one in answer.tool_calls] == ["{}"]
 
 
+def test_calls_run_in_the_order_of_their_index_whichever_came_first() -> None:
+    order = (begun("b", index=1), begun("a", index=0), further(index=0), further(index=1))
+    answer = decoded(codec(), pieces_of(*order), joined=True)
+    assert answer.tool_calls == (ToolCall("a", "probe", "{}"), ToolCall("b", "probe", "{}"))
+    sent_back = json.dumps(answer.wire)
+    assert sent_back.index('"a"') < sent_back.index('"b"')
+
+
+def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> None:
+    calls = [{**CALL, "id": name, "index": index} for name, index in (("a", 0), ("b", 1), ("c", 0), ("d", 1))]
+    answer = decoded(codec(), pieces_of(*calls), joined=True)
+    assert [one.call_id for one in answer.tool_calls] == ["a", "b", "c", "d"]
+
+
+# --- More than one choice
+
+
+def two_choices(*indexes: int | None, first: str = "Mine.") -> list[Any]:
+    """A stream whose choice of index 0 says `first`, mixed with the pieces of others."""
+    texts = iter(first)
+    events: list[Any] = []
+    for index in indexes:
+        choices: list[Any] = [{"index": 1, "delta": {"content": "x", "tool_calls": [{**CALL, "index": 0}]}}]
+        if index == 0 or index is None:
+            choices.append({"index": index, "delta": {"content": next(texts, "")}})
+        events.append({"choices": choices})
+    ends: list[Any] = [{"index": index, "delta": {}, "finish_reason": "stop"} for index in (1, 0)]
+    return [*events, {"choices": ends}]
+
+
+def test_a_stream_is_read_by_the_index_of_its_choices() -> None:
+    events = two_choices(1, 0, 0, 1, None, 0, 0, 1)
+    answer = decoded(codec(), events, joined=True)
+    assert (answer.text, answer.tool_calls) == ("Mine.", ())
+    assert "".join(codec().text_of(event) for event in events) == "Mine."
+
+
+def test_a_reply_is_read_by_the_index_of_its_choices() -> None:
+    other = {"index": 1, "message": {"content": "Other."}, "finish_reason": "stop"}
+    mine = reply({"content": "Mine."})["choices"][0]
+    assert codec().decode({"choices": [other, mine]}).text == "Mine."
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_reply_without_the_choice_of_index_0_is_malformed(joined: bool) -> None:  # noqa: FBT001 - a case
+    other = {"index": 1, "message": {"content": "x"}, "delta": {"content": "x"}, "finish_reason": "stop"}
+    value: Any = {"choices": [other]}
+    with pytest.raises(PromptEvaluationError, match="no choice of index 0"):
+        decoded(codec(), [value] if joined else value, joined=joined)
+
+
 # --- What a turn costs
+
+
+def seconds_to_join(pieces: int, text: str) -> float:
+    more = [further(index=0) for _ in range(pieces)]
+    for one in more:
+        one["function"]["arguments"] = text
+    events = pieces_of(begun("a", index=0), *more)
+    started = perf_counter()
+    [joined] = decoded(codec(), events, joined=True).tool_calls
+    took = perf_counter() - started
+    assert len(joined.arguments) == 1 + pieces * len(text)
+    return took
+
+
+def test_joining_the_pieces_of_a_stream_takes_linear_time() -> None:
+    """24 times as many pieces. Copying the text so far at each of them took 350 times as long."""
+    few = min(seconds_to_join(2_500, "x" * 100) for _ in range(3))
+    many = min(seconds_to_join(60_000, "x" * 100) for _ in range(2))
+    assert many < 4 * 24 * few
 
 
 def test_a_turn_appends_the_same_whatever_came_before() -> None:

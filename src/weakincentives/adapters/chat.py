@@ -1,5 +1,7 @@
 """The Chat Completions codec: what OpenAI and most compatible servers (llama.cpp, vLLM, Ollama, …) speak."""
 
+from io import StringIO
+from operator import itemgetter
 from typing import Any
 
 from .codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
@@ -18,38 +20,31 @@ class ChatCodec(Codec):
     streaming = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
 
     def text_of(self, event: Any) -> str:  # Any: as in `decode`
-        match event:
-            case {"choices": [{"delta": {"content": content}}, *_]}:
-                return _text(content)
-            case _:
-                return ""
+        return "".join([_text(delta.get("content")) for delta, _ in _pieces(event)])
 
     def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
         message: Wire = {}
         choice: Wire = {}
         usage: object = None
         for event in events:
-            match event:
-                case {"choices": [{"delta": dict() as delta, **rest}, *_]}:
-                    message = _joined(message, delta)
-                    choice |= {f"{key}": value for key, value in rest.items() if value is not None}
-                case _:
-                    pass
+            for delta, rest in _pieces(event):
+                _add(message, delta)
+                choice |= {key: value for key, value in rest.items() if value is not None}
             usage = event.get("usage") or usage
-        for items in message.values():
-            for item in items if isinstance(items, list) else ():
-                item.pop("index", None)  # which is of pieces alone
-        return {"choices": [{"message": message, **choice}], "usage": usage} if "finish_reason" in choice else None
+        if "finish_reason" not in choice:
+            return None
+        whole = {key: _in_order(value) if isinstance(value, list) else value for key, value in message.items()}
+        return {"choices": [{"message": _written(whole), **choice}], "usage": usage}
 
     def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
-        """The first choice of a reply."""
-        match reply:
-            case {"error": {"message": said}} | {"choices": [{"error": {"message": said}}, *_]}:
+        """The choice of a reply whose index is 0."""
+        match reply, _choices(reply):
+            case ({"error": {"message": said}}, _) | (_, [{"error": {"message": said}}, *_]):
                 raise provider_failed(self.provider, said)  # some gateways report a failure with status 200
-            case {"choices": [{"message": dict() as message, **choice}, *_]}:
+            case _, [{"message": dict() as message, **choice}, *_]:
                 pass
             case _:
-                raise malformed(self.provider, "no choices with a message")
+                raise malformed(self.provider, "no choice of index 0 with a message")
         wire: Wire = {key: value for key, value in message.items() if value not in (None, "", [])}
         wire.setdefault("role", "assistant")
         calls: list[ToolCall] = []
@@ -99,33 +94,75 @@ class ChatCodec(Codec):
 _WHOLE = frozenset({"id", "name", "role", "type"})  # not in pieces, though some servers repeat them
 
 
-def _joined(old: Wire, delta: Wire) -> Wire:
-    """`old` with what `delta` adds: text to text, and to the items of lists by their `index`."""
-    new = dict(old)
+def _choices(reply: Any) -> list[Wire]:  # Any: a reply or an event of a stream, of whatever shape
+    """The choices of index 0. Others come only where `options` ask for them by `n`; an index may be left out."""
+    match reply:
+        case {"choices": [*choices]}:
+            return [one for one in choices if isinstance(one, dict) and one.get("index") in (0, None)]
+        case _:
+            return []
+
+
+def _pieces(event: Any) -> list[tuple[Wire, Wire]]:  # Any: as above
+    """The deltas that an event of a stream brings for the choice of index 0, each with what stands beside it."""
+    return [
+        (choice["delta"], {key: value for key, value in choice.items() if key != "delta"})
+        for choice in _choices(event)
+        if isinstance(choice.get("delta"), dict)
+    ]
+
+
+def _add(whole: Wire, delta: Wire) -> None:
+    """Adds `delta` to `whole`: text to text, and to the items of lists by their `index`.
+
+    Texts are kept in buffers until all pieces are there; adding to a `str` each time would take quadratic time.
+    """
     for key, piece in delta.items():
-        match old.get(key), piece:
-            case (_, None) | (str(), ""):
+        match whole.get(key), piece:
+            case _, None:
+                whole.setdefault(key, None)
+            case (StringIO() | str(), ""):
                 pass
-            case str() as before, str() if key not in _WHOLE:
-                new[key] = before + piece
-            case dict() as before, dict():
-                new[key] = _joined(before, piece)
+            case StringIO() as text, str():
+                text.write(piece)
+            case None, str() if key not in _WHOLE:
+                whole[key] = text = StringIO()
+                text.write(piece)
+            case before, dict():
+                whole[key] = inner = before if isinstance(before, dict) else {}
+                _add(inner, piece)
             case before, list():
-                new[key] = _items(before or [], piece)
+                whole[key] = items = before if isinstance(before, list) else []
+                _add_items(items, piece)
             case _:
-                new[key] = piece
-    return new
+                whole[key] = piece
 
 
-def _items(old: list[Any], pieces: list[Any]) -> list[Any]:  # Any: as the server has them
-    new = list(old)
+def _add_items(items: list[Wire], pieces: list[Any]) -> None:  # Any: as the server has them
     for place, piece in enumerate(pieces):
-        same = [at for at, one in enumerate(new) if one.get("index", at) == piece.get("index", place)]
-        if same and not _begins(piece, new[same[-1]].get("id")):
-            new[same[-1]] = _joined(new[same[-1]], piece)
+        same = [item for at, item in enumerate(items) if item.get("index", at) == piece.get("index", place)]
+        if same and not _begins(piece, same[-1].get("id")):
+            _add(same[-1], piece)
         else:
-            new.append(piece)
-    return new
+            item: Wire = {}
+            _add(item, piece)
+            items.append(item)
+
+
+def _in_order(items: list[Wire]) -> list[Wire]:
+    """Items of a list by their `index`, which is of pieces alone; as they came, where it does not tell them apart."""
+    places = [item.pop("index", at) for at, item in enumerate(items)]
+    if len(set(places)) < len(items):
+        return items
+    return [item for _, item in sorted(zip(places, items, strict=True), key=itemgetter(0))]
+
+
+def _written(value: Any) -> Any:  # Any: JSON with buffers in place of texts, and JSON
+    if isinstance(value, dict):
+        return {key: _written(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_written(item) for item in value]
+    return value.getvalue() if isinstance(value, StringIO) else value
 
 
 def _begins(piece: Any, before: object) -> bool:
