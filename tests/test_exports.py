@@ -9,6 +9,7 @@ import pickle
 import pydoc
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_type_hints
 
@@ -31,6 +32,7 @@ EXPORTS = {
         "Tool",
         "ToolContext",
         "ToolResult",
+        "__version__",
     ],
     "weakincentives.prompt": [
         "Disclosure",
@@ -243,6 +245,10 @@ def test_what_a_lazy_door_gives_is_pickled_and_annotated_by_its_own_module() -> 
     budget = weakincentives.Budget(max_calls=3)
     assert pickle.loads(pickle.dumps(budget)) == budget
     assert weakincentives.Budget.__module__ == "weakincentives.limits"
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert weakincentives.__version__ == version("weakincentives")
 
 
 def test_what_is_loaded_later_is_the_thing_itself_and_other_names_are_refused() -> None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
         ToolContext,
         ToolResult,
     )
+    from .version import __version__
 else:
     __getattr__, __dir__ = door(
         __name__,
         {
             ".limits": "Budget Deadline TokenUsage",
             ".prompt": "MarkdownSection Prompt PromptTemplate SectionVisibility Tool ToolContext ToolResult",
+            ".version": "__version__",
         },
     )
 
@@ -38,4 +40,5 @@ __all__ = [
     "Tool",
     "ToolContext",
     "ToolResult",
+    "__version__",
 ]

@@ -51,6 +51,22 @@ def body(prompt: Prompt[Any], *params: object) -> list[str]:
     return prompt.render(*params).text.split("\n\n")[1::2]
 
 
+def test_the_repr_of_a_prompt_and_of_its_template_say_what_they_hold_and_no_value() -> None:
+    @dataclass(frozen=True)
+    class Login:
+        password: str
+
+    section = MarkdownSection[Login](title="Task", template="$password")
+    template = PromptTemplate[Login](ns="shop", key="support", sections=[section])
+    assert repr(template) == "<PromptTemplate shop/support output=Login sections=['task']>"
+    assert repr(template.bind()) == "<Prompt shop/support>"
+    assert repr(template.bind(Login("hunter2"))) == "<Prompt shop/support params=['Login']>"
+    long = PromptTemplate(ns="n" * 9_000, key="k\n" * 9_000, sections=[section.clone(key=f"k{at}") for at in range(99)])
+    for text in (repr(long), repr(long.bind(Login("hunter2")))):
+        assert len(text) < 300
+        assert "\n" not in text
+
+
 def test_three_ways_lead_to_the_same_prompt() -> None:
     template = greeting()
     inline = Prompt(ns="tests", key="greeting", sections=template.sections)

@@ -324,7 +324,7 @@ def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
         tree.render()
     assert caught.value.section_path == ("group", "inner")
     assert "no Needed is bound" in str(caught.value)
-    assert "bind one: prompt.bind(Needed(…))" in str(caught.value)
+    assert "Bind one: prompt.bind(Needed(…))" in str(caught.value)
     assert "'group.inner'" in str(caught.value)
 
 

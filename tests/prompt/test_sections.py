@@ -308,6 +308,21 @@ def test_a_clone_is_refused_arguments_that_the_section_does_not_have(name: str) 
     assert caught.value.section_path == ("s",)
 
 
+def test_a_sections_repr_says_in_one_bounded_line_what_it_holds_and_none_of_its_texts() -> None:
+    child = MarkdownSection(title="Food", template="secret")
+    tools = [Tool[Who, Nothing](name="refund", description="secret", handler=None)]
+    section = MarkdownSection[Who](
+        title="Refunds", template="secret $name", summary="secret", visibility=SUMMARY, tools=tools, children=[child]
+    )
+    assert (
+        repr(section) == "<MarkdownSection 'refunds' params=Who visibility=summary tools=['refund'] children=['food']>"
+    )
+    assert repr(child) == "<MarkdownSection 'food'>"
+    many = MarkdownSection(title="Many", template="", children=[child.clone(key="k" * 64) for _ in range(1_000)])
+    assert len(repr(many)) < 300
+    assert repr(MarkdownSection.__new__(MarkdownSection)) == "<MarkdownSection None>"  # as a debugger may show it
+
+
 def test_one_section_may_stand_in_several_prompts() -> None:
     shared = MarkdownSection(title="Shared", template="x")
     first = PromptTemplate(ns="n", key="a", sections=[shared])

@@ -56,6 +56,20 @@ def invoked(success: bool = True) -> ToolInvoked:  # noqa: FBT001, FBT002 - it i
 # ------------------------------------------------------------------------------------------------------ dispatching
 
 
+def test_the_repr_says_in_one_bounded_line_how_much_of_each_type_it_holds() -> None:
+    session = Session(session_id="mine")
+    assert repr(session) == "<Session 'mine' holds []>"
+    session[str].append("secret")
+    session[int].seed(1, 2)
+    assert repr(session) == "<Session 'mine' holds ['1 str', '2 int']>"
+    many = Session(session_id="s\n" * 9_000)
+    for at in range(100):
+        state: type[Any] = type(f"State{at}" * 90, (), {})  # Any: a class without a name of its own
+        many[state].append(state())
+    assert len(repr(many)) < 300
+    assert "\n" not in repr(many)
+
+
 def test_reducers_of_one_event_run_in_order_and_each_sees_what_the_last_made() -> None:
     session = Session()
     for factor in (2, 3):

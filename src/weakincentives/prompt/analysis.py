@@ -122,7 +122,7 @@ def _broken(scene: Scene, missing: Mapping[type[Any], object]) -> Iterator[Findi
         except PromptRenderError as error:
             place = scene.registry.get_section(error.section_path or ()) or node
             if place.params_type in missing and error.placeholder is None:
-                message = f"it cannot be checked, and so the prompt is not: {error.message}"
+                message = f"it cannot be checked, and so the prompt is not: {error.message.rstrip('.')}"
                 yield Finding("cannot-check", place.path, "warning", message, _to_bind(place))
             else:
                 remedy = "mend the section, or bind params that it can take"

@@ -51,7 +51,12 @@ class PromptValidationError(_PlacedError):
 
 
 class PromptRenderError(_PlacedError):
-    """A bound prompt could not be rendered: missing params, a failing selector or a template that does not fit."""
+    """A bound prompt could not be rendered: missing params, a failing selector or a template that does not fit.
+
+    `missing` is the params type that nobody has bound, where that is the reason.
+    """
+
+    missing: type | None = None
 
 
 class ToolValidationError(PromptError):

@@ -1,5 +1,6 @@
 """A template with its parameters bound: what is rendered and evaluated."""
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptValidationError
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
-from .template import OutputT, PromptTemplate
+from .template import OutputT, PromptTemplate, full_key
 from .walk import Disclosure
 
 if TYPE_CHECKING:
@@ -155,7 +156,8 @@ class Prompt(Specialised, Generic[OutputT]):
         )
 
     def __repr__(self) -> str:
-        return f"<Prompt {self.ns}/{self.key}>"
+        bound = [kind.__name__ for kind in self._params]
+        return f"<Prompt {full_key(self.ns, self.key)}{f' params={reprlib.repr(bound)}' if bound else ''}>"
 
     # Any: params of every type, each looked up by its own.
     def _by_type(self, params: tuple[object, ...]) -> dict[type[Any], object]:

@@ -5,6 +5,7 @@ What a section says is checked where it can be seen first: by itself here, again
 
 import copy
 import re
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
@@ -149,6 +150,19 @@ class Section(Specialised, ABC, Generic[ParamsT]):
             setattr(clone, attribute, value)
         clone._compile()  # noqa: SLF001 - its own class
         return clone
+
+    def __repr__(self) -> str:
+        """The key and what the section holds, without its texts; it works where the construction has failed, too."""
+        has = vars(self)
+        parts = [type(self).__name__, reprlib.repr(has.get("key"))]
+        if has.get("params_type") is not None:
+            parts.append(f"params={getattr(self.params_type, '__name__', '?')}")
+        if has.get("visibility") is SectionVisibility.SUMMARY:
+            parts.append("visibility=summary")
+        for label, held in (("tools", has.get("_tools")), ("children", has.get("children"))):
+            names = [getattr(item, "name", getattr(item, "key", "?")) for item in held or ()]
+            parts += [f"{label}={reprlib.repr(names)}"] if names else []
+        return f"<{' '.join(parts)}>"
 
     def _compile(self) -> None:
         """Checks what can be seen without the tree and dedents the texts; runs again for a clone."""

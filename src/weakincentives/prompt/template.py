@@ -1,6 +1,7 @@
 """The definition of a prompt: an immutable, checked tree of sections with a name and an output type."""
 
 import re
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast
@@ -93,6 +94,14 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         assign(self, "registry", RegistrySnapshot(roots))
         assign(self, "_descriptor", None)
 
+    def __repr__(self) -> str:
+        kind = self.output_type
+        output = kind.__name__ if isinstance(kind, type) else str(kind)
+        keys = reprlib.repr([section.key for section in self.sections])
+        return (
+            f"<PromptTemplate {full_key(self.ns, self.key)}{f' output={output[:60]}' if kind else ''} sections={keys}>"
+        )
+
     @property
     def output_type(self) -> type[OutputT] | None:
         """What an evaluation's `output` is, `list[T]` included; `None` for text."""
@@ -127,6 +136,11 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     def renderer(self) -> PromptRenderer[OutputT]:
         """The renderer of this template's tree."""
         return PromptRenderer(self.registry, self.structured_output, self.disclosure, closable=self.closable)
+
+
+def full_key(ns: str, key: str) -> str:
+    """`ns/key` in one line of at most 100 characters."""
+    return " ".join(f"{ns}/{key}".split())[:100]
 
 
 # Any: an output type that was not declared is any type at all.

@@ -208,11 +208,13 @@ class Scene:
             try:
                 self.built[kind] = kind()
             except Exception as error:  # missing fields, or whatever __post_init__ raises
-                raise PromptRenderError(
-                    f"no {kind.__name__} is bound and it cannot be built without arguments ({error}); "
-                    f"bind one: prompt.bind({kind.__name__}(…))",
+                unbound = PromptRenderError(
+                    f"no {kind.__name__} is bound and it cannot be built without arguments ({error}).",
+                    detail=f"Bind one: prompt.bind({kind.__name__}(…))",
                     section_path=node.path,
-                ) from error
+                )
+                unbound.missing = kind
+                raise unbound from error
         return self.built[kind]
 
 

@@ -1,5 +1,6 @@
 """The session: typed slices of state, changed only by reducers and by explicit edits, under one lock."""
 
+import reprlib
 from collections.abc import Iterable
 from os import urandom
 from threading import RLock
@@ -41,6 +42,10 @@ class Session:
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
         self.bus.subscribe(Event, self._record)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
+
+    def __repr__(self) -> str:
+        held = [f"{len(one)} {kind.__name__}" for kind, one in list(self._slices.items()) if one]
+        return f"<Session {self.session_id[:40]!r} holds {reprlib.repr(held)}>"
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]:
         found = self._slices.get(slice_type)
