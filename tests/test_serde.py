@@ -9,10 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from time import process_time
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, get_args
+from uuid import UUID
 
 import jsonschema_rs
 import pydantic
@@ -574,3 +577,119 @@ def test_the_door_has_these_names() -> None:
         "parse",
         "parse_json",
     }
+
+
+# ---------------------------------------------------------------------------------------------------- strict scalars
+
+
+class Answers(Enum):
+    ONE = 1
+    TWO = 2
+
+
+@pytest.mark.parametrize(
+    ("of", "text"),
+    [
+        (int, '"1"'),
+        (int, "true"),
+        (int, "1.5"),
+        (float, '"1.5"'),
+        (float, "false"),
+        (bool, '"yes"'),
+        (bool, '"true"'),
+        (bool, "1"),
+        (str, "1"),
+        (str, "true"),
+        (Level, "true"),
+        (Level, '"1"'),
+        (Answers, "true"),
+        (Literal[1, 2], "true"),
+        (Literal[True], "1"),
+        (datetime, "0"),
+        (date, "0"),
+        (timedelta, "1.5"),
+        (UUID, "1"),
+        (Path, "1"),
+        (bytes, "1"),
+        (Decimal, "true"),
+    ],
+    ids=str,
+)
+def test_a_scalar_of_another_json_type_is_refused(of: Any, text: str) -> None:
+    holder = make_dataclass("Holder", [("value", of)])
+    assert faults_of(lambda: parse_json(of, text))
+    assert [fault.path[:1] for fault in faults_of(lambda: parse(holder, {"value": json.loads(text)}))] == [("value",)]
+
+
+@pytest.mark.parametrize(
+    ("of", "text", "value"),
+    [
+        (float, "1", 1.0),
+        (Decimal, '"1.50"', Decimal("1.50")),
+        (Decimal, "1", Decimal(1)),
+        (Decimal, "1.5", Decimal("1.5")),
+        (Level, "20", Level.HIGH),
+        (Answers, "2", Answers.TWO),
+        (Colour, '"red"', Colour.RED),
+        (Literal[1, True], "1", 1),
+        (Literal[1, True], "true", True),
+        (date, '"2020-02-29"', date(2020, 2, 29)),
+        (bytes, '"YWJj"', b"abc"),
+        (Path, '"a/b"', Path("a/b")),
+        (dict[int, bool], '{"1": true}', {1: True}),
+    ],
+    ids=str,
+)
+def test_a_type_takes_the_json_that_its_schema_names(of: Any, text: str, value: object) -> None:
+    back = parse_json(of, text)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_the_message_about_a_scalar_names_the_field_and_the_type() -> None:
+    with pytest.raises(SerdeError, match=r"^Item: count: Input should be a valid integer$"):
+        parse(Item, {"name": "pen", "count": "1"})
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"), [(UTC, "Z"), (timezone(timedelta(hours=1)), "+01:00"), (timezone(-timedelta(hours=9)), "-09:00")]
+)
+def test_an_offset_is_read_as_the_standard_library_s_time_zone(zone: timezone, text: str) -> None:
+    back = parse_json(datetime, f'"2020-02-29T10:00:00{text}"')
+    assert back == datetime(2020, 2, 29, 10, tzinfo=zone)
+    assert type(back.tzinfo) is timezone
+    assert f"{back:%Z}" == zone.tzname(None)
+    assert type(parse_json(time, f'"10:00:00{text}"').tzinfo) is timezone
+    assert parse_json(dict[datetime, int], f'{{"2020-02-29T10:00:00{text}": 1}}') == {back: 1}
+
+
+@dataclass
+class Aliased:
+    value: Annotated[int, pydantic.Field(alias="theValue")]
+
+
+class Mixed(Enum):
+    ONE = 1
+    WORD = "word"
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "text"),
+    [
+        (Aliased, Aliased(1), '{"theValue":1}'),
+        (Literal[Colour.RED], Colour.RED, '"red"'),
+        (list[Literal[Mixed.ONE, Mixed.WORD, "other"]], [Mixed.ONE, "other", Mixed.WORD], '[1,"other","word"]'),
+        (dict[Literal[Colour.RED], int], {Colour.RED: 1}, '{"red":1}'),
+    ],
+    ids=str,
+)
+def test_an_alias_and_a_literal_member_are_read_as_they_are_written(of: Any, value: object, text: str) -> None:
+    holder = make_dataclass("Holder", [("value", of)])
+    assert dump_json(holder(value)) == f'{{"value":{text}}}'
+    assert parse_json(holder, f'{{"value":{text}}}') == holder(value)
+    jsonschema_rs.validate(json_schema(of), json.loads(text))
+
+
+def test_a_literal_member_is_not_read_from_what_only_equals_it() -> None:
+    assert faults_of(lambda: parse_json(Literal[Mixed.ONE], "true"))
+    assert faults_of(lambda: dump(make_dataclass("Holder", [("value", Literal[Mixed.ONE])])(Mixed.WORD)))

@@ -12,7 +12,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
-from functools import lru_cache
+from datetime import UTC, datetime, time, timezone
+from enum import Enum
+from functools import lru_cache, partial
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
 
@@ -45,7 +47,7 @@ def dump_json(value: object, *, exclude_none: bool = False) -> str:
     """`value` as compact JSON text. Raises `SerdeError` for what JSON cannot hold, NaN and infinities included."""
     try:
         adapter = _own_adapter(_kind(value)) or _adapter(object)
-        text = adapter.serializer.to_json(value, exclude_none=exclude_none, warnings="error").decode()
+        text = adapter.serializer.to_json(value, exclude_none=exclude_none, by_alias=True, warnings="error").decode()
     except Exception as error:  # pydantic, and any property or field serializer of the user's type
         raise _unfit(value, *_dump_faults(error)) from error
     if "NaN" in text or "Infinity" in text:
@@ -149,6 +151,7 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
 
     config = pydantic.ConfigDict(
         extra="ignore" if allow_extra else "forbid",
+        strict=True,
         ser_json_bytes="base64",
         val_json_bytes="base64",
         ser_json_inf_nan="constants",
@@ -165,7 +168,7 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
     exact = _exact(adapter.core_schema)
     if exact is not adapter.core_schema:
         adapter.serializer = SchemaSerializer(exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants"))
-        adapter.validator = SchemaValidator(exact, CoreConfig(val_json_bytes="base64", allow_inf_nan=False))
+        adapter.validator = SchemaValidator(exact, CoreConfig(strict=True, val_json_bytes="base64", allow_inf_nan=False))
     return adapter
 
 
@@ -174,30 +177,68 @@ def _first_line(error: Exception) -> str:
 
 
 # Any below: a core schema is a deeply nested dict of pydantic's own making.
-def _exact(schema: Any) -> Any:
-    """The core schema, reading and dumping as this module promises; itself where pydantic does so by itself."""
+def _exact(schema: Any, *, key: bool = False) -> Any:
+    """The core schema, reading and dumping as this module promises; itself where pydantic does so by itself.
+
+    A `key` of a JSON object is dumped as pydantic does it.
+    """
     if isinstance(schema, list | tuple):
-        items = [_exact(item) for item in schema]
+        items = [_exact(item, key=key) for item in schema]
         return schema if all(map(_same, items, schema)) else type(schema)(items)
     if not isinstance(schema, dict):
         return schema
     # A dict without a type is no schema but holds some by name, such as the fields of a TypedDict.
-    aside = ("metadata", "keys_schema", "default") if isinstance(schema.get("type"), str) else ()
-    changed = {key: _exact(value) for key, value in schema.items() if key not in aside}
-    how = None if "serialization" in schema else _dumping(schema.get("type"))
-    if schema.get("type") == "any":
-        return _checked_any(schema, how)
-    if how is not None:
-        changed["serialization"] = how
+    aside = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
+    changed = {name: _exact(value, key=name == "keys_schema") for name, value in schema.items() if name not in aside}
+    dumping = None if key or "serialization" in schema else _dumping(schema.get("type"))
+    if dumping is not None:
+        changed["serialization"] = dumping
     elif schema.get("init") is False:
         changed["serialization_exclude"] = True
-    elif all(_same(value, schema[key]) for key, value in changed.items()):
-        return schema
-    return schema | changed
+    elif all(_same(value, schema[name]) for name, value in changed.items()):
+        changed = schema
+    return _reading(schema if changed is schema else schema | changed, key=key)
 
 
 def _same(one: object, other: object) -> bool:
     return one is other
+
+
+def _reading(schema: Any, *, key: bool) -> Any:
+    """The core schema with a check or a change of what pydantic reads by it, where its own way would not do.
+
+    A `key` of a JSON object is always a string.
+    """
+    from pydantic_core import core_schema
+
+    match schema:
+        case {"type": "any"}:
+            change = core_schema.no_info_after_validator_function(_finite, _inner(schema))
+        case {"type": "datetime" | "time"}:
+            change = core_schema.no_info_after_validator_function(_with_standard_zone, _inner(schema))
+        case {"type": "literal", "expected": values} if any(isinstance(value, Enum) for value in values):
+            members = {_plain(value): value for value in values}
+            plain = _reading(schema | {"expected": [*members]}, key=key)
+            change = core_schema.no_info_after_validator_function(members.__getitem__, _inner(plain))
+            change["serialization"] = core_schema.plain_serializer_function_ser_schema(partial(_dump_member, values))
+        case {"type": "literal", "expected": values} | {"type": "enum", "members": values} if not key:
+            if not any(isinstance(_plain(value), int) for value in values):
+                return schema
+            change = core_schema.no_info_wrap_validator_function(_not_by_equality, _inner(schema))
+        case _:
+            return schema
+    return {name: schema[name] for name in _OUTER if name in schema} | change
+
+
+_OUTER = ("ref", "serialization")  # what references mean and serializers are asked of is the outermost schema
+
+
+def _inner(schema: Any) -> Any:
+    return {name: value for name, value in schema.items() if name not in _OUTER}
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def _dumping(of: object) -> Any:
@@ -215,10 +256,19 @@ def _dumping(of: object) -> Any:
             return None
 
 
-def _checked_any(schema: Any, dumping: Any) -> Any:
-    from pydantic_core import core_schema
+# Any: a literal or a member of an enum of any type.
+def _not_by_equality(value: object, read: Callable[[object], Any]) -> Any:
+    """What is read of a literal or an enum, unless it only equals what is meant, as `true` does 1."""
+    found = read(value)
+    if isinstance(value, bool) is not isinstance(_plain(found), bool):
+        read([])  # which raises what pydantic says of a value that is none of those
+    return found
 
-    return core_schema.no_info_after_validator_function(_finite, schema, serialization=dumping)
+
+def _with_standard_zone[T: (datetime, time)](value: T) -> T:
+    """`value` with the standard library's time zone in place of pydantic's, whose name and type are other ones."""
+    offset = value.utcoffset()
+    return value if offset is None else value.replace(tzinfo=timezone(offset) if offset else UTC)
 
 
 def _finite[T](value: T) -> T:
@@ -245,6 +295,12 @@ def _place(item: object) -> tuple[float, str]:
     if isinstance(item, int | float) and not isinstance(item, bool):
         return item, ""
     return math.inf, json.dumps(item, sort_keys=True, default=str)
+
+
+def _dump_member(values: list[object], value: object) -> object:
+    if value not in values:
+        raise _unexpected("literal")
+    return _plain(value)
 
 
 def _dump_decimal(value: object) -> str:
@@ -285,7 +341,7 @@ def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
             if isinstance(value, Iterator):
                 raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
             return value
-        return adapter.dump_python(value, mode="json", exclude_none=bool(info.exclude_none), warnings="error")
+        return adapter.dump_python(value, mode="json", exclude_none=bool(info.exclude_none), by_alias=True, warnings="error")
 
     return walk(value)
 
