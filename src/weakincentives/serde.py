@@ -168,7 +168,9 @@ def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any
     exact = _exact(adapter.core_schema)
     if exact is not adapter.core_schema:
         adapter.serializer = SchemaSerializer(exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants"))
-        adapter.validator = SchemaValidator(exact, CoreConfig(strict=True, val_json_bytes="base64", allow_inf_nan=False))
+        adapter.validator = SchemaValidator(
+            exact, CoreConfig(strict=True, val_json_bytes="base64", allow_inf_nan=False)
+        )
     return adapter
 
 
@@ -211,6 +213,7 @@ def _reading(schema: Any, *, key: bool) -> Any:
     """
     from pydantic_core import core_schema
 
+    change: Any
     match schema:
         case {"type": "any"}:
             change = core_schema.no_info_after_validator_function(_finite, _inner(schema))
@@ -341,7 +344,9 @@ def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
             if isinstance(value, Iterator):
                 raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
             return value
-        return adapter.dump_python(value, mode="json", exclude_none=bool(info.exclude_none), by_alias=True, warnings="error")
+        return adapter.dump_python(
+            value, mode="json", by_alias=True, exclude_none=bool(info.exclude_none), warnings="error"
+        )
 
     return walk(value)
 

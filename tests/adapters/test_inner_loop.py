@@ -361,7 +361,7 @@ def test_null_in_the_answer_restores_a_default_and_the_text_still_parses(text: s
     start(loop)
     step = loop.receive(says(text), NOW)
     assert isinstance(step, Finished)
-    assert step.output == Scored(1, 7) == parse_output(step.text, config)
+    assert (step.output, step.text) == (Scored(1, 7), step.text) == parse_output(step.text, config)
 
 
 def test_null_for_a_required_field_is_repaired() -> None:

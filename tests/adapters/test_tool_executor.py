@@ -204,6 +204,52 @@ def test_null_restores_the_default_of_a_field_that_allows_none(arguments: str, e
     assert seen == [expected]
 
 
+@dataclass(frozen=True)
+class Scalars:
+    number: int = 0
+    share: float = 0.0
+    sure: bool = False
+    mixed: "int | list[int] | None" = None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ('{"number": "7"}', "number: Input should be a valid integer"),
+        ('{"number": true}', "number: Input should be a valid integer"),
+        ('{"number": 7.5}', "number: Input should be a valid integer"),
+        ('{"share": "0.5"}', "share: Input should be a valid number"),
+        ('{"sure": "yes"}', "sure: Input should be a valid boolean"),
+        ('{"sure": 1}', "sure: Input should be a valid boolean"),
+        ('{"mixed": ["7"]}', "mixed.list[int].0: Input should be a valid integer"),
+    ],
+)
+def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(arguments: str, said: str) -> None:
+    answer = once(ok, arguments, params=Scalars)
+    assert not answer.success
+    assert said in answer.content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"number": 7.0}', Scalars(number=7)),
+        ('{"share": 1, "sure": true}', Scalars(share=1.0, sure=True)),
+        ('{"number": 7.0, "share": null}', Scalars(number=7)),
+        ('{"mixed": [7.0, 8]}', Scalars(mixed=[7, 8])),
+    ],
+)
+def test_a_number_without_a_fraction_is_an_integer_as_the_schema_says(arguments: str, expected: Scalars) -> None:
+    seen: list[Scalars] = []
+
+    def handler(params: Scalars, *, context: ToolContext) -> ToolResult[object]:
+        seen.append(params)
+        return ToolResult("ran")
+
+    assert once(handler, arguments, params=Scalars).success
+    assert repr(seen) == repr([expected])  # which tells 7 from 7.0
+
+
 @pytest.mark.parametrize("arguments", ["", "  \n"])
 def test_no_arguments_stand_for_an_empty_object(arguments: str) -> None:
     assert once(ok, arguments).success

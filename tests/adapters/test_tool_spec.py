@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from support.agents import only_answer, prompt, tool
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
-from weakincentives.adapters.tool_spec import output_to_spec, read_without_nulls, tool_to_spec, unwrap_items
+from weakincentives.adapters.tool_spec import output_to_spec, tool_to_spec
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt.model_json import read_without_nulls, unwrap_items
 from weakincentives.prompt.structured_output import StructuredOutputConfig
 from weakincentives.testing import ScriptedAdapter, call, say
 

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives import serde
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.prompt import (
     OutputParseError,
     Prompt,
@@ -21,6 +23,8 @@ from weakincentives.prompt import (
     StructuredOutputConfig,
     parse_structured_output,
 )
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,41 @@ def test_extra_keys_pass_where_they_are_allowed() -> None:
     assert parse_structured_output(text, lenient) == Answer("a", sources=(Source("f"),))
     with pytest.raises(OutputParseError, match="extra"):
         parse_structured_output(text, ONE)
+
+
+@pytest.mark.parametrize(
+    ("item", "accepted"),
+    [
+        ('{"text": "a", "score": 1, "note": null}', True),
+        ('{"text": "a", "score": null, "sources": null}', True),
+        ('{"text": "a", "sources": [{"file": "f", "line": null}]}', True),
+        ('{"text": "a", "sources": [{"file": "f", "line": 5.0}]}', True),
+        ('{"text": "a", "zz": null}', False),
+        ('{"text": null}', False),
+        ('{"text": "a", "score": "1"}', False),
+        ('{"text": "a", "score": true}', False),
+        ('{"text": "a", "sources": [{"file": "f", "line": 5.5}]}', False),
+        ('{"text": 1}', False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("output", "form"),
+    [(Answer, "%s"), (Answer, "So:\n```json\n%s\n```"), (list[Answer], "[%s]"), (list[Answer], '{"items": [%s]}')],
+)
+def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
+    output: Any, form: str, item: str, *, accepted: bool
+) -> None:
+    template = PromptTemplate[output](ns="tests", key="both")
+    adapter = ScriptedAdapter[Any]([say(form % item)], config=InnerLoopConfig(max_repairs=0))
+    if accepted:
+        parsed = parse_structured_output(form % item, template.render())
+        assert adapter.evaluate(template.bind(), session=Session()).output == parsed
+    else:
+        with pytest.raises(OutputParseError) as caught:
+            parse_structured_output(form % item, template.render())
+        assert caught.value.raw_response == form % item
+        with pytest.raises(PromptEvaluationError):
+            adapter.evaluate(template.bind(), session=Session())
 
 
 def test_a_prompt_that_declares_nothing_has_nothing_to_parse() -> None:

@@ -13,22 +13,14 @@ between any two steps and go on from there.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal
 
 from ..limits import Budget, Deadline, Spent, TokenUsage, check_count, check_limits
 from ..prompt.errors import OutputParseError
+from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
-from .tool_spec import (
-    WRAPPED_ITEMS,
-    OutputSpec,
-    ToolSpec,
-    output_to_spec,
-    read_without_nulls,
-    tool_to_spec,
-    unwrap_items,
-)
+from .tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
 from .transcript import (
     AssistantMessage,
     Finish,
@@ -236,10 +228,8 @@ class InnerLoop:
         if self.structured_output is None:
             return Finished(text, None)
         wrapped = output_to_spec(self.structured_output).wrapped
-        if wrapped:
-            text = unwrap_items(text)
         try:
-            output, text = read_without_nulls(partial(parse_output, config=self.structured_output), text)
+            output, text = parse_output(text, self.structured_output)
             return Finished(text, output)
         except OutputParseError as error:
             if self.repairs >= self.config.max_repairs:

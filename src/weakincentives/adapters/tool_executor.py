@@ -15,6 +15,7 @@ from .. import serde
 from ..errors import ControlFlow, SerdeError, message_of, plain_text
 from ..ports import EventBus, Forkable, Resources, SessionProtocol
 from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
+from ..prompt.model_json import read_without_nulls
 from ..prompt.progressive_disclosure import (
     CloseSectionParams,
     CloseSectionResult,
@@ -32,7 +33,6 @@ from ..visibility import SectionVisibility
 from ..visibility_overrides import SetVisibilityOverride
 from .inner_loop import InnerLoopConfig
 from .isolation import Flow, Isolated, run, run_async
-from .tool_spec import read_without_nulls
 from .transcript import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 
 if TYPE_CHECKING:

@@ -8,30 +8,18 @@ checked against the full type again.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from .. import serde
-from ..errors import Fault, SerdeError
-from ..prompt.errors import OutputParseError
-from ..prompt.structured_output import StructuredOutputConfig, json_text
+from ..prompt.model_json import WRAPPED_ITEMS
+from ..prompt.structured_output import StructuredOutputConfig
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 
-__all__ = [
-    "WRAPPED_ITEMS",
-    "OutputSpec",
-    "ToolSpec",
-    "output_to_spec",
-    "read_without_nulls",
-    "tool_to_spec",
-    "unwrap_items",
-]
-
-WRAPPED_ITEMS = "items"
-"""The one property of the object in which an array travels, since providers want an object at the root."""
+__all__ = ["OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
 
 _KEPT = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "items", "properties"} | {
     *("required", "type", "pattern", "multipleOf", "minimum", "maximum"),
@@ -106,98 +94,6 @@ def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
         }
     name = re.sub(r"[^A-Za-z0-9_-]", "_", config.item_type.__name__)[:64]
     return OutputSpec(name, schema, strict, wrapped)
-
-
-def unwrap_items(text: str) -> str:
-    """The array inside an object that holds nothing but it, fenced or not; any other text unchanged."""
-    value = _loaded(text)
-    if isinstance(value, dict) and list(value) == [WRAPPED_ITEMS]:
-        return json.dumps(value[WRAPPED_ITEMS], ensure_ascii=False)
-    return text
-
-
-def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
-    """What `read` makes of JSON `text`, fenced or not, and the text that it could be made of.
-
-    In a strict schema a null stands for a field that was left out, so nulls are taken out where `read` finds fault with
-    them. Raises what `read` does.
-    """
-    try:
-        return read(text), text
-    except (SerdeError, OutputParseError) as error:
-        cause = error.__cause__ if isinstance(error, OutputParseError) else error
-        value = _loaded(text) if "null" in text else None
-        nulls, _ = _nulls(value, cause.faults) if isinstance(cause, SerdeError) else ([], False)
-        if not nulls:
-            raise
-        for (*above, key), _ in nulls:
-            holder: Any = value  # JSON of every shape
-            for part in above:
-                holder = holder[part]
-            holder.pop(key, None)
-        text = json.dumps(value, ensure_ascii=False)
-        found = read(text)
-        members = [path for path, member in nulls if member]
-        dumped = serde.dump(found) if members else None
-        if not all(_is_there(dumped, path) for path in members):
-            raise  # without the null it was read as a member that has no such field
-        return found, text
-
-
-type _Nulls = list[tuple[tuple[str | int, ...], bool]]
-_STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
-
-
-# Any: JSON of every shape.
-def _nulls(
-    value: Any, faults: Sequence[Fault], at: tuple[str | int, ...] = (), *, member: bool = False
-) -> tuple[_Nulls, bool]:
-    """The paths of nulls in `value` that `faults` are about, whether in a union's member, and whether that is all.
-
-    What is wrong with the members of a union stands under a name for each, which is no key. The first member counts of
-    which nothing but nulls are wrong, and none that it has no field for.
-    """
-    places: Any = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
-    below: dict[str | int, list[Fault]] = {}
-    for path, message in faults:
-        if path:
-            below.setdefault(path[0], []).append(Fault(path[1:], message))
-    found: _Nulls = []
-    members: list[_Nulls | None] = []
-    complete = all(fault.path for fault in faults)
-    for key, inner in below.items():
-        if isinstance(value, dict) and value.get(key, ...) is None:
-            if member and inner[0].message in _STRAY:
-                complete = False
-            else:
-                found.append(((*at, key), member))
-            continue
-        inside = key in places
-        place = (*at, key) if inside else at
-        nulls, all_of_them = _nulls(places.get(key, value), inner, place, member=member or not inside)
-        if inside:
-            found += nulls
-            complete = complete and all_of_them
-        else:
-            members.append(nulls if all_of_them else None)
-    chosen = next(filter(None, members), None)
-    return found + (chosen or []), complete and (chosen is not None or not members)
-
-
-def _is_there(value: Any, path: Sequence[str | int]) -> bool:  # Any: JSON of every shape
-    for part in path:
-        try:
-            value = value[part]
-        except (LookupError, TypeError):
-            return False
-    return True
-
-
-def _loaded(text: str) -> Any:  # Any: JSON of every shape
-    try:
-        return json.loads(json_text(text))
-    except (ValueError, RecursionError):
-        return None
 
 
 class _NotStrict(Exception):

@@ -1,24 +1,21 @@
 """The typed answer that a prompt asks for: declared once, parsed strictly."""
 
-import re
 from dataclasses import dataclass, field, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .. import serde
 from ..errors import SerdeError
 from ..specialised import Specialised
 from .errors import OutputParseError, PromptValidationError
+from .model_json import json_text, read_without_nulls, unwrap_items
 
 if TYPE_CHECKING:
     from .renderer import RenderedPrompt
 
-__all__ = ["Container", "StructuredOutputConfig", "json_text", "parse_output", "parse_structured_output"]
+__all__ = ["Container", "StructuredOutputConfig", "parse_output", "parse_structured_output"]
 
 type Container = Literal["object", "array"]
-
-# A line that begins a fenced block or, without a language, ends one. Compiled on first use; possessive, since a model
-# can write what makes a pattern go back for hours.
-_FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +51,25 @@ class StructuredOutputConfig[Out](Specialised):
 def parse_structured_output[Out](output_text: str, rendered: "RenderedPrompt[Out]") -> Out:
     """The typed answer in `output_text`: its first fenced JSON block, else the whole text.
 
-    Raises `OutputParseError` with every fault when it is not what the prompt declares, and when it declares nothing.
+    Accepts what an evaluation accepts: a null for a field that the model leaves out, and an array in an object with
+    the one property `items`. Raises `OutputParseError` with every fault when it is not what the prompt declares, and
+    when it declares nothing.
     """
     if rendered.structured_output is None:
         raise OutputParseError(
             "the prompt declares no output type; use PromptTemplate[Output](…)", raw_response=output_text
         )
-    return parse_output(output_text, rendered.structured_output)
+    return parse_output(output_text, rendered.structured_output)[0]
 
 
-def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> Out:
-    """`output_text` as `config` declares it; see `parse_structured_output`."""
-    text = json_text(output_text)
+def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> tuple[Out, str]:
+    """What `config` declares, read from `output_text` as `parse_structured_output` does, and its JSON alone."""
+    read = partial(_parse_exactly, config=config, output_text=output_text)
+    return read_without_nulls(read, unwrap_items(output_text) if config.container == "array" else output_text)
+
+
+def _parse_exactly[Out](text: str, config: StructuredOutputConfig[Out], output_text: str) -> Out:
+    text = json_text(text)
     expected = "{" if config.container == "object" else "["
     if text[:1] in ("{", "[") and text[:1] != expected:
         raise OutputParseError(
@@ -76,20 +80,3 @@ def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> 
         return serde.parse_json(config.output_type, text, allow_extra=config.allow_extra_keys)
     except SerdeError as error:
         raise OutputParseError(str(error), raw_response=output_text) from error
-
-
-def json_text(output_text: str) -> str:
-    """The first fenced block that says it is JSON, else the first that names no language, else the whole text."""
-    found: dict[str, str] = {}
-    marks, language, block = 0, "", list[str]()  # of the fence that is open; 0 for none
-    for line in output_text.split("\n"):
-        fence = re.fullmatch(_FENCE, line)
-        said = fence[2].lower().split() if fence else []
-        if fence and not marks:
-            marks, language, block = len(fence[1]), said[0] if said else "", []
-        elif fence and not said and len(fence[1]) >= marks:
-            found.setdefault(language, "\n".join(block))
-            marks = 0
-        else:
-            block.append(line)
-    return found.get("json", found.get("", output_text)).strip()
