@@ -1,6 +1,8 @@
 """A session: events fold into slices, all of an event's slices or none, by any number of threads."""
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from weakincentives.ports import EventBus, SessionProtocol, Snapshotable, StateView
-from weakincentives.prompt import ToolResult
+from weakincentives.prompt import MarkdownSection, PromptTemplate, ToolResult
 from weakincentives.runtime.events import Event, InProcessEventBus, ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import (
     Append,
@@ -24,6 +26,7 @@ from weakincentives.runtime.session import (
     replace_latest,
 )
 from weakincentives.runtime.session.protocols import SliceView
+from weakincentives.testing import ScriptedAdapter, say
 from weakincentives.visibility import SectionVisibility
 from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 
@@ -167,6 +170,46 @@ def test_a_session_makes_its_own_bus_or_takes_one() -> None:
     assert Session(bus=bus).bus is bus
     assert isinstance(Session().bus, InProcessEventBus)
     assert Session().bus is not Session().bus
+
+
+def evaluated(bus: EventBus) -> weakref.ref[Session]:
+    """A session on `bus` after an evaluation, to which nobody refers any more."""
+    session = Session(bus=bus)
+    template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="A", template="x")])
+    ScriptedAdapter([say("x")]).evaluate(template.bind(), session=session)
+    return weakref.ref(session)
+
+
+class Counting(EventBus):
+    """A bus of the application's own, which knows how many subscriptions it has."""
+
+    def __init__(self) -> None:
+        self.handlers: list[tuple[type, Callable[..., object]]] = []
+
+    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
+        self.handlers.append((event_type, handler))
+        return lambda: self.handlers.remove((event_type, handler))
+
+    def publish(self, event: object, /) -> None:
+        for kind, handler in list(self.handlers):
+            if isinstance(event, kind):
+                handler(event)
+
+
+def test_sessions_on_a_shared_bus_go_when_nobody_refers_to_them_and_leave_nothing_on_it() -> None:
+    bus, kept = Counting(), InProcessEventBus()
+    released = [evaluated(bus) for _ in range(20)] + [evaluated(kept) for _ in range(20)]
+    gc.collect()
+    assert [session for session in released if session() is not None] == []
+    assert bus.handlers == []
+
+
+def test_a_slice_that_somebody_holds_keeps_its_session_recording() -> None:
+    bus = InProcessEventBus()
+    heard = Session(bus=bus)[ToolsInjected]
+    gc.collect()
+    bus.publish(ToolsInjected((), "x"))
+    assert len(heard) == 1
 
 
 def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> None:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import urandom
-from threading import RLock
 from time import time
 from typing import Literal
 
@@ -251,8 +250,8 @@ class InProcessEventBus:
     """The `EventBus` of one process. Handlers run in the publishing thread, in order of subscription."""
 
     def __init__(self) -> None:
-        self._lock = RLock()
-        self._subscriptions: tuple[tuple[type, Callable[..., object]], ...] = ()
+        # Single operations change and copy it, without a lock: the garbage collector may end a subscription anywhere.
+        self._subscriptions: dict[object, tuple[type, Callable[..., object]]] = {}
 
     def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
         """Calls `handler` for each later event of `event_type` or a subclass; call the result to stop that.
@@ -265,19 +264,17 @@ class InProcessEventBus:
             raise TypeError(f"subscribe got {event_type!r}; give the class of events, such as ToolInvoked") from error
         if not callable(handler):
             raise TypeError(f"subscribe got the handler {handler!r}; give a function that takes an event")
-        subscription = (event_type, handler)
-        with self._lock:
-            self._subscriptions += (subscription,)
+        key = object()
+        self._subscriptions[key] = (event_type, handler)
 
         def unsubscribe() -> None:
-            with self._lock:
-                self._subscriptions = tuple(kept for kept in self._subscriptions if kept is not subscription)
+            self._subscriptions.pop(key, None)
 
         return unsubscribe
 
     def publish(self, event: object, /) -> None:
         """Delivers `event` to its handlers before it returns; a handler that raises is logged, the others still run."""
-        for wanted, handler in self._subscriptions:
+        for wanted, handler in tuple(self._subscriptions.values()):
             if isinstance(event, wanted):
                 try:
                     handler(event)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from os import urandom
 from threading import RLock
 from typing import Any
+from weakref import ref
 
 from ...ports import EventBus, SliceView
 from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
@@ -28,7 +29,7 @@ class Session:
     `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered for its type, in
     order; an event type without reducers is appended to its own slice. Telemetry published on `bus` is kept in LOG
     slices whether or not there are reducers for it, unless its own slice has one; everything else is STATE and goes
-    back with `restore`. Safe for use by many threads.
+    back with `restore`. Safe for use by many threads. A bus does not keep the sessions alive that record its events.
     """
 
     def __init__(self, *, bus: EventBus | None = None, session_id: str | None = None) -> None:
@@ -40,7 +41,7 @@ class Session:
         self._installed: set[type[Any]] = set()
         self.session_id = session_id or urandom(16).hex()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
-        self.bus.subscribe(Event, self._record)
+        _record_events(self)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
 
     def __repr__(self) -> str:
@@ -169,9 +170,17 @@ class Session:
                 row = [entry for entry in row if entry[1] is not _keep]
             self._reducers[event_type] = [*row, (target, reduce)]
 
-    def _record(self, event: Event) -> None:
-        if event.session_id is None or event.session_id == self.session_id:
-            self.dispatch(event)
+
+def _record_events(session: Session) -> None:
+    """Has `session` record the telemetry of its bus until nobody refers to it any more; the bus does not."""
+
+    def record(event: Event) -> None:
+        listener = weak_session()
+        if listener is not None and (event.session_id is None or event.session_id == listener.session_id):
+            listener.dispatch(event)
+
+    weak_session = ref(session, lambda _: unsubscribe())
+    unsubscribe = session.bus.subscribe(Event, record)
 
 
 def _set_visibility(view: SliceView[VisibilityOverrides], event: SetVisibilityOverride) -> SliceOp[VisibilityOverrides]:
