@@ -594,7 +594,7 @@ def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
 def test_an_overriding_description_is_held_to_the_same_rules() -> None:
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
     with pytest.raises(PromptValidationError, match="'search'"):
-        tree.renderer.render(param_lookup={}, tool_overrides={"search": ToolOverride(description="é")})
+        tree.renderer.render(param_lookup={}, tool_overrides={"search": ToolOverride(description="x" * 1025)})
 
 
 def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:

@@ -202,7 +202,7 @@ def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
         SectionOverride(path=("a",), body="$nobody"),
         SectionOverride(path=("a",), body="fine", summary="5 $"),
         ToolOverride(tool_name="search", description=""),
-        ToolOverride(tool_name="search", param_descriptions={"query": "fine"}, description="é"),
+        ToolOverride(tool_name="search", param_descriptions={"query": "fine"}, description="x" * 1025),
         SectionOverride(path=("a",)),
         ToolOverride(description="For nothing."),
         ToolOverride(tool_name="search"),
