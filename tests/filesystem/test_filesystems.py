@@ -1,6 +1,7 @@
 """What all filesystems do alike: paths, reading, changing, searching, limits and messages."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import process_time, time
@@ -21,7 +22,9 @@ from weakincentives.filesystem import (
     PathError,
     glob_matches,
 )
+from weakincentives.limits import Deadline
 from weakincentives.ports import Snapshotable
+from weakincentives.serde import line_matcher
 
 
 @pytest.fixture(params=SORTS)
@@ -275,6 +278,12 @@ def test_a_pattern_that_is_none_is_refused_before_anything_is_read(files: Filesy
     for pattern in ("(", "(?=x)", r"(a)\1"):
         with pytest.raises(ValueError, match="is no pattern here"):
             files.grep(pattern)
+    with pytest.raises(ValueError, match="has 10,001 characters; write one of 10,000 at most"):
+        files.grep("x" * 10_001)
+    for pattern in ("(?x)a", r"\\(?ix: a {9}) "):
+        with pytest.raises(ValueError, match="has the flag x; write the pattern without white space"):
+            files.grep(pattern)
+    files.grep(r"print\(?x")
 
 
 def test_a_file_that_lies_too_deep_does_not_end_a_search(tmp_path: Path) -> None:
@@ -290,3 +299,69 @@ def test_a_hostile_pattern_takes_linear_time() -> None:
     started = process_time()
     assert list(files.grep("(a+)+$")) == []
     assert process_time() - started < 2
+
+
+# Without a bound each takes many seconds, in which no other thread of the process runs.
+@pytest.mark.parametrize("text", ["a" * 300_000, ("ab" * 150 + "\n") * 30_000], ids=["line", "lines"])
+@pytest.mark.parametrize(
+    "pattern", ["[ab]{0,5000}[cd]", "(?:a{0,10}){1000}[cd]", r"\w{0,100}[!?]", r"[ab]*(?:\w{0,20}){4}[!?]"]
+)
+def test_a_pattern_that_would_freeze_the_process_ends_the_search(pattern: str, text: str) -> None:
+    files = InMemoryFilesystem({"text": text})
+    started = process_time()
+    with suppress(FilesystemLimitError):
+        assert list(files.grep(pattern)) == []
+    assert process_time() - started < 3
+
+
+def test_every_filesystem_bounds_a_search(files: Filesystem) -> None:
+    files.write_text("long", "a" * 300_000)
+    with pytest.raises(FilesystemLimitError, match="line 1 of 'long' is too long for this pattern"):
+        list(files.grep("[ab]{0,5000}c", "long"))
+
+
+def test_a_search_that_takes_too_long_says_how_to_mend_it() -> None:
+    files = InMemoryFilesystem({"a": "x", "b": "x", "long": "x" * 10_000}, limits=FilesystemLimits(search_seconds=0))
+    with pytest.raises(
+        FilesystemLimitError, match="the search took more than 0 s at 'b'; search fewer files, or for a simpler pattern"
+    ):
+        list(files.grep("x"))
+    with pytest.raises(
+        FilesystemLimitError,
+        match=r"line 1 of 'long' is too long .* \(10,000 characters\); leave the file out, or write",
+    ):
+        list(files.grep("[xy]{0,5000}z", "long"))
+
+
+def test_a_search_ends_by_its_deadline(files: Filesystem) -> None:
+    files.write_text("text", "a" * 100)
+    with pytest.raises(FilesystemLimitError, match=r"the search reached its deadline at 'README\.md'"):
+        list(files.grep("x", deadline=Deadline.after(-1)))
+    assert list(files.grep("a{50}", "text", deadline=Deadline.after(600)))
+
+
+def test_time_between_matches_does_not_count_to_a_search(files: Filesystem) -> None:
+    slow = InMemoryFilesystem({"a": "x\n" * 3, "b": "x"}, limits=FilesystemLimits(search_seconds=0.05))
+    found = []
+    for match in slow.grep("x"):
+        found.append(match.path)
+        until = process_time() + 0.06
+        while process_time() < until:
+            pass
+    assert found == ["a", "a", "a", "b"]
+
+
+def test_long_lines_are_searched_by_ordinary_patterns() -> None:
+    files = InMemoryFilesystem({"bundle.js": "var a=1;" * 100_000 + "needle = 'x'"})
+    for pattern in ("needle", r"needle\s*=", r"\bneedle\b.{0,3}'x'$"):
+        assert [match.line_number for match in files.grep(pattern)] == [1]
+
+
+@given(text=st.text("ab\n\r\N{EURO SIGN}", max_size=300))
+@pytest.mark.parametrize("pattern", ["b|(?:c{0,100}){40}[de]", "^a?$", "a$", "\N{EURO SIGN}"])
+def test_grep_finds_the_lines_that_match_however_the_text_is_cut_for_the_search(pattern: str, text: str) -> None:
+    matches = line_matcher(pattern)
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    expected = [(number, line) for number, line in enumerate(lines, 1) if matches(line)]
+    found = InMemoryFilesystem({"f": text}).grep(pattern)
+    assert [(match.line_number, match.line) for match in found] == expected

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Args, answers, told, tool
+from weakincentives.adapters.errors import DeadlineExceededError
 from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.transcript import ToolMessage
-from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem, glob_matches
+from weakincentives.filesystem import Filesystem, FilesystemLimits, HostFilesystem, InMemoryFilesystem, glob_matches
+from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     HostMount,
     MarkdownSection,
@@ -564,6 +567,19 @@ def test_grep_gives_lines_with_their_places() -> None:
         )
         assert agent.told("grep", pattern="x", path="a.py").endswith("\n\na.py:2: x = 1")
         assert agent.told("grep", pattern="absent") == "Lines that match 'absent': 0."
+
+
+def test_a_search_ends_by_the_deadline_of_its_call() -> None:
+    limits = FilesystemLimits(search_seconds=600)
+    files = InMemoryFilesystem({"text": ("ab" * 150 + "\n") * 30_000}, limits=limits)
+    adapter = ScriptedAdapter([call(("grep", {"pattern": r"\w{0,100}[!?]"})), say("done")])
+    prompt = Prompt(ns="tests", key="workspace", sections=[WorkspaceSection(filesystem=files)])
+    started = process_time()
+    with pytest.raises(DeadlineExceededError) as caught:
+        adapter.evaluate(prompt, session=Session(), deadline=Deadline.after(1))
+    assert process_time() - started < 4  # all of the text takes ten seconds
+    [answer] = answers(caught.value.transcript)
+    assert "the search reached its deadline at 'text'" in answer.content
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1"])

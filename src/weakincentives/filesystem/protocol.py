@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
 from ..errors import WeakIncentivesError
+from ..limits import Deadline
 from ..ports import Snapshotable
 
 __all__ = [
@@ -43,11 +44,13 @@ class FilesystemLimitError(WeakIncentivesError, OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemLimits:
-    """Upper bounds: bytes of a file, parts of a path, entries that a listing or a walk visits."""
+    """Upper bounds: bytes of a file, parts of a path, entries that a listing or a walk visits, seconds of a search."""
 
     file_bytes: int = 10_000_000
     depth: int = 32
     entries: int = 100_000
+    search_seconds: float = 1.0
+    """For matching alone; the reading of files and the caller's own work do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +193,28 @@ class Filesystem(Snapshotable, Protocol):
         return (found for found in self._visit(path, parts) if found.kind == "file")
 
     def grep(
-        self, pattern: str, path: str = ".", /, *, glob: str = "**", ignore_case: bool = False
+        self,
+        pattern: str,
+        path: str = ".",
+        /,
+        *,
+        glob: str = "**",
+        ignore_case: bool = False,
+        deadline: Deadline | None = None,
     ) -> Iterator[GrepMatch]:
         """The lines that hold a match of the regular expression `pattern`, in a file or in those that `glob` finds.
 
         Takes time linear in the text. Files with a NUL byte near their start and files that cannot be read are left
-        out. Raises `ValueError` for a pattern that is none, or one with look-around or back-references.
+        out. Raises `ValueError` for a pattern that is none, or one with look-around, back-references or verbose mode.
+        The iterator raises `FilesystemLimitError` once matching has taken `limits.search_seconds` or `deadline` has
+        passed, and for a line that is too long for a pattern with many repeats.
         """
-        from ..serde import line_matcher
+        from .search import LineSearch
 
-        matches = line_matcher(pattern, ignore_case=ignore_case)
+        seconds = self.limits.search_seconds
+        search = LineSearch(pattern, ignore_case=ignore_case, seconds=seconds, deadline=deadline)
         start = self.stat(path)
-        return self._grep((start,) if start.kind == "file" else self.glob(glob, path), matches)
+        return self._grep((start,) if start.kind == "file" else self.glob(glob, path), search.matches)
 
     def fork(self) -> "Filesystem":
         """A view of this filesystem whose changes stay in it until they are merged."""
@@ -247,16 +260,16 @@ class Filesystem(Snapshotable, Protocol):
             else:
                 stack.pop()
 
-    def _grep(self, files: Iterable[FileStat], matches: Callable[[str], bool]) -> Iterator[GrepMatch]:
+    def _grep(
+        self, files: Iterable[FileStat], matches: Callable[[str, str], Iterator[GrepMatch]]
+    ) -> Iterator[GrepMatch]:
         for found in files:
             try:
                 data = self.read_bytes(found.path)
             except (OSError, PathError):
                 continue
             if data and b"\0" not in data[:8192]:  # without data there is no line, not even an empty one
-                for number, line in enumerate(data.decode(errors="replace").removesuffix("\n").split("\n"), 1):
-                    if matches(line.removesuffix("\r")):
-                        yield GrepMatch(found.path, number, line.removesuffix("\r"))
+                yield from matches(found.path, data.decode(errors="replace"))
 
 
 def _after(states: set[int], pattern: Sequence[str], name: str) -> set[int]:

@@ -4,7 +4,8 @@ Files are reached through the `Filesystem` resource alone; where that comes from
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import islice
@@ -124,16 +125,23 @@ class Matches:
         return "\n".join(map(_match, self.matches))
 
 
+@contextmanager
+def _answering_errors() -> Generator[None]:
+    """Turns what a filesystem refuses into an answer to the model, which is not logged."""
+    try:
+        yield
+    except (OSError, ValueError, WeakIncentivesError) as error:
+        raise ToolValidationError(str(error)) from error
+
+
 def _on_files[P, R](handler: Callable[[P, Filesystem], ToolResult[R]]) -> ToolHandler[P, R]:
-    """Gives `handler` the filesystem; what that refuses becomes an answer to the model and is not logged."""
+    """Gives `handler` the filesystem."""
 
     @wraps(handler)
     def handle(params: P, /, *, context: ToolContext) -> ToolResult[R]:
         filesystem = context.resources.get(Filesystem)
-        try:
+        with _answering_errors():
             return handler(params, filesystem)
-        except (OSError, ValueError, WeakIncentivesError) as error:
-            raise ToolValidationError(str(error)) from error
 
     return handle
 
@@ -161,13 +169,20 @@ def glob(params: GlobParams, filesystem: Filesystem) -> ToolResult[Listing]:
     return ToolResult(said, Listing(entries))
 
 
-@_on_files
-def grep(params: GrepParams, filesystem: Filesystem) -> ToolResult[Matches]:
+def grep(params: GrepParams, /, *, context: ToolContext) -> ToolResult[Matches]:
     """Search the text of files by a regular expression, line by line; binary files are skipped."""
-    found = filesystem.grep(params.pattern, params.path, glob=params.glob, ignore_case=params.ignore_case)
-    cut = (replace(one, line=_cut(one.line, _MAX_MATCH)) for one in found)
-    said, matches = _page(f"Lines that match {params.pattern!r:.200}", cut, params, _match)
-    return ToolResult(said, Matches(matches))
+    filesystem = context.resources.get(Filesystem)
+    with _answering_errors():
+        found = filesystem.grep(
+            params.pattern,
+            params.path,
+            glob=params.glob,
+            ignore_case=params.ignore_case,
+            deadline=context.deadline,
+        )
+        cut = (replace(match, line=_cut(match.line, _MAX_MATCH)) for match in found)
+        said, matches = _page(f"Lines that match {params.pattern!r:.200}", cut, params, _match)
+        return ToolResult(said, Matches(matches))
 
 
 @_on_files
