@@ -369,9 +369,15 @@ class CallResources:
     def __init__(self, context: ResourceContext) -> None:
         self.context = context
         self.living = _NONE if context.all_shared else _Living()
+        self._over = False
 
     def get[T](self, kind: Callable[..., T], /) -> T:
-        """The resource bound for `kind`. Raises `ResourceError`, and `RuntimeError` when the context is not open."""
+        """The resource bound for `kind`.
+
+        Raises `ResourceError`, and `RuntimeError` when the context is not open or the call is over.
+        """
+        if self._over:
+            raise RuntimeError(f"{_name(kind)} was asked for after the end of the tool call; ask before it returns")
         return _Resolver(self.context, self).get(kind)
 
     def close(self, error: BaseException | None = None) -> None:
@@ -386,7 +392,10 @@ class CallResources:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.close(error)
+        try:
+            self.close(error)
+        finally:
+            self._over = True
 
 
 class ForkedResources(CallResources):
@@ -441,7 +450,7 @@ class ForkedResources(CallResources):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            self.close(error)
+            super().__exit__(kind, error, trace)
         finally:
             _BESIDE.reset(self._token)
 

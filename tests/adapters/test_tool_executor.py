@@ -676,39 +676,40 @@ def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(name: st
 
 
 def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_context() -> None:
-    seen: list[ToolContext] = []
+    seen: list[tuple[ToolContext, object, object]] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        seen.append(context)
+        seen.append((context, context.session, context.event_bus))
         return ToolResult("ok")
 
     adapter, session, bus = scripted(call(("probe", "{}"), ("probe", "{}"))), Session(), InProcessEventBus()
     asked = prompt(tool(handler))
     rendered = asked.render(session=session)
     adapter.evaluate(rendered, session=session, bus=bus)
-    first, second = seen
+    (first, *_), (second, *_) = seen
     assert first is not second
-    for context in seen:
-        assert context.session is session
+    for context, its_session, its_bus in seen:
+        assert its_session is session
         assert context.adapter is adapter
-        assert context.event_bus is bus
+        assert its_bus is bus
         assert context.prompt is asked
         assert context.rendered_prompt is rendered
-    assert [context.call_id for context in seen] == ["call_1", "call_2"]
+    assert [context.call_id for context, *_ in seen] == ["call_1", "call_2"]
 
 
 def test_without_a_bus_the_context_holds_the_session_s() -> None:
-    seen: list[ToolContext] = []
+    seen: list[tuple[ToolContext, object]] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        seen.append(context)
+        seen.append((context, context.event_bus))
         return ToolResult("ok")
 
     adapter, session = scripted(call(("probe", "{}"))), Session()
     adapter.evaluate(prompt(tool(handler)), session=session)
-    assert seen[0].event_bus is session.bus
-    assert seen[0].rendered_prompt is not None
-    assert [told(message) for message in adapter.requests[0].messages] == [seen[0].rendered_prompt.text]
+    [(context, its_bus)] = seen
+    assert its_bus is session.bus
+    assert context.rendered_prompt is not None
+    assert [told(message) for message in adapter.requests[0].messages] == [context.rendered_prompt.text]
 
 
 @pytest.mark.parametrize("foreign", [False, True])

@@ -24,7 +24,7 @@ from ..prompt.progressive_disclosure import (
     ReadSectionResult,
 )
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.tool import ONCE, AnyTool, Effect, Evaluator, ToolContext, ToolHandler, ToolResult
+from ..prompt.tool import ONCE, AnyTool, Effect, Evaluator, ToolContext, ToolHandler, ToolResult, revoke
 from ..prompt.tool_journal import JournalEntry
 from ..resources import NotIsolatedError
 from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
@@ -188,7 +188,8 @@ class ToolExecutor:
         isolated = Isolated(self._forkable, self._resources)
         bus = isolated.session.bus_for(self._work.bus)
         context = self._context(call, isolated.resources, isolated.session, bus, at)
-        return isolated, isolated.flow(partial(handler, params, context=context), self._part(call))
+        flow = isolated.flow(partial(handler, params, context=context), self._part(call))
+        return isolated, _revoking(context, flow)
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
         # A name that the model made up is its words, and telemetry keeps names.
@@ -225,10 +226,13 @@ class ToolExecutor:
                 tool_transaction(self._session, resources, call.name) as transaction,
             ):
                 context = self._context(call, resources, self._session, self._work.bus)
-                result, failure = yield isolated.replay if isolated else partial(handler, params, context=context)
-                if failure is not None:
-                    raise failure
-                content = _content(result)
+                try:
+                    result, failure = yield isolated.replay if isolated else partial(handler, params, context=context)
+                    if failure is not None:
+                        raise failure
+                    content = _content(result)
+                finally:
+                    revoke(context)
                 if not result.success:
                     transaction.rollback()
                 elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
@@ -338,6 +342,13 @@ class ToolExecutor:
             resources=resources,
             idempotency_key=self.key or f"{self._id}:{self._answered + after}",
         )
+
+
+def _revoking(context: ToolContext, flow: Flow[None]) -> Flow[None]:
+    try:
+        yield from flow
+    finally:
+        revoke(context)
 
 
 def _content(result: object) -> str:

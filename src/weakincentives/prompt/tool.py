@@ -30,6 +30,7 @@ __all__ = [
     "ToolRenderableResult",
     "ToolResult",
     "check_description",
+    "revoke",
 ]
 
 _NAME = r"[a-z0-9_-]{1,64}"
@@ -112,21 +113,43 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ToolContext:
-    """What a handler is given beside its params; a new one for each call. Use it during the call only.
+    """What a handler is given beside its params; a new one for each call.
 
-    `idempotency_key` tells this call from all others. A call that a durable run repeats after a crash has it again.
+    Once the call is over, reading `session`, `event_bus` or `resources` raises `RuntimeError`: a thread or task that
+    the handler left running could write to a state that was undone. `idempotency_key` tells this call from all others.
+    A call that a durable run repeats after a crash has it again.
     """
 
     # Any: the handlers of one tool serve prompts of every output type.
     prompt: "Prompt[Any]"
     rendered_prompt: "RenderedPrompt[Any] | None"
     adapter: Evaluator
-    session: SessionProtocol
-    event_bus: EventBus
+    session: SessionProtocol = field(repr=False)
+    event_bus: EventBus = field(repr=False)
     deadline: "Deadline | None" = None
     call_id: str = ""
-    resources: Resources = field(default_factory=ResourceContext)
+    resources: Resources = field(default_factory=ResourceContext, repr=False)
     idempotency_key: str = ""
+
+    if not TYPE_CHECKING:  # to a type checker it would give every name
+
+        def __getattr__(self, name: str) -> object:
+            """Reached for what `revoke` has taken away, so that reading costs nothing during the call."""
+            if name not in _REVOCABLE:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            raise RuntimeError(
+                f"tool call {self.call_id!r} is over, and so is the use of context.{name}; "
+                f"let threads and tasks end before the handler returns"
+            )
+
+
+_REVOCABLE = ("session", "event_bus", "resources")
+
+
+def revoke(context: ToolContext) -> None:
+    """Takes from `context` what could change state, now that its call is over."""
+    for name in _REVOCABLE:
+        object.__delattr__(context, name)
 
 
 class ToolHandler[P, R](Protocol):
