@@ -77,7 +77,7 @@ def test_a_stored_text_does_not_steer_the_terminal(wink: Wink) -> None:
 def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
     edit(wink, "body:task", "New first line.\nSecond line.\nThird line.")
     edit(wink, "body:refunds", "At once.")
-    assert wink("overrides", "check", "shop:template").stdout == "2 texts apply, 0 do not.\n"
+    assert wink("overrides", "check", "shop:template").stdout == "texts that apply: 2, stale: 0\n"
     change(wink.folder, "Third line.", "Third line, changed.")
     change(wink.folder, "Within 30 days.", "Within 14 days.")
     checked = wink("overrides", "check", "shop:template")
@@ -85,7 +85,7 @@ def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
     assert checked.stdout.splitlines() == [
         "stale body:refunds: changed",
         "stale body:task: changed",
-        "0 texts apply, 2 do not.",
+        "texts that apply: 0, stale: 2",
     ]
     found = wink("check", "shop:template", "--tag", "latest")
     assert "warning: task: the stored override of body task does not apply: the code's own text has changed" in (
@@ -99,7 +99,7 @@ def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
     assert conflict.startswith("conflict body:refunds: Both have changed")
     assert Path(see.removeprefix("see ")).read_text().startswith("# Overrides to settle")
     assert wink("overrides", "prune", "shop:template").stdout == "removed body:refunds\n"
-    assert wink("overrides", "check", "shop:template").stdout == "1 texts apply, 0 do not.\n"
+    assert wink("overrides", "check", "shop:template").stdout == "texts that apply: 1, stale: 0\n"
     text = wink("render", "shop:template", "--set", "text=hi", "--tag", "latest").stdout
     assert "New first line.\nSecond line.\nThird line, changed.\n" in text
 
@@ -112,7 +112,7 @@ def test_a_conflict_is_settled_by_an_edit(wink: Wink) -> None:
     assert wink(*arguments, EDITOR="grep -q 'At once.'", VISUAL="").returncode == 0
     assert wink("overrides", "check", "shop:template").returncode == 1
     assert edit(wink, "body:refunds", "Within 14 days. " * 20).returncode == 0
-    assert wink("overrides", "check", "shop:template").stdout == "1 texts apply, 0 do not.\n"
+    assert wink("overrides", "check", "shop:template").stdout == "texts that apply: 1, stale: 0\n"
 
 
 def test_a_run_says_which_texts_did_not_apply(wink: Wink) -> None:

@@ -5,12 +5,13 @@ import os
 import pty
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from support.commands import Wink, environment, process, write_shop
+from support.commands import Done, Wink, environment, process, write_shop
 from support.scripted_server import Call, Fail, Say, ScriptedServer
 from weakincentives.cli.app import app
 from weakincentives.runtime.event_log import read_events
@@ -85,7 +86,7 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
     text = wink("check", "shop:template")
     assert lines(text.stdout) == [
         "warning: old: it is never enabled; enable it, or remove it [never-enabled]",
-        "shop/support: 1 findings in 2 states of disclosure.",
+        "shop/support: 1 finding in 2 states of disclosure.",
     ]
     report = json.loads(wink("check", "shop:template", "--format", "json").stdout)
     assert report["prompt"] == "shop/support"
@@ -96,8 +97,44 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
     )
 
 
+def test_missing_params_are_asked_for_in_the_words_of_the_command_line(shop: Path, wink: Wink) -> None:
+    told = "On the command line, give them by --set Question.text=…, or by --params (section 'question')\n"
+    for command in (
+        ["render", "shop:template"],
+        ["tree", "shop:template"],
+        ["run", "shop:template", "--adapter", ADAPTER],
+    ):
+        done = wink(*command)
+        assert done.returncode == 2
+        assert done.stderr.startswith("wink: no Question is bound and it cannot be built without arguments (")
+        assert done.stderr.endswith(told)
+    strict = STRICT.replace("Task", "Strict")
+    (shop / "strict.py").write_text(strict)
+    [finding, _] = wink("check", "strict:template").stdout.splitlines()
+    assert finding.endswith("; give them by --set Size.width=…, or by --params [cannot-check]")
+    assert "bind" not in finding.partition("is bound")[2]
+
+
+STRICT = """
+from dataclasses import dataclass
+from weakincentives import MarkdownSection, PromptTemplate
+
+@dataclass(frozen=True)
+class Size:
+    width: int
+
+def wide(params: Size) -> bool:
+    return params.width > 3
+
+template = PromptTemplate(
+    ns="n", key="k", sections=[MarkdownSection[Size](title="Task", template="Wide.", enabled=wide)]
+)
+"""
+
+
 # ------------------------------------------------------------------------------------------------------- runs
 
+ADAPTER = "shop:scripted"
 
 RUN = ("run", "shop:template", "--set", "text=hi", "--adapter", "shop:scripted", "--log", "run.jsonl")
 
@@ -120,6 +157,111 @@ def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> No
     shown = process(shop, "show", "run.jsonl")
     assert [line[15:] for line in shown.stdout.splitlines()] == progress
     assert all(len(line[:15].strip()) == 12 for line in shown.stdout.splitlines())
+
+
+AGENTS = """
+from dataclasses import dataclass
+
+from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.adapters.transcript import AssistantMessage, ToolCall
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+
+
+def ask(params: Question, *, context: ToolContext) -> ToolResult[None]:
+    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+    answer = context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus)
+    return ToolResult(message=answer.text)
+
+
+def pay(params: Question, *, context: ToolContext) -> ToolResult[None]:
+    raise LookupError("no such order")
+
+
+tools = [Tool(name="ask", handler=ask), Tool(name="pay", handler=pay)]
+sections = [MarkdownSection(title="Task", template="Help.", tools=tools)]
+template = PromptTemplate(ns="shop", key="outer", sections=sections)
+typed = PromptTemplate[Question](ns="shop", key="typed", sections=sections)
+question = call(("ask", {"text": "Why?"}))
+paying = call(("pay", {"text": "A-7"}))
+
+
+def delegating():
+    return ScriptedAdapter([question, say("thought"), question, RuntimeError("no provider"), say("Done.")])
+
+
+def failing():
+    return ScriptedAdapter([paying, say("It failed.")])
+
+
+def mistaken():
+    refused = AssistantMessage(text="Let me see.", tool_calls=(ToolCall("1", "pay", '{"text": 7'),))
+    return ScriptedAdapter([refused, say('{"reply": 1}'), say('{"text": "ok"}')])
+
+
+def stubborn():
+    return ScriptedAdapter([say('{"reply": 1}')] * 3)
+"""
+
+
+def test_a_nested_run_stands_deeper_than_the_run_around_it(shop: Path, wink: Wink) -> None:
+    (shop / "agents.py").write_text(AGENTS)
+    done = wink("run", "agents:template", "--adapter", "agents:delegating", "--log", "run.jsonl")
+    assert done.returncode == 0, done.stderr
+    shown = [line[15:] for line in wink("show", "run.jsonl").stdout.splitlines()]
+    assert [line.split(", 10 tokens")[0].split(", 0 tokens")[0] for line in shown] == [
+        "shop/outer: 17 characters, tools: ask, pay",
+        "turn 1: tool_calls",
+        "    shop/inner: 19 characters, tools: none",
+        "    turn 1: stop",
+        "    answer after 1 turn: thought",
+        '  ask {"text": "Why?"} ok: thought',
+        "turn 2: tool_calls",
+        "    shop/inner: 19 characters, tools: none",
+        "    turn 1: RuntimeError: no provider",
+        '  ask {"text": "Why?"} failed: no provider',
+        "turn 3: stop",
+        "answer after 3 turns: Done.",
+    ]
+
+
+def test_a_run_shows_what_the_model_got_wrong_and_what_it_was_told(shop: Path, wink: Wink) -> None:
+    (shop / "agents.py").write_text(AGENTS)
+    done = wink("run", "agents:typed", "--adapter", "agents:mistaken", "--log", "run.jsonl")
+    assert done.returncode == 0, done.stderr
+    shown = [line[15:] for line in wink("show", "run.jsonl").stdout.splitlines()]
+    assert shown == done.stderr.splitlines()
+    assert shown[1].startswith("turn 1: stop, ")
+    assert shown[2] == "  says: Let me see."
+    assert shown[3].startswith("""  pay {"text": 7 failed: Invalid arguments for 'pay': """)
+    assert shown[5] == '  rejected: {"reply": 1}'
+    assert shown[6].startswith("  told: Your answer does not fit the required JSON schema: ")
+    assert shown[8] == 'answer after 3 turns: {"text": "ok"}'
+    assert len(shown) == 9
+
+
+def test_the_last_answer_of_a_run_that_failed_is_shown(shop: Path, wink: Wink) -> None:
+    (shop / "agents.py").write_text(AGENTS)
+    done = wink("run", "agents:typed", "--adapter", "agents:stubborn", "--log", "run.jsonl")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2] == '  says: {"reply": 1}'
+    assert wink("show", "run.jsonl").stdout.splitlines()[-1].strip() == 'says: {"reply": 1}'
+
+
+def test_an_expected_failure_of_a_tool_is_one_line_that_says_where(shop: Path) -> None:
+    (shop / "agents.py").write_text(AGENTS)
+    done = process(shop, "run", "agents:template", "--adapter", "agents:failing")
+    assert done.returncode == 0, done.stderr
+    line = AGENTS.splitlines().index('    raise LookupError("no such order")') + 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[2:4] == [
+        f"Tool handler failed: LookupError: no such order (agents.py:{line})",
+        '  pay {"text": "A-7"} failed: no such order',
+    ]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -170,7 +312,7 @@ def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
     assert process.returncode == 0
     assert json.loads(out)["restarts"] == 0
     text = seen.decode()
-    sums = ["1 turns, 0 tool calls, 15 tokens", "2 turns, 1 tool calls, 30 tokens", "3 turns, 2 tool calls, 45 tokens"]
+    sums = ["1 turn, 0 tool calls, 15 tokens", "2 turns, 1 tool call, 30 tokens", "3 turns, 2 tool calls, 45 tokens"]
     places = [text.index(one) for one in sums]
     assert places == sorted(places)
     assert text.index("turn 1: tool_calls") < places[0] < text.index("turn 2: tool_calls") < places[1]
@@ -295,6 +437,10 @@ def test_an_adapter_with_a_fault_of_its_own_is_named(wink: Wink) -> None:
     assert done.stderr.splitlines()[-1] == (
         "wink: --adapter shop:speechless failed: ScriptExhaustedError: the script has no reply for request 1"
     )
+
+
+def test_the_version_is_printed(shop: Path) -> None:
+    assert process(shop, "--version") == Done(0, f"weakincentives {version('weakincentives')}\n", "")
 
 
 def test_an_unknown_option_is_a_usage_error(shop: Path) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime.event_log import event_record, read_events, write_events
+from weakincentives.runtime.event_log import RunningEvaluations, event_record, read_events, write_events
 from weakincentives.runtime.events import Event, PromptRendered, ProviderCalled, ToolInvoked
+from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.testing import Reply, ScriptedAdapter, call, say
 
 SUMMARY = SectionVisibility.SUMMARY
 
@@ -132,6 +134,56 @@ def test_the_log_refers_to_the_models_own_text_and_copies_none() -> None:
     ScriptedAdapter([say(text)]).evaluate(PROMPT.bind(), session=session)
     [event] = session[ProviderCalled].all()
     assert event.text is text
+
+
+def depths(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    running = RunningEvaluations()
+    return [(record["event"], len(running.add(record))) for record in records]
+
+
+def test_an_evaluation_that_a_handler_starts_lies_in_the_one_around_it_until_it_ends_or_fails() -> None:
+    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+
+    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult(context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus).text)
+
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])]
+    outer, asking = PromptTemplate(ns="shop", key="outer", sections=sections), call(("ask", {"number": "A-7"}))
+    script: list[Reply] = [asking, say("thought"), asking, RuntimeError("no provider"), say("Done.")]
+    records = logged(lambda session: ScriptedAdapter(script).evaluate(outer.bind(), session=session))
+    assert depths(records) == [
+        ("PromptRendered", 1),
+        ("ProviderCalled", 1),
+        ("PromptRendered", 2),
+        ("ProviderCalled", 2),
+        ("PromptExecuted", 2),
+        ("ToolInvoked", 1),
+        ("ProviderCalled", 1),
+        ("PromptRendered", 2),
+        ("ProviderCalled", 2),
+        ("ToolInvoked", 1),
+        ("ProviderCalled", 1),
+        ("PromptExecuted", 1),
+    ]
+
+
+def test_a_run_after_one_that_failed_does_not_lie_in_it_and_one_that_starts_again_goes_on() -> None:
+    def run(session: Session) -> None:
+        with suppress(RuntimeError):
+            ScriptedAdapter([RuntimeError("no provider")]).evaluate(PROMPT.bind(), session=session)
+        read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"number": "A-7"}))
+        adapter = ScriptedAdapter([read, pay, say("Done.")], dynamic_tools=False)
+        MainLoop(adapter).execute(PROMPT.bind(), session=session)
+
+    records = logged(run)
+    assert "VisibilityExpanded" in [record["event"] for record in records]
+    assert {depth for _, depth in depths(records)} == {1}
+
+
+def test_runs_of_several_sessions_do_not_lie_in_each_other() -> None:
+    one, other = logged(evaluate), logged(evaluate)
+    both = [record for pair in zip(one, other, strict=True) for record in pair]
+    assert {depth for _, depth in depths(both)} == {1}
 
 
 def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:

@@ -155,14 +155,36 @@ def test_a_run_that_was_cut_off_counts_as_far_as_it_went() -> None:
 
 
 def test_a_section_that_nobody_opens_stays_summarized() -> None:
-    advice = costs(run(shop(), say("Done.")))["refunds"].advice
+    assert costs(run(shop(), say("Done.")))["refunds"].advice is None
+
+
+def test_a_full_section_with_a_summary_that_nobody_needs_should_be_summarized() -> None:
+    advice = costs(run(shop(visibility=FULL), say("Done.")))["refunds"].advice
     assert advice is not None
     weight, brief = WHOLE + DECLARED, short(shop())
     assert advice.visibility == "SUMMARY"
     assert advice.arithmetic == (
-        f"FULL: 1 requests x {weight} = {weight}. "
-        f"SUMMARY: 1 x {brief} + to open it 0 x {TASK + brief} + open 0 x {weight} = {brief}"
+        f"FULL: 1 request x {weight} = {weight}. "
+        f"SUMMARY: 1 x {brief} + to open it 0 x {TASK + weight} + open 0 x {weight} = {brief}"
     )
+
+
+def test_a_full_section_that_is_used_at_once_stays_full() -> None:
+    assert costs(run(shop(visibility=FULL), PAY, PAY, say("Done.")))["refunds"].advice is None
+
+
+def test_runs_that_began_with_a_section_shown_in_two_ways_get_advice_in_any_case() -> None:
+    both = run(shop(), say("Done.")) + run(shop(visibility=FULL), say("Done."))
+    advice = costs(both)["refunds"].advice
+    assert advice is not None
+    assert advice.visibility == "SUMMARY"
+
+
+def test_no_log_can_tell_how_a_section_within_a_summarized_one_should_be_shown() -> None:
+    food = MarkdownSection(title="Food", template=BODY, tools=[REFUND])
+    around = MarkdownSection(title="Refunds", summary="s", template=BODY, visibility=SUMMARY, children=[food])
+    template = PromptTemplate(ns="shop", key="deep", sections=[around])
+    assert costs(run(template, say("Done.")))["refunds.food"].advice is None
 
 
 def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
@@ -180,9 +202,11 @@ def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
 
 
 def test_a_full_section_was_needed_from_the_call_of_its_tool_on() -> None:
-    advice = costs(run(shop(visibility=FULL), PAY, PAY, say("Done.")))["refunds"].advice
+    other = call(("nothing", {}))
+    advice = costs(run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done.")))["refunds"].advice
     assert advice is not None
-    assert "3 requests x" in advice.arithmetic
+    assert advice.visibility == "SUMMARY"
+    assert "12 requests x" in advice.arithmetic
     assert "to open it 1 x" in advice.arithmetic
     assert "open 2 x" in advice.arithmetic
 

@@ -1,6 +1,8 @@
 """The `wink` application: every group of commands is added here."""
 
-from typer import Typer
+from typing import Annotated
+
+from typer import Exit, Option, Typer, echo
 
 from . import overrides, prompts, runs
 
@@ -12,6 +14,25 @@ app = Typer(
     rich_markup_mode=None,
     help="Look at prompts, check them, run them, and see what they cost. Targets are written package.module:name.",
 )
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer gives the option's value
+    if asked:
+        from ..version import __version__
+
+        echo(f"weakincentives {__version__}")
+        raise Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: Annotated[
+        bool, Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
 for _command in (prompts.render, prompts.tree, prompts.check, runs.run, runs.show, runs.advise):
     app.command()(_command)
 app.add_typer(overrides.app, name="overrides")

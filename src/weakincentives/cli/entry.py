@@ -19,8 +19,9 @@ def main() -> NoReturn:
         sys.exit(2)
     from ..adapters.errors import PromptEvaluationError
     from ..errors import WeakIncentivesError
+    from ..prompt.errors import PromptRenderError
     from .output import in_one_line
-    from .target import Mistake
+    from .target import Mistake, how_to_set
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -28,6 +29,8 @@ def main() -> NoReturn:
     try:
         app(prog_name="wink")
     except (Mistake, WeakIncentivesError, ImportError, OSError) as error:
+        if isinstance(error, PromptRenderError) and error.missing is not None:
+            error.detail = f"On the command line, {how_to_set(error.missing)}"
         sys.stderr.write(f"wink: {in_one_line(str(error))}\n")
         sys.exit(1 if isinstance(error, PromptEvaluationError) else 2)
     sys.exit(0)

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from .. import serde
 
-__all__ = ["in_one_line", "shown", "wide_console", "write_json"]
+__all__ = ["counted", "in_one_line", "shown", "wide_console", "write_json"]
 
 # Control characters but for tab and line feed, and those that turn the direction of text.
 _STEERING = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -23,6 +23,11 @@ def shown(text: str) -> str:
 def in_one_line(text: str) -> str:
     """`text` as `shown`, each run of white space as one space."""
     return shown(" ".join(text.split()))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 finding`, `2 findings`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:

@@ -103,7 +103,7 @@ def check(target: Target, *, tag: Tag = "latest") -> None:
     prompt, store = _stored(target, tag)
     held = store.resolve(prompt.descriptor, tag)
     _print(f"stale {_name(one.id)}: {one.reason}" for one in held.stale)
-    _print([f"{len(held.texts)} texts apply, {len(held.stale)} do not."])
+    _print([f"texts that apply: {len(held.texts)}, stale: {len(held.stale)}"])
     if held.stale:
         raise Exit(1)
 

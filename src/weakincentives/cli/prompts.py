@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from rich.table import Table
 from typer import Exit, Option
@@ -12,10 +13,11 @@ from typer import Exit, Option
 from ..adapters.tool_spec import output_to_spec, tool_to_spec
 from ..prompt.analysis import Finding, analyze
 from ..prompt.measure import measure
+from ..prompt.prompt import Prompt
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
-from .output import shown, wide_console, write_json
-from .target import Open, Params, Set, Summary, Tag, Target, bound_prompt, opened
+from .output import counted, shown, wide_console, write_json
+from .target import Open, Params, Set, Summary, Tag, Target, bound_prompt, how_to_set, opened
 
 __all__ = ["check", "render", "token_counter", "tree"]
 
@@ -89,9 +91,13 @@ def check(
     ignore: Annotated[list[str] | None, Option(help="A code to leave out, or code:section. Repeatable.")] = None,
 ) -> None:
     """Look for what is likely to mislead the model or to cost for nothing. Exits with 1 when something was found."""
-    report = analyze(bound_prompt(target, params, set_, tag), session=Session())
+    prompt = bound_prompt(target, params, set_, tag)
+    report = analyze(prompt, session=Session())
+    ignored = {*(ignore or ())}
     found = [
-        one for one in report.findings if not {one.code, f"{one.code}:{_key(one.section_path)}"} & {*(ignore or ())}
+        _for_command_line(finding, prompt)
+        for finding in report.findings
+        if not {finding.code, f"{finding.code}:{_key(finding.section_path)}"} & ignored
     ]
     if form == "json":
         write_json({"prompt": report.prompt, "states": report.states, "findings": found})
@@ -102,9 +108,19 @@ def check(
             shown(f"{one.severity}: {_key(one.section_path)}: {one.message}; {one.remedy} [{one.code}]\n")
             for one in found
         )
-        sys.stdout.write(f"{report.prompt}: {len(found)} findings in {report.states} states of disclosure.\n")
+        sys.stdout.write(
+            f"{report.prompt}: {counted(len(found), 'finding')} in {counted(report.states, 'state')} of disclosure.\n"
+        )
     if found:
         raise Exit(1)
+
+
+def _for_command_line(finding: Finding, prompt: Prompt[Any]) -> Finding:
+    """The finding with a remedy that can be typed."""
+    section = prompt.template.registry.get_section(finding.section_path)
+    if finding.code != "cannot-check" or section is None or section.params_type is None:
+        return finding
+    return replace(finding, remedy=how_to_set(section.params_type))
 
 
 @lru_cache(maxsize=1)

@@ -2,9 +2,11 @@
 
 import json
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from logging import WARNING, Handler, LogRecord, getLogger
 from pathlib import Path
+from traceback import format_exception_only, walk_tb
 from typing import Annotated, Any
 
 from rich.console import Console
@@ -21,12 +23,12 @@ from ..runtime.events import Event
 from ..runtime.ledger import ledger
 from ..runtime.main_loop import MainLoop
 from ..runtime.session.session import Session
-from .output import in_one_line, wide_console, write_json
+from .output import counted, in_one_line, wide_console, write_json
 from .target import Mistake, Open, Params, Set, Summary, Tag, Target, bound_prompt, loaded, opened
+from .timeline import Timeline
 
 __all__ = ["advise", "run", "show"]
 
-_LONGEST = 100
 _CHARACTERS_PER_TOKEN = 4
 _PROVIDERS = {
     "openai": "weakincentives.adapters.openai:OpenAIAdapter",
@@ -72,10 +74,12 @@ def run(
 def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
     """Print a logged run as a timeline."""
     with _reading(log) as events:
-        lines = [Text(f"{_clock(record):15}{_line(record)}", no_wrap=True, overflow="ellipsis") for record in events]
+        timeline = Timeline()
+        lines = [f"{_clock(record):15}{line}" for record in events for line in timeline.add(record)]
+        lines += [f"{'':15}{line}" for line in timeline.end()]
     console = wide_console()
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=True)
 
 
 def advise(
@@ -162,11 +166,32 @@ def _logged(bus: EventBus, log: Path) -> Generator[None]:
         raise Mistake(f"{log} is cut off: {refused[0]}") from refused[0]
 
 
+class _LogLines(Handler):
+    """Writes what the library warns of in one line each, with the place of an exception instead of its traceback."""
+
+    def __init__(self, write: Callable[[Iterable[str]], None]) -> None:
+        super().__init__(WARNING)
+        self._write = write
+
+    def emit(self, record: LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            text = f"{text}: {format_exception_only(error)[-1]}"
+            for frame, line in [*walk_tb(error.__traceback__)][-1:]:
+                text = f"{text} ({Path(frame.f_code.co_filename).name}:{line})"
+        self._write([in_one_line(text)])
+
+
 @contextmanager
 def _display() -> Generator[Callable[[object], None]]:
     """Prints events on stderr; on a terminal with the sums so far below them."""
     console = Console(stderr=True, highlight=False, markup=False)
+    timeline = Timeline()
     turns = calls = tokens = 0
+
+    def write(lines: Iterable[str]) -> None:
+        for line in lines:
+            console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=not console.is_terminal)
 
     def heard(event: object) -> None:
         nonlocal turns, calls, tokens
@@ -177,11 +202,18 @@ def _display() -> Generator[Callable[[object], None]]:
                 calls += 1
             case _:
                 pass
-        console.print(Text(_line(record), no_wrap=True, overflow="ellipsis"), soft_wrap=not console.is_terminal)
-        live.update(Text(f"{turns} turns, {calls} tool calls, {tokens:,} tokens", style="bold"), refresh=True)
+        write(timeline.add(record))
+        sums = f"{counted(turns, 'turn')}, {counted(calls, 'tool call')}, {counted(tokens, 'token')}"
+        live.update(Text(sums, style="bold"), refresh=True)
 
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
-        yield heard
+        log, handler = getLogger("weakincentives"), _LogLines(write)
+        log.addHandler(handler)
+        try:
+            yield heard
+        finally:
+            log.removeHandler(handler)
+            write(timeline.end())
 
 
 @contextmanager
@@ -199,33 +231,3 @@ def _reading(log: Path) -> "Generator[list[Record]]":
 def _clock(record: Record) -> str:
     """The time of day, in UTC."""
     return in_one_line(str(record.get("created_at", "")).partition("T")[2][:12])
-
-
-def _line(record: Any) -> str:  # Any: JSON, read key by key
-    """One event as one line."""
-    match record["event"]:
-        case "PromptRendered":
-            tools = ", ".join(record["tool_names"]) or "none"
-            text = f"{record['ns']}/{record['key']}: {len(record['text']):,} characters, tools: {tools}"
-        case "ProviderCalled":
-            usage, what = record["usage"], record["error"] or record["finish"]
-            tokens = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out"
-            text = f"turn {record['turn']}: {what}, {tokens}, {record['seconds']:.2f} s"
-        case "ToolInvoked":
-            mark = "ok" if record["result"]["success"] else "failed"
-            given = json.dumps(record["params"], ensure_ascii=False)
-            text = f"  {record['name']} {given} {mark}: {record['content']}"
-        case "ToolsInjected":
-            text = f"  new tools: {', '.join(record['tool_names'])}"
-        case "ToolsWithdrawn":
-            text = f"  closed tools: {', '.join(record['tool_names'])}"
-        case "VisibilityExpanded":
-            text = f"starts again with {', '.join(record['section_keys'])} open: {record['reason']}"
-        case "OverridesDropped":
-            text = f"overrides that do not apply: {', '.join(record['texts'])}"
-        case "PromptExecuted":
-            text = f"answer after {record['turns']} turns: {record['text']}"
-        case other:
-            text = str(other)
-    text = "  " * text.startswith("  ") + in_one_line(text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

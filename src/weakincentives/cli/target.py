@@ -28,6 +28,7 @@ __all__ = [
     "Tag",
     "Target",
     "bound_prompt",
+    "how_to_set",
     "loaded",
     "opened",
     "tell_unknown_tag",
@@ -118,6 +119,12 @@ def bound_prompt(
     if faults:
         raise SerdeError("params", tuple(faults))
     return found
+
+
+def how_to_set(kind: type) -> str:
+    """What to write on the command line where params of this type are missing."""
+    field = next(iter(get_type_hints(kind)), "field")
+    return f"give them by --set {kind.__name__}.{field}=…, or by --params"
 
 
 def tell_unknown_tag(store: LocalPromptOverridesStore, prompt: Prompt[Any], tag: str) -> None:

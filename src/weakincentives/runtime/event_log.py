@@ -1,8 +1,9 @@
 """Events as lines of JSON: written while a run goes on, read back without the types that they were made of."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TextIO
 
 from .. import serde
@@ -15,7 +16,14 @@ from ..prompt.walk import Scene
 from ..serde import Json
 from .events import Event, PromptRendered
 
-__all__ = ["Record", "event_record", "read_events", "write_events"]
+__all__ = [
+    "LoggedEvaluation",
+    "Record",
+    "RunningEvaluations",
+    "event_record",
+    "read_events",
+    "write_events",
+]
 
 type Record = dict[str, Json]
 """An event as plain JSON values; `event` is the name of its type."""
@@ -61,6 +69,61 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
             raise ValueError(f"line {number} is no event; it may have been cut off")  # noqa: TRY004 - not a matter of types
         yield record
+
+
+@dataclass(slots=True, eq=False)
+class LoggedEvaluation:
+    """An evaluation that a log has seen begin; `restarted` is the one that it continues with other sections open.
+
+    `unanswered` counts the tool calls of its last turn that have not ended yet.
+    """
+
+    name: Json
+    restarted: "LoggedEvaluation | None" = None
+    turn: int = 0
+    unanswered: int = 0
+    restarting: bool = False
+
+
+class RunningEvaluations:
+    """Finds out, record by record, which evaluations are running: one that a tool's handler started lies in another.
+
+    A log says when an evaluation begins and when it gives a response, but not when it fails; that follows from what its
+    session publishes next. Evaluations of different sessions may overlap; none lies in one of another session.
+    """
+
+    def __init__(self) -> None:
+        self._by_session: defaultdict[Json, list[LoggedEvaluation]] = defaultdict(list)
+
+    def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
+        """The evaluations that are running at the next `record`, the outermost first; the last one published it."""
+        running = self._by_session[record.get("session_id")]
+        match record:
+            case {"event": "PromptRendered"}:
+                restarted = running.pop() if running and running[-1].restarting else None
+                while running and not running[-1].unanswered:
+                    running.pop()  # it has failed: only a tool call can start another one within it
+                running.append(LoggedEvaluation(record.get("name"), restarted))
+            case {"event": "ProviderCalled", "turn": int(turn)}:
+                while len(running) > 1 and running[-1].turn + 1 != turn:
+                    running.pop()  # it has failed within a tool of the one below
+                for evaluation in running[-1:]:
+                    evaluation.turn = turn
+                    calls = record.get("tool_calls")
+                    evaluation.unanswered = calls if isinstance(calls, int) else 0
+            case {"event": "ToolInvoked", "prompt_name": name}:
+                while len(running) > 1 and running[-1].name != name:
+                    running.pop()  # likewise
+                for evaluation in running[-1:]:
+                    evaluation.unanswered -= 1
+            case {"event": "VisibilityExpanded"}:
+                for evaluation in running[-1:]:
+                    evaluation.restarting = True
+            case {"event": "PromptExecuted"} if running:
+                return (*running[:-1], running.pop())
+            case _:
+                pass
+        return tuple(running)
 
 
 def _plain(value: object, depth: int = 0) -> Json:

@@ -4,13 +4,12 @@ Read from the records of `event_log` alone; all sizes are characters. A section 
 read of it stays in the conversation, so every later request carries that too.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..serde import Json
-from .event_log import Record
+from .event_log import LoggedEvaluation, Record, RunningEvaluations
 
 __all__ = ["Advice", "SectionCost", "ToolCost", "ledger"]
 
@@ -39,7 +38,8 @@ class Advice:
 class SectionCost:
     """One section of one prompt: the `requests` that carried it, characters `sent` in them, how often it was `opened`.
 
-    `advice` is `None` where a log cannot tell: nobody sees whether a text without tools was needed.
+    `advice` is `None` where every run began with the section shown so already, and where a log cannot tell: nobody sees
+    whether a text without tools was needed, or how the author shows a section that lies in a summarized one.
     """
 
     prompt: str
@@ -57,25 +57,20 @@ def ledger(events: Iterable[Record]) -> tuple[SectionCost, ...]:
     Runs of different sessions may overlap.
     """
     tallies: dict[tuple[str, str], _Tally] = {}
-    by_session: defaultdict[Json, list[_Evaluation]] = defaultdict(list)
+    evaluations: dict[LoggedEvaluation, _Evaluation] = {}
+    running = RunningEvaluations()
     for record in events:
-        running = by_session[record.get("session_id")]
-        match record:
-            case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
-                before = running.pop() if running and running[-1].restarting else None
-                running.append(_Evaluation(record, f"{ns}/{key}", before, tallies))
-            case {"event": "ToolInvoked", "prompt_name": name}:
-                while len(running) > 1 and running[-1].name != name:
-                    running.pop()  # evaluated by this tool, and failed, which no event tells
-            case {"event": "ProviderCalled", "turn": turn}:
-                while len(running) > 1 and running[-1].turn + 1 != turn:
-                    running.pop()  # likewise, of the same name
-            case {"event": "PromptExecuted"} if running:
-                running.pop()
-            case _:
-                pass
-        for evaluation in running[-1:]:
-            evaluation.hear(record)
+        for logged in running.add(record)[-1:]:
+            match record:
+                case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
+                    before = evaluations.pop(logged.restarted, None) if logged.restarted else None
+                    evaluations[logged] = _Evaluation(record, f"{ns}/{key}", before, tallies)
+                case {"event": "PromptExecuted"}:
+                    evaluations.pop(logged, None)
+                case _ if logged in evaluations:
+                    evaluations[logged].hear(record)
+                case _:
+                    pass
     return tuple(tally.cost() for tally in tallies.values())
 
 
@@ -88,6 +83,7 @@ class _Tally:
     weight: int = 0
     summary: int | None = None
     shows_need: bool = False
+    shown_as: set[str] = field(default_factory=set[str])  # visibilities that evaluations began with
     requests: int = 0
     sent: int = 0
     request_sizes: int = 0
@@ -103,7 +99,9 @@ class _Tally:
             ToolCost(name, requests, self.tool_sent[name], self.tool_calls[name])
             for name, requests in self.tool_requests.items()
         )
-        advice = self._advice() if self.requests and self.shows_need else None
+        advice = self._advice() if self.requests and self.shows_need and self.shown_as else None
+        if advice is not None and self.shown_as == {advice.visibility.lower()}:
+            advice = None
         return SectionCost(self.prompt, self.path, self.requests, self.sent, self.opened, tools, advice)
 
     def _advice(self) -> Advice:
@@ -113,7 +111,7 @@ class _Tally:
         full = requests * self.weight
         summary = requests * size + opened * request + self.requests_in_need * self.weight
         arithmetic = (
-            f"FULL: {requests:,} requests x {self.weight:,} = {full:,}. "
+            f"FULL: {requests:,} request{'' if requests == 1 else 's'} x {self.weight:,} = {full:,}. "
             f"SUMMARY: {requests:,} x {size:,}{' (assumed)' if self.summary is None else ''} + to open it {opened:,} x "
             f"{request:,} + open {self.requests_in_need:,} x {self.weight:,} = {summary:,}"
         )
@@ -127,9 +125,6 @@ class _Evaluation:
     def __init__(
         self, record: Any, prompt: str, before: "_Evaluation | None", tallies: dict[tuple[str, str], _Tally]
     ) -> None:
-        self.name: str = record["name"]
-        self.turn = 0
-        self.restarting = False
         self.needed: set[str] = before.needed if before else set()
         self._read: Counter[str] = Counter()
         self._tools: set[str] = set(record["tool_names"])
@@ -137,6 +132,8 @@ class _Evaluation:
         self._tallies = {path: tallies.setdefault((prompt, path), _Tally(prompt, path)) for path in self._sections}
         for path, tally in self._tallies.items():
             below = [one for key, one in self._sections.items() if f"{key}.".startswith(f"{path}.")]
+            if before is None and below[0]["visibility"] != "hidden":
+                tally.shown_as.add(below[0]["visibility"])
             tally.weight, tally.summary = below[0]["weight"], below[0]["summary"]
             tally.shows_need |= below[0]["visibility"] == "summary" or any(one["tools"] for one in below)
 
@@ -151,13 +148,10 @@ class _Evaluation:
                 self._tools.update(record["tool_names"])
             case "ToolsWithdrawn":
                 self._tools.difference_update(record["tool_names"])
-            case "VisibilityExpanded":
-                self.restarting = True
             case _:
                 pass
 
     def _request(self) -> None:
-        self.turn += 1
         shown = Counter({path: one["shown"] for path, one in self._sections.items()}) + self._read
         whole = shown.total()
         for path, one in self._sections.items():
