@@ -261,6 +261,91 @@ def test_a_clone_is_decoupled_all_the_way_down_and_shares_tools() -> None:
     assert isinstance(clone, MarkdownSection)
 
 
+@dataclass
+class Basket:
+    fruit: list[str]
+
+
+class Listing(MarkdownSection[Basket]):
+    """Computes its text and a child in its constructor, and keeps state of its own."""
+
+    def __init__(self, items: list[str], service: object = None, **others: Any) -> None:
+        self.items, self.service, self.log = items, service, list[str]()
+        rows = MarkdownSection(title="Rows", template="\n".join(items))
+        super().__init__(title="Listing", template=", ".join(items), children=[rows], **others)
+
+
+def shown(section: Section[Any]) -> str:
+    return PromptTemplate(ns="n", key="k", sections=[section]).render().text
+
+
+@given(before=st.lists(st.text("abc", min_size=1), min_size=1), after=st.lists(st.text("xyz", min_size=1), min_size=1))
+def test_a_clone_with_other_arguments_is_what_the_constructor_makes_of_them(
+    before: list[str], after: list[str]
+) -> None:
+    section = Listing(before, key="list", default_params=Basket(["a"]))
+    original = shown(section)
+    for clone in (section.clone(items=after), section.clone(items=after).clone()):
+        assert shown(clone) == shown(Listing(after, key="list", default_params=Basket(["a"])))
+        assert clone.children[0].clone(template="").title == "Rows"
+    assert shown(section) == original
+    assert section.clone(title="Other", items=after).title == "Other"
+
+
+def test_a_clone_shares_no_plain_data_and_every_other_object() -> None:
+    service, nested = object(), [Basket(["deep"])]
+    section = Listing(["a"], service, default_params=Basket(["apple"]))
+    section_of_nested = Listing(["a"], service=nested)
+    clone, clone_of_nested = section.clone(), section_of_nested.clone()
+    assert isinstance(clone.default_params, Basket)
+    clone.items.append("b")
+    clone.log.append("b")
+    clone.default_params.fruit.append("banana")
+    assert isinstance(clone_of_nested.service, list)
+    clone_of_nested.service[0].fruit.clear()
+    assert (section.items, section.log, section.default_params) == (["a"], [], Basket(["apple"]))
+    assert nested == [Basket(["deep"])]
+    assert clone.service is service
+
+
+def test_arguments_by_position_and_in_any_number_come_to_the_clone() -> None:
+    class Words(MarkdownSection):
+        def __init__(self, *words: str, end: str = ".") -> None:
+            super().__init__(title="Words", template=" ".join(words) + end)
+
+    section = Words("a", "b", end="!")
+    assert (section.clone().body_text(), section.clone(end="?").body_text()) == ("a b!", "a b?")
+    assert Listing(["a"], key="list").clone(items=["b"]).body_text() == "b"
+
+
+def test_children_that_a_constructor_uses_again_are_cloned_for_each() -> None:
+    shared = MarkdownSection(title="Shared", template="x")
+
+    class Uses(MarkdownSection):
+        def __init__(self) -> None:
+            super().__init__(title="Uses", template="", children=[shared])
+
+    section = Uses()
+    clone = section.clone()
+    assert section.children == (shared,)
+    assert clone.children[0] is not shared
+    assert clone.children[0].title == "Shared"
+
+
+def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
+    class Words(MarkdownSection):
+        def __init__(self, words: Any) -> None:
+            super().__init__(title="Words", template=" ".join(words))
+
+    section = Words(word for word in ("a", "b"))
+    assert section.template == "a b"
+    with pytest.raises(PromptValidationError, match="words was given as an iterator, which is used up; give a list"):
+        section.clone()
+    assert section.clone(words=["c"]).template == "c"
+    parent = MarkdownSection(title="P", template="", children=iter([section.clone(words="d")]), tools=iter([TOOL]))
+    assert (parent.clone().children[0].key, parent.clone().tools()) == ("words", (TOOL,))
+
+
 @given(forests())
 @settings(max_examples=30)
 def test_a_clone_renders_as_its_original(roots: Any) -> None:

@@ -3,12 +3,13 @@
 What a section says is checked where it can be seen first: by itself here, against its place in the tree in `registry`.
 """
 
-import copy
 import re
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from ..ports import StateView
@@ -69,6 +70,13 @@ class Section(Specialised, ABC, Generic[ParamsT]):
 
     type_fields = ("params_type",)
 
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]  # Any: as in `__new__`
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: the arguments of a subclass's own constructor
+        section = super().__new__(cls)
+        section._arguments = args, kwargs  # what `clone` builds another one from
+        return section
+
     def __init__(
         self,
         *,
@@ -94,6 +102,9 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         self.params_type: type[ParamsT] | None = params_type or self.inherited_arguments.get("params_type")
         self._tools = self._sequence("tools", tools)
         self._compile()
+        for name, items in (("children", self.children), ("tools", self._tools)):
+            if isinstance(self._arguments[1].get(name), Iterator):  # for `clone`, since it is used up
+                self._arguments[1][name] = items
 
     def tools(self) -> tuple[AnyTool, ...]:
         """The tools of this section itself, in order of declaration."""
@@ -135,19 +146,33 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         return "" if self.summary is None else substitute(self.summary, params, path)
 
     def clone(self, **changes: Any) -> Self:  # Any: constructor arguments of whatever type; `_compile` checks them
-        """A copy with `changes`, constructor arguments by keyword; its children are cloned too, tools are shared.
+        """A section of its own, built anew from the constructor arguments of this one and `changes`, by keyword.
 
-        Raises `PromptValidationError` for an unknown argument.
+        Children are cloned too and tools are shared. Lists, dicts, sets, tuples and dataclasses among the arguments are
+        copied, other objects, such as clients, are shared. What the constructor sets by itself, such as a title, can
+        be changed as well. Raises `PromptValidationError` for an unknown argument, and where the section was given an
+        iterator, which cannot be read again.
         """
-        clone = copy.copy(self)
-        clone.children = tuple(child.clone() for child in self.children)
+        parameters = signature(type(self).__init__).parameters
+        positional, arguments = _by_name(parameters, *self._arguments)
+        attributes: dict[str, Any] = {}  # Any: as above
         for name, value in changes.items():
-            attribute = "_tools" if name == "tools" else name
-            if name.startswith("_") or attribute not in vars(self):
+            if name in arguments or name in parameters:
+                arguments[name] = value
+            elif not name.startswith("_") and ("_tools" if name == "tools" else name) in vars(self):
+                attributes["_tools" if name == "tools" else name] = value
+            else:
                 raise PromptValidationError(
                     f"clone: a {type(self).__name__} has no argument {name!r}", section_path=(self.key,)
                 )
-            setattr(clone, attribute, value)
+        for name in arguments.keys() - changes.keys():
+            if isinstance(arguments[name], Iterator):
+                raise self._refusal(f"clone: {name} was given as an iterator, which is used up; give a list of it")
+            arguments[name] = _copied(arguments[name])
+        clone = type(self)(*_copied(positional), **arguments)
+        vars(clone).update(attributes)
+        if "children" not in changes:  # the constructor may have used the same ones again
+            clone.children = tuple([one.clone() if one in self.children else one for one in clone.children])
         clone._compile()  # noqa: SLF001 - its own class
         return clone
 
@@ -258,6 +283,37 @@ def substitute(template: str, params: object, path: SectionPath) -> str:
         raise PromptRenderError(
             "Failed to render section template.", section_path=path, placeholder=placeholder
         ) from error
+
+
+# Any: constructor arguments of every type.
+def _by_name(
+    parameters: Mapping[str, Parameter], positional: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments, each by its name unless the constructor takes some by position alone."""
+    after_self = list(parameters.values())[1:]
+    if any(one.kind in {Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL} for one in after_self):
+        return positional, keywords.copy()
+    return (), {one.name: value for one, value in zip(after_self, positional, strict=False)} | keywords
+
+
+def _copied(value: Any) -> Any:
+    """Plain data as a copy, sections as their clones, and any other object itself."""
+    match value:
+        case Section():
+            return value.clone()
+        case Tool():
+            return value
+        case list() | set() | tuple() | frozenset() if type(value) in {list, set, tuple, frozenset}:
+            return type(value)(map(_copied, value))
+        case dict() if type(value) is dict:
+            return {key: _copied(item) for key, item in value.items()}
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            twin = copy(value)
+            for one in [one for one in fields(value) if hasattr(value, one.name)]:
+                object.__setattr__(twin, one.name, _copied(getattr(value, one.name)))
+            return twin
+        case _:
+            return value
 
 
 def _slug(title: object) -> str:
