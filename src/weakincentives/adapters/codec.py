@@ -7,7 +7,7 @@ import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
@@ -18,6 +18,7 @@ from .core import Conversation, LoopAdapter, OutputT
 from .errors import PromptEvaluationError
 from .faults import request_fault
 from .inner_loop import InnerLoopConfig, ProviderRequest
+from .portal import pieces_from_thread, portal
 from .streaming import TextDelta
 from .tool_spec import OutputSpec, ToolSpec
 from .transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage, sendable
@@ -33,6 +34,11 @@ __all__ = [
     "provider_failed",
     "usage_of",
 ]
+
+_GRACE = 0.25
+"""Seconds that a request may take to end after its deadline before a synchronous caller leaves it behind."""
+
+_NO_EVENT = object()
 
 # Any: wire payloads are dicts of the provider's grammar, and become keyword arguments of its SDK.
 type Wire = dict[str, Any]
@@ -173,9 +179,17 @@ class CodecAdapter(LoopAdapter[OutputT]):
         self._codec = codec
         self._options = options
 
+    @property
+    def cancellable(self) -> bool:
+        """Whether a synchronous evaluation with a deadline may ask by `send_async`, on an event loop of ours.
+
+        It can be cancelled there. Otherwise `send` runs in a thread, which is left behind when the deadline passes.
+        """
+        return True
+
     @abstractmethod
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: JSON, or the SDK's own stream
-        """The reply to a request as plain JSON values, or its events, to iterate over."""
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: bytes of JSON, JSON, or a stream
+        """The reply to a request as JSON, in bytes or in plain values, or its events, to iterate over."""
 
     @abstractmethod
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: as above
@@ -214,29 +228,40 @@ class _CodecConversation(Conversation):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
         with self._faults(request.deadline) as left:
-            return decoded(self.codec, self.adapter.send(body, left, stream=False))
+            if left is None:
+                return decoded(self.codec, self.adapter.send(body, None, stream=False))
+            if not self.adapter.cancellable:
+                with closing(self._from_thread(body, request.deadline, stream=False)) as replies:
+                    return decoded(self.codec, next(replies))
+            with portal.open() as run:
+                reply = run(self._reply(body, left), left + _GRACE)
+            return decoded(self.codec, reply)
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
         body = self.codec.encode(request)
         with self._faults(request.deadline) as left:
-            # An SDK's retries start anew each time; the deadline bounds them all together.
-            async with asyncio.timeout(left):
-                reply = await self.adapter.send_async(body, left, stream=False)
-            return decoded(self.codec, reply)
+            return decoded(self.codec, await self._reply(body, left))
+
+    async def _reply(self, body: Wire, left: float | None, *, stream: bool = False) -> Any:  # Any: as `send` gives it
+        async with asyncio.timeout(left):  # an SDK's own time-out starts anew with each byte and each retry
+            return await self.adapter.send_async(body, left, stream=stream)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        body = self.codec.encode(request) | self.codec.streaming
+        body, deadline = self.codec.encode(request) | self.codec.streaming, request.deadline
         events: list[Any] = []  # Any: the SDK's own, or JSON
-        with self._faults(request.deadline) as left:
-            source = self.adapter.send(body, left, stream=True)
-            try:
+        with self._faults(deadline):
+            if deadline is None:
+                source = self._direct(body, None, stream=True)
+            elif self.adapter.cancellable:
+                source = self._from_portal(body, deadline)
+            else:
+                source = self._from_thread(body, deadline, stream=True)
+            with closing(source):
                 for event in source:
-                    self.adapter.check_deadline(request.deadline)
+                    self.adapter.check_deadline(deadline)
                     events.append(event)
                     if text := self.codec.text_of(event):
                         yield TextDelta(text)
-            finally:
-                self.adapter.end(source)
             answer = decoded(self.codec, events, joined=True)
         yield answer
 
@@ -244,10 +269,10 @@ class _CodecConversation(Conversation):
         body = self.codec.encode(request) | self.codec.streaming
         events: list[Any] = []  # Any: the SDK's own, or JSON
         with self._faults(request.deadline) as left:
-            source = await self.adapter.send_async(body, left, stream=True)
+            source = await self._reply(body, left, stream=True)
             try:
-                async for event in source:
-                    self.adapter.check_deadline(request.deadline)
+                iterator = aiter(source)
+                while (event := await self._next_event(iterator, request.deadline)) is not _NO_EVENT:
                     events.append(event)
                     if text := self.codec.text_of(event):
                         yield TextDelta(text)
@@ -255,6 +280,54 @@ class _CodecConversation(Conversation):
                 await self.adapter.end_async(source)
             answer = decoded(self.codec, events, joined=True)
         yield answer
+
+    async def _next_event(self, events: Any, deadline: Deadline | None) -> Any:  # Any: an SDK's iterator and its items
+        """The next event of a stream, `_NO_EVENT` at its end."""
+        if deadline is None:
+            return await anext(events, _NO_EVENT)
+        async with asyncio.timeout(self.adapter.seconds_left(deadline)):
+            event = await anext(events, _NO_EVENT)
+        self.adapter.check_deadline(deadline)  # a flood of events leaves a time-out no moment to act
+        return event
+
+    def _direct(self, body: Wire, left: float | None, *, stream: bool) -> Generator[Any]:  # Any: as `send` gives it
+        """The events of a stream, or the one reply."""
+        reply = self.adapter.send(body, left, stream=stream)
+        if not stream:
+            yield reply
+            return
+        try:
+            yield from reply
+        finally:
+            self.adapter.end(reply)
+
+    def _from_portal(self, body: Wire, deadline: Deadline) -> Generator[Any]:  # Any: as above
+        """The events of a stream that is read asynchronously, so that each wait for one can be cancelled."""
+        with portal.open() as run:
+            left = self.adapter.seconds_left(deadline) or 0
+            source = run(self._reply(body, left, stream=True), left + _GRACE)
+            try:
+                events = aiter(source)
+                while True:
+                    left = self.adapter.seconds_left(deadline) or 0
+                    event = run(self._next_event(events, deadline), left + _GRACE)
+                    if event is _NO_EVENT:
+                        return
+                    yield event
+            finally:
+                with suppress(TimeoutError):
+                    run(self._end(source), _GRACE)
+
+    async def _end(self, source: Any) -> None:  # Any: an SDK's own stream
+        await self.adapter.end_async(source)
+
+    def _from_thread(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> Generator[Any]:  # Any: as above
+        """The events of a stream, or the one reply, from a client that can only be left behind."""
+
+        def seconds_left() -> float:
+            return self.adapter.seconds_left(deadline) or 0
+
+        return pieces_from_thread(lambda: self._direct(body, seconds_left(), stream=stream), seconds_left)
 
     @contextmanager
     def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
@@ -283,12 +356,15 @@ def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessa
     try:
         if joined:
             reply = codec.joined(reply)
+        elif isinstance(reply, bytes):
+            reply = json.loads(reply)
         # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an SDK.
         return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str))))
     except PromptEvaluationError:
         raise
     except Exception as error:
-        raise malformed(codec.provider, f"reading it failed with {type(error).__name__}") from error
+        told = None if isinstance(error, UnicodeError) else error  # its repr holds the whole reply
+        raise malformed(codec.provider, f"reading it failed with {type(error).__name__}") from told
 
 
 def provider_failed(provider: str, message: object) -> PromptEvaluationError:

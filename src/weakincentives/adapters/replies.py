@@ -1,0 +1,98 @@
+"""Bounds HTTP replies: how many bytes one may have, and where it may lead."""
+
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from .errors import PromptEvaluationError
+from .faults import request_fault
+from .redaction import Redactor
+
+__all__ = ["ACCEPTED_ENCODINGS", "MAX_REPLY_BYTES", "ReplyTooLargeError", "bound_reply", "redirect_error"]
+
+MAX_REPLY_BYTES = 64 * 1024 * 1024
+"""The default of `max_reply_bytes`: the pieces of a streamed answer of 128,000 tokens take some 45 MB."""
+
+ACCEPTED_ENCODINGS = "gzip, deflate"
+"""What a request must ask for in `Accept-Encoding`: other ways of compression have no bounded reader here."""
+
+_PIECE = 1024 * 1024
+_LONGEST_HOST = 200
+
+
+class ReplyTooLargeError(Exception):
+    """A reply has more bytes than `max_reply_bytes`."""
+
+
+def bound_reply(response: Any, max_bytes: int) -> None:  # Any: a Response of httpx or httpx2, which SDKs choose
+    """Makes an unread `response` raise `ReplyTooLargeError` once it has given `max_bytes` decompressed bytes.
+
+    The body is decompressed in pieces of 1 MiB, so that memory stays bounded however well it was compressed. Reading
+    a body that is compressed in another way than `ACCEPTED_ENCODINGS` raises `zlib.error`.
+    """
+
+    def iter_bytes(_chunk_size: int | None = None) -> Iterator[bytes]:
+        if response.is_stream_consumed:
+            yield response.content
+            return
+        decompressed = _decompressor(response.headers.get("content-encoding", ""), max_bytes)
+        for raw in response.iter_raw():
+            yield from decompressed(raw)
+
+    async def aiter_bytes(_chunk_size: int | None = None) -> AsyncIterator[bytes]:
+        if response.is_stream_consumed:
+            yield response.content
+            return
+        decompressed = _decompressor(response.headers.get("content-encoding", ""), max_bytes)
+        async for raw in response.aiter_raw():
+            for piece in decompressed(raw):
+                yield piece
+
+    # Both libraries read a whole body through these methods, and so do the SDKs that read a stream.
+    response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes
+
+
+def _decompressor(encoding: str, max_bytes: int) -> Callable[[bytes], Iterator[bytes]]:
+    """Returns a function from raw to decompressed bytes, which raises `ReplyTooLargeError` beyond `max_bytes`."""
+    encoding = encoding.strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")
+    compressed = encoding not in ("", "identity")
+    zipped = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header
+    size = 0
+
+    def decompress(raw: bytes) -> Iterator[bytes]:
+        nonlocal zipped, size
+        if not compressed:
+            pieces = iter((raw,))
+        else:
+            if encoding == "deflate" and not size and raw and raw[0] & 0x0F != zlib.DEFLATED:
+                zipped = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
+            pieces = _inflated(zipped, raw)
+        for piece in pieces:
+            size += len(piece)
+            if size > max_bytes:
+                raise ReplyTooLargeError(f"the reply has more than max_reply_bytes={max_bytes} bytes")
+            yield piece
+
+    return decompress
+
+
+def _inflated(zipped: Any, raw: bytes) -> Iterator[bytes]:  # Any: the class of zlib's objects has no public name
+    while piece := zipped.decompress(raw, _PIECE):
+        yield piece
+        raw = zipped.unconsumed_tail
+
+
+def redirect_error(provider: str, status: int, location: str, redactor: Redactor) -> PromptEvaluationError:
+    """Returns the error for a redirect, which is never followed: the prompt and the key would go along."""
+    try:
+        host = urlsplit(location).netloc.rpartition("@")[2]
+    except ValueError:  # brackets that hold no address
+        host = ""
+    shown = redactor(host)[:_LONGEST_HOST]
+    message = f"the server redirects to {shown!r}, and redirects are not followed" if host else "the server redirects"
+    error = request_fault(provider, "redirect", message, "set base_url to the address that serves this API")
+    error.status = status
+    return error

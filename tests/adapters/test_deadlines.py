@@ -1,0 +1,218 @@
+"""A deadline is a promise, in each of the four ways to evaluate and whatever the server does meanwhile."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from contextvars import ContextVar
+from itertools import repeat
+from signal import SIGINT, pthread_kill
+from time import monotonic
+from typing import Any
+
+import openai
+import pytest
+
+from support.agents import prompt
+from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retried_later
+from support.scripted_server import Say, ScriptedServer
+from weakincentives.adapters.errors import DeadlineExceededError
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.streaming import Completed, TextDelta
+from weakincentives.limits import Deadline
+from weakincentives.runtime.session import Session
+
+DEADLINE = 0.5
+MUCH_LATER = 3.0
+"""Beyond the half second that is promised, for busy machines; these servers never end by themselves."""
+
+apis = pytest.mark.parametrize("api", ["responses", "chat"])
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def evaluate(adapter: Any, deadline: Deadline) -> None:  # Any: an adapter of any output
+    adapter.evaluate(prompt(), session=Session(), deadline=deadline)
+
+
+def stream(adapter: Any, deadline: Deadline) -> None:  # Any: as above
+    for _ in adapter.stream(prompt(), session=Session(), deadline=deadline):
+        pass
+
+
+def evaluate_async(adapter: Any, deadline: Deadline) -> None:  # Any: as above
+    asyncio.run(adapter.evaluate_async(prompt(), session=Session(), deadline=deadline))
+
+
+def stream_async(adapter: Any, deadline: Deadline) -> None:  # Any: as above
+    async def main() -> None:
+        async for _ in adapter.stream_async(prompt(), session=Session(), deadline=deadline):
+            pass
+
+    asyncio.run(main())
+
+
+DOORS: list[Callable[[Any, Deadline], None]] = [evaluate, stream, evaluate_async, stream_async]
+
+
+def seconds(door: Callable[[Any, Deadline], None], adapter: Any) -> float:  # Any: as above
+    """How long an evaluation takes that must end by its deadline."""
+    started = monotonic()
+    with pytest.raises(DeadlineExceededError) as caught:
+        door(adapter, Deadline.after(DEADLINE))
+    assert (caught.value.code, caught.value.turns) == ("deadline", 1)
+    return monotonic() - started
+
+
+def at_once(doors: list[Callable[[Any, Deadline], None]], adapter: Any) -> list[float]:  # Any: as above
+    with ThreadPoolExecutor(len(doors)) as pool:
+        return list(pool.map(lambda door: seconds(door, adapter), doors))
+
+
+def request_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "weakincentives-request"]
+
+
+def join_request_threads() -> None:
+    for thread in request_threads():
+        thread.join(10)
+    assert request_threads() == []
+
+
+@apis
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: str) -> None:
+    with HostileServer(BEHAVIOURS[behaviour]) as server:
+        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
+        assert max(at_once(DOORS, adapter)) < DEADLINE + MUCH_LATER
+        assert server.left()
+    assert request_threads() == []
+
+
+@apis
+def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
+    with HostileServer(retried_later(1.5)) as server:
+        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
+        assert max(at_once(DOORS, adapter)) < DEADLINE + 0.9
+        assert not server.asked(len(DOORS) + 1, timeout=2)
+
+
+@pytest.fixture
+def given() -> Iterator[list[openai.OpenAI]]:
+    clients: list[openai.OpenAI] = []
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture(params=["own client", "ready client"])
+def connect(request: pytest.FixtureRequest, given: list[openai.OpenAI]) -> Callable[..., OpenAIAdapter[Any]]:
+    """Makes adapters with the client that they make for themselves, or with a ready one."""
+
+    def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> OpenAIAdapter[Any]:
+        if request.param == "own client":
+            return OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
+        given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
+        return OpenAIAdapter("m", api=api, client=given[-1])
+
+    return make
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
+    behaviour: str, given: list[openai.OpenAI]
+) -> None:
+    with HostileServer(BEHAVIOURS[behaviour]) as server:
+        given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
+        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", client=given[0])
+        assert max(at_once([evaluate, stream], adapter)) < DEADLINE + MUCH_LATER
+        assert not given[0].is_closed()
+        assert len(server.requests) == 2
+    join_request_threads()
+
+
+def test_an_abandoned_ready_client_asks_no_second_time(given: list[openai.OpenAI]) -> None:
+    with HostileServer(retried_later(1)) as server:
+        given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
+        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", client=given[0])
+        with pytest.raises(Exception, match="throttled"):
+            evaluate(adapter, Deadline.after(DEADLINE))
+        assert not server.asked(2, timeout=1.5)
+
+
+@apis
+def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
+    api: Any, connect: Callable[..., OpenAIAdapter[Any]]
+) -> None:
+    with ScriptedServer(*[Say("Hello there.")] * 4) as server:
+        adapter = connect(server, api)
+        seen = []
+        for deadline in (None, Deadline.after(60)):
+            response = adapter.evaluate(prompt(), session=Session(), deadline=deadline)
+            *pieces, last = adapter.stream(prompt(), session=Session(), deadline=deadline)
+            assert isinstance(last, Completed)
+            texts = [piece.text for piece in pieces if isinstance(piece, TextDelta)]
+            assert len(texts) > 1
+            seen.append((response.text, response.usage, texts, last.response.usage))
+        assert seen[0] == seen[1]
+        bodies = [request.body for request in server.requests]
+        assert bodies[:2] == bodies[2:]
+
+
+def test_a_stream_that_is_closed_early_closes_its_connection(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    def one_word(connection: Connection) -> None:
+        connection.send(SSE, b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n')
+        connection.trickle(repeat(b'data: {"choices": [{"delta": {}}]}\n\n'))
+
+    with HostileServer(one_word) as server:
+        adapter = connect(server, "chat")
+        with closing(adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))) as events:
+            assert next(events) == TextDelta("Hello")
+        assert server.left()
+
+
+def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    with HostileServer(BEHAVIOURS["silence"]) as server:
+        adapter = connect(server)
+        started = monotonic()
+
+        def interrupt() -> None:
+            assert server.asked(1)
+            pthread_kill(threading.main_thread().ident or 0, SIGINT)
+
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(adapter, Deadline.after(60))
+        interrupting.join()
+        assert monotonic() - started < 20
+    join_request_threads()
+
+
+def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    trace: ContextVar[str] = ContextVar("trace", default="none")
+    seen: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(trace.get())
+
+    logger, listener = logging.getLogger("openai._base_client"), Listener()
+    logger.addHandler(listener)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    trace.set("mine")
+    try:
+        with ScriptedServer(Say("Hello."), Say("Hello.")) as server:
+            adapter = connect(server)
+            evaluate(adapter, Deadline.after(60))
+            stream(adapter, Deadline.after(60))
+    finally:
+        logger.removeHandler(listener)
+        logger.setLevel(level)
+    assert set(seen) == {"mine"}

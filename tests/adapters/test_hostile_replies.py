@@ -1,0 +1,233 @@
+"""Where a reply may lead and how large it may be: redirects are refused, and bytes are bounded as they come."""
+
+import asyncio
+import gzip
+import subprocess
+import sys
+import traceback
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from support.agents import prompt
+from support.hostile_server import HostileServer, compressed, redirected
+from support.scripted_server import Raw, Say, ScriptedServer
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.limits import Deadline
+from weakincentives.runtime.events import ProviderCalled
+from weakincentives.runtime.session import Session
+
+KEY = "sk-marked-0123456789-secret"
+
+apis = pytest.mark.parametrize("api", ["responses", "chat"])
+deadlines = pytest.mark.parametrize("deadline", [None, 60], ids=["no deadline", "deadline"])
+type Door = Callable[[Any, Session, Deadline | None], None]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def evaluate(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: an adapter of any output
+    adapter.evaluate(prompt(), session=session, deadline=deadline)
+
+
+def stream(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    for _ in adapter.stream(prompt(), session=session, deadline=deadline):
+        pass
+
+
+def evaluate_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    asyncio.run(adapter.evaluate_async(prompt(), session=session, deadline=deadline))
+
+
+def stream_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    async def main() -> None:
+        async for _ in adapter.stream_async(prompt(), session=session, deadline=deadline):
+            pass
+
+    asyncio.run(main())
+
+
+doors = pytest.mark.parametrize("door", [evaluate, stream, evaluate_async, stream_async])
+
+
+@pytest.fixture(params=["own client", "ready client"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdapter[Any]]]:
+    """Makes adapters with the clients that they make for themselves, or with ready ones."""
+    clients: list[openai.OpenAI] = []
+
+    def make(url: str, api: Any, **options: Any) -> OpenAIAdapter[Any]:
+        if request.param == "own client":
+            adapter: OpenAIAdapter[Any] = OpenAIAdapter(
+                "m", api=api, base_url=url, api_key=KEY, max_retries=0, **options
+            )
+            clients.append(adapter.client())
+            return adapter
+        clients.append(openai.OpenAI(base_url=url, api_key=KEY, max_retries=0))
+        ready = openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0)
+        return OpenAIAdapter("m", api=api, client=clients[-1], async_client=ready, **options)
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def failure(door: Door, adapter: Any, deadline: float | None = None) -> tuple[PromptEvaluationError, str]:
+    """The error of an evaluation, and all that is told of it."""
+    session = Session()
+    with pytest.raises(PromptEvaluationError) as caught:
+        door(adapter, session, None if deadline is None else Deadline.after(deadline))
+    error = caught.value
+    told = [str(error), repr(error), *traceback.format_exception(error), repr(session[ProviderCalled].all())]
+    return error, "\n".join(told)
+
+
+@apis
+@doors
+@deadlines
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
+    api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., OpenAIAdapter[Any]]
+) -> None:
+    with ScriptedServer() as elsewhere:
+        to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
+        with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
+            error, told = failure(door, connect(server.openai_url, api), deadline)
+        assert (error.code, error.phase, error.status) == ("redirect", "request", status)
+        assert elsewhere.url.removeprefix("http://") in error.message
+        assert "base_url" in error.remedy
+        assert KEY not in told
+    assert elsewhere.requests == ()
+
+
+@pytest.mark.parametrize(
+    "to", [f"http://{KEY}.test/", f"//{KEY}@other.test/x", f"http://[{KEY}]/", f"/{KEY}", "http://["]
+)
+def test_no_part_of_where_a_redirect_leads_tells_the_key(to: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    with HostileServer(redirected(to)) as server:
+        error, told = failure(evaluate, connect(server.openai_url, "chat"))
+    assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
+    assert KEY not in told
+
+
+@apis
+@doors
+@deadlines
+def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
+    api: str, door: Door, deadline: float | None, connect: Callable[..., OpenAIAdapter[Any]]
+) -> None:
+    kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
+    with HostileServer(compressed(3_000_000, kind=kind)) as server:
+        error, told = failure(door, connect(server.openai_url, api, max_reply_bytes=1_000_000), deadline)
+    assert (error.code, error.phase) == ("reply_too_large", "response")
+    assert "max_reply_bytes=1000000" in error.message
+    assert "max_reply_bytes" in error.remedy
+    assert len(told) < 20_000
+
+
+@doors
+def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
+    with HostileServer(compressed(3_000_000, "500 Oops")) as server:
+        adapter: OpenAIAdapter[Any] = OpenAIAdapter(
+            "m", base_url=server.openai_url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
+        )
+        error, _ = failure(door, adapter)
+        adapter.client().close()
+    assert error.code == "reply_too_large"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate", "identity"])
+def test_a_compressed_reply_within_its_bound_is_read(encoding: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    plain = b'{"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}' + b" " * 100_000
+    raw = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    bodies = {
+        "gzip": gzip.compress(plain),
+        "deflate": zlib.compress(plain),
+        "raw deflate": raw.compress(plain) + raw.flush(),
+        "identity": plain,
+    }
+    name = encoding.removeprefix("raw ")
+    reply = Raw(bodies[encoding], headers=(("content-encoding", name),))
+    with ScriptedServer(reply) as server:
+        adapter = connect(server.openai_url, "chat", max_reply_bytes=len(plain))
+        assert adapter.evaluate(prompt(), session=Session()).text == "Hello."
+        assert server.requests[0].header("accept-encoding") == "gzip, deflate"
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
+def test_a_reply_that_cannot_be_bounded_is_not_read(encoding: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    with ScriptedServer(Raw(b"{}", headers=(("content-encoding", encoding),))) as server:
+        error, _ = failure(evaluate, connect(server.openai_url, "chat"))
+    assert error.code == "malformed"
+    assert "did not accept" in error.message
+
+
+def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    with ScriptedServer(Raw(b"no gzip", headers=(("content-encoding", "gzip"),))) as server:
+        error, _ = failure(evaluate, connect(server.openai_url, "chat"))
+    assert error.code == "malformed"
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_bound_that_no_reply_can_keep_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match="max_reply_bytes"):
+        OpenAIAdapter("m", max_reply_bytes=size)
+
+
+@apis
+def test_a_long_reply_is_no_error(api: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    with ScriptedServer(Say("word " * 200_000)) as server:
+        adapter = connect(server.openai_url, api)
+        assert len(adapter.evaluate(prompt(), session=Session()).text) == 1_000_000
+
+
+BOMB = """
+import resource, sys
+sys.path.insert(0, "tests")
+from support.agents import prompt
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.runtime.session import Session
+
+adapter = OpenAIAdapter("m", base_url=sys.argv[1], api_key="test", max_retries=0)
+adapter.client()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for run in (adapter.evaluate, lambda *given, **named: list(adapter.stream(*given, **named))):
+    try:
+        run(prompt(), session=Session())
+    except PromptEvaluationError as error:
+        print(error.code)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.fixture(scope="module")
+def ten_gigabytes() -> bytes:
+    """A gzip body of 10 MB: the same compressed zeros again and again."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+    piece = bytes(10_000_000)
+    first = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+    again = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+    return first + again * 999
+
+
+def test_a_bomb_of_ten_gigabytes_takes_little_memory(ten_gigabytes: bytes) -> None:
+    assert len(ten_gigabytes) < 12_000_000
+    with HostileServer(
+        lambda connection: connection.send(
+            f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {len(ten_gigabytes)}\r\n\r\n".encode(),
+            ten_gigabytes,
+        )
+    ) as server:
+        ran = subprocess.run(
+            [sys.executable, "-c", BOMB, server.openai_url], capture_output=True, text=True, check=True, timeout=120
+        )
+    *codes, megabytes = ran.stdout.split()
+    assert codes == ["reply_too_large"] * 2
+    assert int(megabytes) < 300
