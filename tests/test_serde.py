@@ -572,6 +572,8 @@ def test_the_door_has_these_names() -> None:
         "JsonSchema",
         "dump",
         "dump_json",
+        "dump_json_lossless",
+        "dump_lossless",
         "json_schema",
         "line_matcher",
         "parse",

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, time, timezone
 from enum import Enum
 from functools import lru_cache, partial
@@ -19,12 +19,24 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
 
 from .errors import Fault, SerdeError, message_of
+from .lossless import Check, check_by_type, difference
 
 if TYPE_CHECKING:
     import pydantic
     from typing_extensions import TypeForm
 
-__all__ = ["Json", "JsonSchema", "dump", "dump_json", "json_schema", "line_matcher", "parse", "parse_json"]
+__all__ = [
+    "Json",
+    "JsonSchema",
+    "dump",
+    "dump_json",
+    "dump_json_lossless",
+    "dump_lossless",
+    "json_schema",
+    "line_matcher",
+    "parse",
+    "parse_json",
+]
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 """What `json.loads` can give."""
@@ -45,9 +57,52 @@ def dump(value: object, *, exclude_none: bool = False) -> Json:
 
 def dump_json(value: object, *, exclude_none: bool = False) -> str:
     """`value` as compact JSON text. Raises `SerdeError` for what JSON cannot hold, NaN and infinities included."""
+    return _dump_by(lambda: _own_adapter(_kind(value)) or _adapter(object), value, exclude_none=exclude_none)
+
+
+def dump_lossless(of: object, value: object) -> Json:
+    """`value` as plain JSON values of which `parse(of, …)` makes an equal value. Raises as `dump_json_lossless`."""
+    return cast(Json, json.loads(dump_json_lossless(of, value)))  # loads is typed Any
+
+
+def dump_json_lossless(of: object, value: object) -> str:
+    """`value` as compact JSON text of which `parse_json(of, text)` makes an equal value, of the same types throughout.
+
+    Raises `SerdeError` with the path and the type of what JSON would lose or change, such as an instance of a subclass
+    of the declared type, a tuple in a field of type `Any`, or an integer in one of type `float`.
+    """
+    text = _dump_by(lambda: _adapter(of), value, exclude_none=False)
+    check = _check_by_type(of)
+    if check is not None and check([value]):
+        return text
     try:
-        adapter = _own_adapter(_kind(value)) or _adapter(object)
-        text = adapter.serializer.to_json(value, exclude_none=exclude_none, by_alias=True, warnings="error").decode()
+        lost = difference(value, parse_json(of, text))
+    except SerdeError as error:
+        faults = [Fault(fault.path, f"cannot be read back from JSON: {fault.message}") for fault in error.faults]
+        raise _unfit(value, *faults) from error
+    except Exception as error:  # a comparison of the user's type, or too many levels
+        raise _unfit(value, Fault((), f"cannot be compared: {type(error).__name__}")) from error
+    if lost is not None:
+        raise _unfit(value, lost)
+    return text
+
+
+@lru_cache(maxsize=4096)
+def _check_by_type(of: Any) -> Check | None:  # Any: typeshed does not know that every class has a hash
+    plain: Any = _adapter(_Plain).core_schema
+    config = {name: value for name, value in plain["config"].items() if name != "title"}
+    return check_by_type(_adapter(of).core_schema, config)
+
+
+@dataclass
+class _Plain:
+    """A dataclass that says nothing of how it is read and dumped."""
+
+
+def _dump_by(find: Callable[[], "pydantic.TypeAdapter[Any]"], value: object, *, exclude_none: bool) -> str:
+    try:
+        serializer = find().serializer
+        text = serializer.to_json(value, exclude_none=exclude_none, by_alias=True, warnings="error").decode()
     except Exception as error:  # pydantic, and any property or field serializer of the user's type
         raise _unfit(value, *_dump_faults(error)) from error
     if "NaN" in text or "Infinity" in text:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -616,6 +616,30 @@ def test_params_that_json_cannot_hold_are_known_by_the_model_s_own_text() -> Non
     pay, other = call(("pay", '{"value": "1e999"}')), call(("pay", '{"value": "-1e999"}'))
     execute(static(pay, read("more"), pay, other, say("done")), manual(once(handler, params=Free)), Session())
     assert ran == [float("inf"), float("-inf")]
+
+
+@dataclass(frozen=True)
+class Addressed:
+    """Params of which one stands in no field, so that JSON does not tell them apart."""
+
+    amount: int
+    to: InitVar[str] = ""
+
+    def __post_init__(self, to: str) -> None:
+        object.__setattr__(self, "receiver", to)
+
+
+def test_params_that_json_would_not_tell_apart_are_calls_of_their_own() -> None:
+    ran: list[object] = []
+
+    def handler(params: Addressed, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(vars(params)["receiver"])
+        return ToolResult("ok")
+
+    first, again = call(("pay", '{"amount": 1, "to": "a"}')), call(("pay", '{"to":"a","amount":1}'))
+    other = call(("pay", '{"amount": 1, "to": "b"}'))
+    execute(static(first, read("more"), again, other, say("done")), manual(once(handler, params=Addressed)), Session())
+    assert ran == ["a", "b"]
 
 
 def test_calls_after_a_keyboard_interrupt_are_not_run_twice_within_the_execution() -> None:

@@ -4,6 +4,7 @@ Whatever the model or the tool does wrong becomes a failed answer. Only control 
 this module.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -255,9 +256,9 @@ class ToolExecutor:
         if journal is None:
             return None, False
         try:
-            same = serde.dump_json(params)
-        except SerdeError:  # the model's own text tells such calls apart as well
-            same = call.arguments
+            same = serde.dump_json_lossless(type(params), params)
+        except SerdeError:  # JSON does not tell such params apart; what the model wrote does
+            same = _normalized(call.arguments)
         return journal.enter(call.name, same)
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
@@ -349,6 +350,14 @@ def _revoking(context: ToolContext, flow: Flow[None]) -> Flow[None]:
         yield from flow
     finally:
         revoke(context)
+
+
+def _normalized(arguments: str) -> str:
+    """The same text for arguments that are the same JSON."""
+    try:
+        return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
+    except ValueError:
+        return arguments
 
 
 def _content(result: object) -> str:

@@ -367,6 +367,72 @@ def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> N
         life(one)
 
 
+@dataclass(frozen=True)
+class Loose:
+    """State that JSON may change."""
+
+    what: str | bytes
+
+
+def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
+    def keep(params: Job, *, context: Any) -> ToolResult[object]:
+        context.session.dispatch(handler_state)
+        return ToolResult("ok")
+
+    def seeded(run_id: str) -> Session:
+        session = Session(session_id=run_id)
+        session[Loose].seed(*state)
+        return session
+
+    own = Tool[Any, Any](name="keep", description="x", handler=keep, params_type=Job, result_type=object)
+    one = agent(Facts(Path("/nonexistent")), extra=[own])
+    adapter = ScriptedAdapter[Any]([calls(("keep", '{"name": "x"}')), say('{"total": 1}')])
+    return replace(one, adapter=adapter, types=frozenset({*one.types, Loose}), session=seeded)
+
+
+def test_state_that_json_would_change_is_refused_at_the_step_that_made_it() -> None:
+    records: Records = []
+    with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
+        perform(loose(handler_state=Loose(b"x")), GIVEN, (steps := RecordedSteps(records)))
+    assert [name for name, _ in steps.records] == ["start", "provider"]
+    result, _ = life(loose(handler_state=Loose("x")))
+    assert json.loads(result["session"])["slices"][f"{__name__}:Loose"] == [{"what": "x"}]
+
+
+def test_state_that_json_would_change_is_refused_before_a_run_begins() -> None:
+    steps = RecordedSteps([])
+    with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
+        perform(loose(Loose(b"x"), handler_state=Loose("x")), GIVEN, steps)
+    assert steps.records == []
+
+
+@dataclass
+class Twice:
+    total: int
+
+    def __post_init__(self) -> None:
+        self.total *= 2
+
+
+def test_an_answer_is_made_of_its_text_once() -> None:
+    template = PromptTemplate[Twice](ns="tests", key="twice")
+    one = durable(MainLoop(ScriptedAdapter[Any]([say('{"total": 2}')])), template.bind)
+    execution = to_execution(one, perform(one, to_input(), RecordedSteps()))
+    assert (
+        execution.response.output
+        == MainLoop(ScriptedAdapter[Any]([say('{"total": 2}')]))
+        .execute(template.bind(), session=Session())
+        .response.output
+    )
+    assert execution.response.output is not None
+    assert execution.response.output.total == 4
+
+
+def test_params_that_json_would_change_are_refused_when_they_are_given() -> None:
+    with pytest.raises(SerdeError, match=r"what: JSON makes a str of this bytes"):
+        to_input(Loose(b"x"))
+
+
 def test_an_adapter_with_a_loop_of_its_own_is_refused() -> None:
     class Own(ScriptedAdapter[Any]):
         def evaluate(self, *args: Any, **options: Any) -> Any:

@@ -30,10 +30,11 @@ from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.errors import VisibilityExpansionRequired
 from ...prompt.prompt import Prompt
 from ...prompt.renderer import RenderedPrompt
+from ...prompt.structured_output import parse_output
 from ...prompt.tool import AnyTool
 from ...runtime.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from ...runtime.session import Session
-from ...runtime.session.snapshots import parse_changes, type_name
+from ...runtime.session.snapshots import parse_changes, type_name, types_by_name
 from ...visibility_overrides import SetVisibilityOverride
 
 __all__ = [
@@ -139,10 +140,11 @@ def perform(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record:
     session = agent.session(steps.run_id)
     if given["session"] is not None:
         session.restore(session.parse_snapshot(given["session"], types=agent.types))
+    session.snapshot().to_json()  # what could not be written at the end is found before any work is done
     run = _Life(steps, session, agent.types)
     run.step("start", agent.version, dict)
     prompt = agent.prompt()
-    kinds = {type_name(kind): kind for kind in prompt.template.registry.params_types}
+    kinds = types_by_name(given["params"], prompt.template.registry.params_types)
     prompt.bind(*(serde.parse(kinds[name], value) for name, value in given["params"].items()))
     loop = copy(agent.main_loop)
     loop.adapter, loop.clock = _Recorded(agent.adapter, run), run.clock
@@ -168,7 +170,7 @@ def to_input(
 ) -> Record:
     """What a run is given, as JSON."""
     return {
-        "params": {type_name(type(one)): serde.dump(one) for one in params},
+        "params": {type_name(type(one)): serde.dump_lossless(type(one), one) for one in params},
         "session": None if session is None else session.snapshot().to_json(),
         "deadline": serde.dump(deadline),
         "budget": serde.dump(budget),
@@ -184,11 +186,11 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
             error.at(usage=usage, turns=result["turns"], transcript=())
         raise error
     prompt = agent.prompt()
-    of: Any = prompt.output_type  # Any: which is what Out stands for
+    declared: Any = prompt.template.structured_output  # Any: Out is what it declares
     response = PromptResponse[Any](
         prompt_name=prompt.name,
         text=result["text"],
-        output=None if of is None else serde.parse(of, result["output"]),
+        output=None if declared is None else parse_output(result["text"], declared)[0],  # as the evaluation did
         usage=serde.parse(TokenUsage, result["last_usage"]),
         turns=result["turns"],
     )
@@ -226,7 +228,8 @@ class _Life:
             mine["came"] = work()
             mine["state"] = self._session.snapshot().since(before)
             mine["at"] = serde.dump(utc_now())
-            list(parse_changes(mine["state"], self._types))  # what could not be read back must not be written
+            for slices in mine["state"].values():
+                types_by_name(slices, self._types)  # what could not be read back must not be written
             return mine
 
         kept = self._steps.step(name, record, transactional=transactional)

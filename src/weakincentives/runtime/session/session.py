@@ -105,12 +105,13 @@ class Session:
     def parse_snapshot(self, text: str | bytes, *, types: Iterable[type[Any]] = ()) -> SessionSnapshot:
         """The snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
 
-        Its slices may be those that this session has, by use or by a registered reducer, and those of `types`. Raises
-        `SerdeError` for others and for what does not fit.
+        Its slices may be those that this session has, by use or by a registered reducer, and those of `types`, which
+        are found by their qualified names when they have moved to another module. Raises `SerdeError` for others and
+        for what does not fit.
         """
         with self._lock:
             known = {held.slice_type for held in self._state}
-        return SessionSnapshot.from_json(text, known.union(types))
+        return SessionSnapshot.from_json(text, types, known)
 
     def restore(self, snapshot: SessionSnapshot, /) -> None:
         """Puts every STATE slice back to `snapshot`; slices that it does not know become empty. LOG slices stay.

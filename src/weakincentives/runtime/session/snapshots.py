@@ -1,11 +1,13 @@
 """A session's state captured as a value, and that value as JSON.
 
 In JSON a slice stands under its type's name. Reading resolves names only among types that the reader gave: a file can
-name a type, never have one imported.
+name a type, never have one imported. What is written is read back equal, or writing raises `SerdeError`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from types import GenericAlias
 from typing import Any, Literal, TypedDict
 
@@ -14,7 +16,7 @@ from ...errors import Fault, SerdeError
 from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from .slices import EMPTY, Link, chain, read
 
-__all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name"]
+__all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name", "types_by_name"]
 
 type Changes = dict[str, dict[str, serde.Json]]
 """By `"added"` or `"set"`, then by the name of a slice's type, the values that it got or that are now all."""
@@ -36,9 +38,10 @@ class SessionSnapshot:
         return _of_values, ({of: read(top) for of, top in self.slices.items()},)
 
     def to_json(self) -> str:
-        """The snapshot as JSON text.
+        """The snapshot as JSON text, from which `from_json` makes equal slices.
 
-        Raises `SerdeError` for a value that JSON cannot hold, and for two types of one name, such as local classes.
+        Raises `SerdeError` with slice, path and type for a value that JSON cannot hold or would change, and for two
+        types of one name, such as local classes.
         """
         rows: dict[str, str] = {}
         for of, top in self.slices.items():
@@ -47,14 +50,14 @@ class SessionSnapshot:
             name = type_name(of)
             if name in rows:
                 raise SerdeError("snapshot", (Fault((name,), "two types have this name; rename one"),))
-            rows[name] = serde.dump_json(_rows(of, read(top)))
+            rows[name] = _dump(of, read(top))
         slices = ",".join([f"{serde.dump_json(name)}:{row}" for name, row in rows.items()])
         return f'{{"version":{_VERSION},"slices":{{{slices}}}}}'
 
     def since(self, before: "SessionSnapshot") -> Changes:
         """What became of each slice since `before`, a snapshot of the same session, as JSON; costs what changed.
 
-        Raises `SerdeError` for a value that JSON cannot hold.
+        Raises `SerdeError` as `to_json` does.
         """
         changes: Changes = {}
         for of, top in self.slices.items():
@@ -64,31 +67,41 @@ class SessionSnapshot:
             while below[2] > old[2]:
                 below = below[1]
             how, start = ("added", old[2]) if below is old else ("set", 0)
-            changes.setdefault(how, {})[type_name(of)] = serde.dump(_rows(of, read(top, start)))
+            changes.setdefault(how, {})[type_name(of)] = json.loads(_dump(of, read(top, start)))
         return changes
 
     @classmethod
-    def from_json(cls, text: str | bytes, types: Iterable[type[Any]]) -> "SessionSnapshot":
-        """The snapshot that `to_json` wrote; its slices may be of `types` only.
+    def from_json(
+        cls, text: str | bytes, types: Iterable[type[Any]], known: Iterable[type[Any]] = ()
+    ) -> "SessionSnapshot":
+        """The snapshot that `to_json` wrote; its slices may be of `types`, and of those `known` to its reader.
 
-        Raises `SerdeError` for another type, another version and for what does not fit.
+        A class is found by its name, and one of `types` also when it has moved to another module since. Raises
+        `SerdeError` for another type, another version and for what does not fit.
         """
-        raw = text.encode(errors="replace") if isinstance(text, str) else text
-        # Others of `types` need not be such as can cross JSON.
-        known = tuple(sorted({of for of in types if type_name(of).encode() in raw}, key=type_name))
+        moved = frozenset(types)
+        all_known: frozenset[Any] = moved.union(known)  # Any: typeshed does not know that every class has a hash
+        found = {type_name(of): of for of in all_known if _can_be_read(of)}
         try:
-            # Any: the form is made of the types given.
-            whole: Any = serde.parse_json(_form(known), text)
+            whole = _parse(found, text)
         except SerdeError as error:
-            names = set(map(type_name, known))
-            faults = [
-                Fault(fault.path, "no type of that name is known here; give it in types=")
-                if fault.path[:1] == ("slices",) and len(fault.path) > 1 and fault.path[1] not in names
-                else fault
-                for fault in error.faults
-            ]
-            raise SerdeError(error.subject, tuple(faults)) from error
-        return cls({of: chain(_values(of, whole["slices"].get(type_name(of), []))) for of in known})
+            in_slices = [fault for fault in error.faults if fault.path[:1] == ("slices",) and len(fault.path) > 1]
+            strange = {fault.path[1]: fault for fault in in_slices if fault.path[1] not in found}
+            if not strange:
+                raise
+            others, unknown = _types_of(map(str, strange), all_known, moved)
+            if unknown:
+                rest = [fault for fault in error.faults if fault not in strange.values()]
+                unknown = tuple([Fault(("slices", *fault.path), fault.message) for fault in unknown])
+                raise SerdeError(error.subject, (*rest, *unknown)) from error
+            found |= others
+            whole = _parse(found, text)
+        slices = {name: found[name] for name in whole["slices"]}
+        if len(set(slices.values())) < len(slices):
+            same = [name for name, of in slices.items() if name != type_name(of)]
+            message = "another slice here is read as the same type; keep one of them"
+            raise SerdeError("snapshot", tuple([Fault(("slices", name), message) for name in same]))
+        return cls({of: chain(_values(of, whole["slices"][name])) for name, of in slices.items()})
 
 
 # Any: as above.
@@ -101,14 +114,58 @@ def parse_changes(changes: Changes, types: Iterable[type[Any]]) -> Iterator[tupl
 
     Raises `SerdeError` for another type and for what does not fit.
     """
-    known = {type_name(of): of for of in types}
+    types = frozenset(types)
     for how, slices in changes.items():
-        for name, rows in slices.items():
-            if name not in known:
-                raise SerdeError("changes", (Fault((name,), "no type of that name is known here; give it in types="),))
-            of = known[name]
-            values: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), rows)  # Any: a form made at run time
+        for name, of in types_by_name(slices, types).items():
+            values: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), slices[name])  # Any: made at run time
             yield how, of, _values(of, values)
+
+
+def types_by_name(names: Iterable[str], types: Iterable[type[Any]]) -> dict[str, type[Any]]:
+    """The type of each name, whatever module it was in when the name was written.
+
+    Raises `SerdeError` for names that stand for none of `types`.
+    """
+    known = frozenset(types)
+    found, faults = _types_of(names, known, known)
+    if faults:
+        raise SerdeError("types", faults)
+    return found
+
+
+def _types_of(
+    names: Iterable[str], known: Collection[type[Any]], moved: Collection[type[Any]]
+) -> tuple[dict[str, type[Any]], tuple[Fault, ...]]:
+    """The type of each name: that of `known` with this name, else the only one of `moved` with this qualified name.
+
+    And faults for names that stand for none.
+    """
+    by_name = {type_name(of): of for of in known}
+    found: dict[str, type[Any]] = {}
+    faults: list[Fault] = []
+    for name in names:
+        alike = [of for of in moved if of.__qualname__ == name.partition(":")[2]]
+        if name in by_name or len(alike) == 1:
+            found[name] = by_name[name] if name in by_name else alike[0]
+        elif alike:
+            faults.append(Fault((name,), "several types in types= have that name in other modules; give one"))
+        else:
+            faults.append(Fault((name,), "no type of that name is known here; give it in types="))
+    return found, tuple(faults)
+
+
+@lru_cache(maxsize=1024)
+def _can_be_read(of: Any) -> bool:  # Any: as above
+    """Whether a slice of this type can cross JSON; a session may hold others, too."""
+    try:
+        serde.parse_json(GenericAlias(list, _ROW.get(of, of)), "[]")
+    except SerdeError:
+        return False
+    return True
+
+
+def _parse(types: Mapping[str, type[Any]], text: str | bytes) -> Any:  # Any: the form is made of the types given
+    return serde.parse_json(_form(tuple(sorted(types.items(), key=itemgetter(0)))), text)
 
 
 def _values(of: type[Any], rows: list[Any]) -> list[Any]:
@@ -123,16 +180,21 @@ def type_name(of: type[Any]) -> str:
     return f"{of.__module__}:{of.__qualname__}"
 
 
-def _rows(of: type[Any], values: Iterable[Any]) -> list[Any]:
-    """What is dumped for the values of a slice."""
+def _dump(of: type[Any], values: list[Any]) -> str:
+    """The values of a slice as JSON text. Raises `SerdeError` with the slice's name before each path."""
+    rows = values
     if of is VisibilityOverrides:
-        return [[SetVisibilityOverride(path=p, visibility=v) for p, v in one.overrides.items()] for one in values]
-    return list(values)
+        rows = [[SetVisibilityOverride(path=p, visibility=v) for p, v in one.overrides.items()] for one in values]
+    try:
+        return serde.dump_json_lossless(GenericAlias(list, _ROW.get(of, of)), rows)
+    except SerdeError as error:
+        faults = [Fault((type_name(of), *fault.path), fault.message) for fault in error.faults]
+        raise SerdeError("snapshot", tuple(faults)) from error
 
 
 @lru_cache(maxsize=256)
-def _form(types: tuple[type[Any], ...]) -> Any:
+def _form(types: tuple[tuple[str, type[Any]], ...]) -> Any:
     """The type of the whole text, with one optional key for each slice that may be in it."""
     make: Any = TypedDict  # a checker reads the functional form only where its keys are literal
-    rows = {type_name(of): GenericAlias(list, _ROW.get(of, of)) for of in types}
+    rows = {name: GenericAlias(list, _ROW.get(of, of)) for name, of in types}
     return make("snapshot", {"version": Literal[1], "slices": make("slices", rows, total=False)})
