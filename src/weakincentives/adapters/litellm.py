@@ -16,6 +16,8 @@ from .core import OutputT
 from .errors import PromptEvaluationError
 from .faults import check_key, request_fault, status_fault, without_keys
 from .inner_loop import InnerLoopConfig
+from .litellm_clients import LiteLLMClients, refusal
+from .replies import MAX_REPLY_BYTES
 
 __all__ = ["LiteLLMAdapter"]
 
@@ -29,7 +31,8 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
     Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in seconds for a request.
     `max_retries` goes to the provider's own client where LiteLLM uses one (OpenAI and compatible servers); elsewhere
     nothing is retried. `structured_output="auto"` asks for typed output by the API's own means where LiteLLM says that
-    the model has them, else in words. `options` go into every call. Raises `ImportError` without the extra `litellm`.
+    the model has them, else in words. `options` go into every call. `max_reply_bytes`
+    bounds a reply after decompression. Raises `ImportError` without the extra `litellm`.
     """
 
     name = _PROVIDER
@@ -42,6 +45,7 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         api_key: str | None = None,
         timeout: float = 600.0,
         max_retries: int = 2,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
         prompt_role: Literal["user", "system", "developer"] = "user",
         structured_output: Literal["auto", "native", "prompted"] = "auto",
         options: Mapping[str, object] | None = None,
@@ -61,7 +65,10 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
             model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
         )
         super().__init__(_LiteLLMCodec, codec_options, config=config, clock=clock)
+        if max_reply_bytes < 1:
+            raise ValueError(f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0")
         self.timeout = timeout
+        self._clients = LiteLLMClients(self.litellm, max_reply_bytes)
         self.api_key = api_key
         self._arguments: Wire = {"api_base": base_url, "api_key": api_key, "max_retries": max_retries}
 
@@ -76,11 +83,13 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         return {**self._arguments, "timeout": min(self.timeout, left or self.timeout), **body}
 
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
-        reply = self.litellm.completion(**self.call(body, left))
+        arguments = self.call(body, left)
+        reply = self.litellm.completion(**arguments, **self._clients.client(arguments))
         return reply if stream else _plain(reply)
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
-        reply = await self.litellm.acompletion(**self.call(body, left))
+        arguments = self.call(body, left)
+        reply = await self.litellm.acompletion(**arguments, **await self._clients.async_client(arguments))
         return reply if stream else _plain(reply)
 
     def end(self, events: Any) -> None:
@@ -98,6 +107,8 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         litellm = self.litellm
         causes = list(_causes(error))
         status = getattr(error, "status_code", None)
+        if (refused := refusal(_PROVIDER, causes, self.without_keys)) is not None:
+            return refused
         if isinstance(error, TimeoutError | litellm.Timeout):
             return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
         if lost := next((type(one).__name__ for one in causes if _is_transport_error(one)), None):

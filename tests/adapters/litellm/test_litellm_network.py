@@ -1,0 +1,151 @@
+"""Deadlines, redirects and huge replies over the real LiteLLM, on the routes of two wire formats."""
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from support.agents import prompt
+from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirected, retried_later
+from support.scripted_server import Say, ScriptedServer
+from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.limits import Deadline
+from weakincentives.runtime.events import ProviderCalled
+from weakincentives.runtime.session import Session
+
+KEY = "sk-marked-0123456789-secret"
+OPENAI = "openai/gpt-4o"
+ANTHROPIC = "anthropic/claude-sonnet-4-5"
+DEADLINE = 0.5
+MUCH_LATER = 3.0
+"""Beyond the half second that is promised, for busy machines; these servers never end by themselves."""
+
+type Door = Callable[[Any, Session, Deadline | None], None]
+routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+
+
+def adapter(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter[Any]:
+    url = server.url if model == ANTHROPIC else server.openai_url
+    return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
+
+
+def evaluate(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: an adapter of any output
+    one.evaluate(prompt(), session=session, deadline=deadline)
+
+
+def stream(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    for _ in one.stream(prompt(), session=session, deadline=deadline):
+        pass
+
+
+def evaluate_async(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    asyncio.run(one.evaluate_async(prompt(), session=session, deadline=deadline))
+
+
+def stream_async(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    async def main() -> None:
+        async for _ in one.stream_async(prompt(), session=session, deadline=deadline):
+            pass
+
+    asyncio.run(main())
+
+
+DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
+doors = pytest.mark.parametrize("door", DOORS)
+
+
+def seconds(door: Door, one: Any) -> float:  # Any: as above
+    """How long an evaluation takes that must end by its deadline."""
+    started = monotonic()
+    with pytest.raises(DeadlineExceededError):
+        door(one, Session(), Deadline.after(DEADLINE))
+    return monotonic() - started
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm() -> None:
+    """LiteLLM imports half of itself at its first call of a route."""
+    for model in (OPENAI, ANTHROPIC):
+        with ScriptedServer(*[Say("Hello.")] * 4) as server:
+            for door in DOORS:
+                door(adapter(server, model), Session(), Deadline.after(120))
+
+
+@routes
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour: str) -> None:
+    with HostileServer(BEHAVIOURS[behaviour]) as server, ThreadPoolExecutor(len(DOORS)) as pool:
+        one = adapter(server, model)
+        assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + MUCH_LATER
+        assert server.left()
+    assert [thread for thread in threading.enumerate() if thread.name == "weakincentives-request"] == []
+
+
+@routes
+def test_a_deadline_ends_retries(model: str) -> None:
+    with HostileServer(retried_later(1.5)) as server:
+        one = adapter(server, model)
+        if model == ANTHROPIC:  # LiteLLM retries nothing there
+            for door in DOORS:
+                with pytest.raises(PromptEvaluationError, match="throttled"):
+                    door(one, Session(), Deadline.after(60))
+        else:
+            with ThreadPoolExecutor(len(DOORS)) as pool:
+                assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + 0.9
+        assert not server.asked(len(DOORS) + 1, timeout=2)
+
+
+def failure(door: Door, one: Any, deadline: float | None = None) -> tuple[PromptEvaluationError, str]:  # Any: as above
+    """The error of an evaluation, and all that is told of it."""
+    session = Session()
+    with pytest.raises(PromptEvaluationError) as caught:
+        door(one, session, None if deadline is None else Deadline.after(deadline))
+    error = caught.value
+    told = [str(error), repr(error), *traceback.format_exception(error), repr(session[ProviderCalled].all())]
+    return error, "\n".join(told)
+
+
+@routes
+@doors
+@pytest.mark.parametrize("deadline", [None, 60], ids=["no deadline", "deadline"])
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
+    model: str, door: Door, deadline: float | None, status: int
+) -> None:
+    with ScriptedServer() as elsewhere:
+        to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
+        with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
+            error, told = failure(door, adapter(server, model), deadline)
+            assert len(server.requests) == 1
+        assert (error.code, error.phase, error.status) == ("redirect", "request", status)
+        assert elsewhere.url.removeprefix("http://") in error.message
+        assert "base_url" in error.remedy
+        assert KEY not in told
+    assert elsewhere.requests == ()
+
+
+@routes
+@doors
+@pytest.mark.parametrize("status", ["200 OK", "500 Oops"])
+def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(model: str, door: Door, status: str) -> None:
+    kind = "text/event-stream" if "stream" in door.__name__ and status == "200 OK" else "application/json"
+    with HostileServer(compressed(30_000_000, status, kind)) as server:
+        one = adapter(server, model, max_reply_bytes=1_000_000, max_retries=0)
+        error, told = failure(door, one)
+    assert len(told) < 50_000
+    if (model, door, status) in [(ANTHROPIC, stream, "500 Oops"), (ANTHROPIC, stream_async, "500 Oops")]:
+        assert error.code == "server_error"  # LiteLLM goes on without the body that it could not read
+    else:
+        assert error.code == "reply_too_large"
+        assert "max_reply_bytes=1000000" in error.message
+
+
+def test_a_bound_that_no_reply_can_keep_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_reply_bytes"):
+        LiteLLMAdapter(OPENAI, max_reply_bytes=0)
