@@ -25,7 +25,7 @@ from threading import get_ident
 from typing import Any
 from uuid import uuid4
 
-from support.durable_runs import Amount, Facts, Hook, Job, agent, nothing
+from support.durable_runs import STORY, Amount, Facts, Hook, Job, agent, nothing
 from weakincentives.adapters.transcript import AssistantMessage
 from weakincentives.contrib.durable import RecordedSteps, perform
 from weakincentives.contrib.durable.engine import DurableRun, DurableRuns, SqliteConnection, install
@@ -198,11 +198,13 @@ def happened(lineage: Lineage, run_id: str = "run") -> Happened:
 
 
 @cache
-def expected(run_id: str = "run", *, dynamic: bool = True) -> tuple[Happened, list[Any]]:
+def expected(
+    run_id: str = "run", *, dynamic: bool = True, story: tuple[AssistantMessage, ...] = STORY
+) -> tuple[Happened, list[Any]]:
     """What happens in an undisturbed run, and its result; then the results where the outcome of calls is unknown."""
     with TemporaryDirectory() as folder:
         plain = Lineage("", Path(folder))
-        one = agent(plain.facts, dynamic=dynamic)
+        one = agent(plain.facts, dynamic=dynamic, story=story)
         done: Happened | None = None
         results: list[Any] = []
         beginnings: list[list[tuple[str, Any]]] = [[]]
@@ -223,7 +225,8 @@ def expected(run_id: str = "run", *, dynamic: bool = True) -> tuple[Happened, li
 
 def check(lineage: Lineage, run_id: str = "run") -> int:
     """How many effects happened twice, after a check that nothing was lost and all ended as it should."""
-    plain, (whole, *unknown) = expected(run_id, dynamic=lineage.dynamic)
+    story = STORY if lineage.story is None else tuple(lineage.story)
+    plain, (whole, *unknown) = expected(run_id, dynamic=lineage.dynamic, story=story)
     done, result = happened(lineage, run_id), lineage.result(run_id)
     repeated, lost = done - plain, plain - done
     assert set(repeated) <= set(plain), "another idempotency key"

@@ -14,16 +14,12 @@ from pathlib import Path
 import pytest
 
 from support.durable_lives import AT_MOST_ONCE, Lineage, Postgres, begin, check, dbos, end, postgres_server
-from support.durable_runs import Facts, Job
+from support.durable_runs import STORY, Facts, Job, calls
 from weakincentives.contrib.durable.takeover import Takeover
 
 AT_ONCE = 4  # runs in one worker
-SILENT = 2.0  # seconds after which a worker counts as frozen
-
-
-def slow(place: str) -> None:
-    if place == "in tool":
-        time.sleep(0.02)
+SILENT = 3.0  # seconds after which a worker counts as frozen
+SHORT = (calls(("note", '{"a": 1}'), ("send", '{"a": 3}')), STORY[-1])
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +31,23 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def lineage(postgres: Postgres, tmp_path: Path) -> Lineage:
-    return Lineage(postgres.database(), tmp_path, hook=slow)
+    return Lineage(postgres.database(), tmp_path)
 
 
 def worker(lineage: Lineage, executor_id: str) -> None:
     """Runs what is queued until there is a file named `over`."""
-    own = replace(lineage, facts_name=executor_id)
+
+    def hook(place: str) -> None:
+        """Makes a tool slow, and obeys a request of `stop_in_tool` in the middle of it."""
+        if place != "in tool":
+            return
+        time.sleep(0.02)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            with suppress(FileNotFoundError):
+                (lineage.folder / f"{executor_id}.{number.name}").unlink()
+                os.kill(os.getpid(), number)
+
+    own = replace(lineage, facts_name=executor_id, hook=hook)
     own.open(executor_id)
     with Takeover(lineage.url, executor_id, every=0.3, silent=SILENT):
         own.launch()
@@ -64,23 +71,26 @@ def clumsy(lineage: Lineage, executor_id: str) -> None:
     worker(lineage, executor_id)
 
 
-def client(lineage: Lineage, run_ids: list[str]) -> None:
-    """Queues the runs and writes down their results; runs none itself."""
+def client(lineage: Lineage, *batches: list[str]) -> None:
+    """Queues a batch of runs and writes down their results, each further one once there is a file `batch`."""
     own = replace(lineage, facts_name="client")
     runs = own.open("client")
     dbos.DBOS.listen_queues(["none"])
     own.launch()
-    for run in [runs.start("agent", Job(run_id), run_id=run_id, queue="work") for run_id in run_ids]:
-        own.keep(run)
+    for number, batch in enumerate(batches):
+        while number and not (lineage.folder / "batch").exists():
+            time.sleep(0.05)
+        for run in [runs.start("agent", Job(run_id), run_id=run_id, queue="work") for run_id in batch]:
+            own.keep(run)
 
 
 @contextmanager
-def processes(lineage: Lineage, run_ids: list[str], workers: list[str]) -> Generator[tuple[int, dict[str, int]]]:
+def processes(lineage: Lineage, workers: list[str], *batches: list[str]) -> Generator[tuple[int, dict[str, int]]]:
     begun = {
         name: begin(partial(clumsy if name == "clumsy" else worker, lineage, name), lineage.folder / f"{name}.log")
         for name in workers
     }
-    asking = begin(partial(client, lineage, run_ids), lineage.folder / "client.log")
+    asking = begin(partial(client, lineage, *batches), lineage.folder / "client.log")
     try:
         yield asking, begun
     finally:
@@ -102,6 +112,26 @@ def wait_until(what: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
+def stop_in_tool(lineage: Lineage, name: str, pid: int, number: signal.Signals) -> None:
+    """Freezes or kills a worker in the middle of a tool call, so that it has begun a run for sure."""
+    (lineage.folder / f"{name}.{number.name}").touch()
+    states: list[int] = []
+
+    def stopped() -> bool:
+        found, state = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        states.append(state)
+        return found == pid
+
+    wait_until(stopped)
+    assert number in (os.WSTOPSIG(states[-1]), os.WTERMSIG(states[-1]))
+
+
+def finish(lineage: Lineage, asking: int, run_ids: list[str]) -> None:
+    """Waits until all runs are over and the client has ended well."""
+    wait_until(lambda: lineage.done(run_ids), 180)
+    assert end(asking) == 0, (lineage.folder / "client.log").read_text()
+
+
 def done_by(lineage: Lineage, *workers: str) -> Counter[str]:
     """How many effects each of the workers had."""
     return Counter({name: len(Facts(lineage.folder / name).read()) for name in workers})
@@ -113,44 +143,46 @@ def gather(lineage: Lineage, *workers: str) -> None:
 
 
 def test_a_hundred_runs_survive_a_frozen_worker_and_a_killed_one(lineage: Lineage) -> None:
+    lineage = replace(lineage, story=SHORT)
     run_ids = [f"run-{number}" for number in range(100)]
-    with processes(lineage, run_ids, ["a", "b"]) as (asking, pids):
-        wait_until(lambda: min(done_by(lineage, "a", "b").values()) > 100)  # they share the work
-        os.kill(pids["b"], signal.SIGSTOP)
+    with processes(lineage, ["a", "b"], run_ids[:50], run_ids[50:]) as (asking, pids):
+        wait_until(lambda: min(done_by(lineage, "a", "b").values()) > 20)  # they share the work
+        stop_in_tool(lineage, "b", pids["b"], signal.SIGSTOP)
         frozen = done_by(lineage, "b")
         wait_until(lambda: "Taking over" in (lineage.folder / "a.log").read_text())
-        wait_until(lambda: done_by(lineage, "a", "b").total() > 800)
+        wait_until(lambda: lineage.done(run_ids[:50]))
         assert done_by(lineage, "b") == frozen
         os.kill(pids["b"], signal.SIGCONT)
-        wait_until(lambda: done_by(lineage, "b")["b"] > frozen["b"] + 50)
-        os.kill(pids["a"], signal.SIGKILL)
-        assert end(asking) == 0, (lineage.folder / "client.log").read_text()
+        (lineage.folder / "batch").touch()
+        stop_in_tool(lineage, "a", pids["a"], signal.SIGKILL)
+        finish(lineage, asking, run_ids)
+        assert done_by(lineage, "b") > frozen
         assert "Taking over" in (lineage.folder / "b.log").read_text()
         gather(lineage, "a", "b")
-        assert sum(check(lineage, run_id) for run_id in run_ids) <= 2 * AT_ONCE
+        assert 0 < sum(check(lineage, run_id) for run_id in run_ids) <= 2 * AT_ONCE
         keys = Counter(words[2] for words in lineage.facts.read() if words[0] == "tool" and words[1] in AT_MOST_ONCE)
         assert max(keys.values()) == 1
 
 
 def test_postgres_may_stop_and_start_while_runs_go_on(lineage: Lineage, postgres: Postgres) -> None:
     run_ids = [f"run-{number}" for number in range(30)]
-    with processes(lineage, run_ids, ["a"]) as (asking, _):
+    with processes(lineage, ["a"], run_ids) as (asking, _):
         wait_until(lambda: done_by(lineage, "a").total() > 100)
         postgres.stop()
         time.sleep(2)
         before = done_by(lineage, "a").total()
         postgres.start()
-        assert end(asking) == 0, (lineage.folder / "client.log").read_text()
+        finish(lineage, asking, run_ids)
         assert before < done_by(lineage, "a").total()
         gather(lineage, "a")
         assert sum(check(lineage, run_id) for run_id in run_ids) == 0
 
 
 def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behind(lineage: Lineage) -> None:
-    with processes(lineage, [f"run-{number}" for number in range(8)], ["clumsy", "b"]) as (asking, pids):
-        wait_until(lambda: done_by(lineage, "b")["b"] > 5)
-        os.kill(pids["b"], signal.SIGKILL)
-        assert end(asking) == 0, (lineage.folder / "client.log").read_text()
+    run_ids = [f"run-{number}" for number in range(8)]
+    with processes(lineage, ["clumsy", "b"], run_ids) as (asking, pids):
+        stop_in_tool(lineage, "b", pids["b"], signal.SIGKILL)
+        finish(lineage, asking, run_ids)
         assert "no room" in (lineage.folder / "clumsy.log").read_text()
         with Takeover(lineage.url, "b", every=0.3):
             pass
