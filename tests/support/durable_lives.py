@@ -117,6 +117,7 @@ class Lineage:
                 self.books, engine_kwargs=sqlite, serializer=dbos.DBOSPortableJSONSerializer()
             )
             extra = [book(datasource, self.hook)]
+            tell_book_places(datasource.engine, self.hook)
         story: dict[str, Any] = {} if self.story is None else {"story": self.story}
         one = agent(self.facts, hook=self.hook, dynamic=self.dynamic, extra=extra, **story)
         runs = install({"agent": one}, datasource=datasource)
@@ -182,6 +183,16 @@ def tell_engine_places(hook: Hook) -> None:
 
     for name, tell in {"before_cursor_execute": before, "commit": commit, "checkin": after}.items():
         sqlalchemy.event.listen(engine, name, tell)
+
+
+def tell_book_places(engine: Any, hook: Hook) -> None:
+    """Tells `hook` of the INSERT of a transactional tool's record."""
+
+    def before(_c: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if "INSERT INTO" in statement and "datasource_outputs" in statement:
+            hook("before book record")
+
+    sqlalchemy.event.listen(engine, "before_cursor_execute", before)
 
 
 # --- What must hold in the end

@@ -1,6 +1,9 @@
 """Runs on DBOS from start to end: results, sessions, failures, records, and what a step costs."""
 
 import json
+import os
+import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +28,10 @@ type NewLineage = Callable[[], Lineage]
 def lived(lineage: Lineage, life: Life) -> None:
     """Runs a life and has its failures here."""
     assert end(begin(life, lineage.log)) == 0, lineage.log.read_text()
+
+
+def void(_: object) -> None:
+    """Makes a life of an expression."""
 
 
 def with_runs(lineage: Lineage, use: Callable[[DurableRuns], None]) -> None:
@@ -110,12 +117,74 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage
         runs = install({"agent": one})
         dbos.DBOS(config=runs.config("tests", lineage.url))
         dbos.DBOS.launch()
+        run = runs.find("agent", "run")
+        assert runs.start("agent", Job("it"), run_id="run").run_id == run.run_id
+        (lineage.folder / "version").write_text(runs.version)
         time.sleep(1.5)
 
     lived(lineage, other)
+    log = lineage.log.read_text()
+    version = (lineage.folder / "version").read_text()
+    warnings = re.findall(
+        r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep", log
+    )
+    assert len(warnings) == 2
+    assert {this for _, this in warnings} == {version}
+    assert version not in {wanted for wanted, _ in warnings}
     assert len(lineage.facts.read()) <= begun + 1
     lived(lineage, lineage.work())
     assert lineage.result()["output"] == {"total": 12}
+
+
+def test_a_finished_run_of_another_version_is_found_without_a_warning(new_lineage: NewLineage) -> None:
+    lineage = new_lineage()
+    lived(lineage, lineage.work())
+
+    def other() -> None:
+        one = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+        runs = install({"agent": one})
+        dbos.DBOS(config=runs.config("tests", lineage.url))
+        dbos.DBOS.launch()
+        assert runs.find("agent", "run").result().output == Answer(12)
+
+    lived(lineage, other)
+    assert "waits for a process of version" not in lineage.log.read_text()
+
+
+def test_a_second_living_process_of_one_executor_id_is_refused(new_lineage: NewLineage) -> None:
+    lineage = new_lineage()
+
+    def living() -> None:
+        runs = lineage.open("slot-1")
+        assert runs.config("tests", lineage.url, executor_id="slot-1")  # asking twice is no second process
+        lineage.launch()
+        signal.pause()
+
+    first = begin(living, lineage.log)
+    try:
+        while not lineage.facts.read():
+            time.sleep(0.01)
+        assert end(begin(lambda: void(lineage.open("slot-1")), lineage.log)) != 0
+        assert "another process that is alive has executor_id 'slot-1'" in lineage.log.read_text()
+        lived(lineage, lambda: void(lineage.open("slot-2")))
+    finally:
+        os.kill(first, signal.SIGKILL)
+        end(first)
+    lived(lineage, lambda: void(lineage.open("slot-1")))
+
+
+def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqlite(tmp_path: Path) -> None:
+    lineage = Lineage(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+
+    def parent() -> None:
+        lineage.open("slot-1")
+        (tmp_path / "child").write_text(str(begin(signal.pause, lineage.log)))
+
+    lived(lineage, parent)
+    try:
+        lived(lineage, lambda: void(lineage.open("slot-1")))
+    finally:
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_hundred_random_kills_on_each_store_lose_nothing_and_repeat_one_step_e
 # --- Effects that commit with their record
 
 BOOKED = [calls(("book", '{"a": 2}')), calls(("book", '{"a": 3}'), ("book", '{"a": 4}')), STORY[-1]]
-BOOK_PLACES = ["in book", "before insert", "before commit", "after commit"]
+BOOK_PLACES = ["in book", "before book record", "before insert", "before commit", "after commit"]
 
 
 def booked(lineage: Lineage, place: str, passed: int) -> Story:

@@ -15,6 +15,7 @@ import pytest
 
 from support.durable_lives import AT_MOST_ONCE, Lineage, Postgres, begin, check, dbos, end, postgres_server
 from support.durable_runs import STORY, Facts, Job, calls
+from weakincentives.contrib.durable.executor_lock import lock_executor, release
 from weakincentives.contrib.durable.takeover import Takeover
 
 AT_ONCE = 4  # runs in one worker
@@ -196,3 +197,13 @@ def test_two_workers_of_one_id_are_refused(lineage: Lineage) -> None:
         Takeover(lineage.url, "a", every=0.1)
     with Takeover(lineage.url, "a", every=0.1):
         pass
+
+
+def test_a_takeover_goes_on_with_the_lock_of_its_own_process(lineage: Lineage) -> None:
+    lock_executor(lineage.url, "a")
+    with Takeover(lineage.url, "a", every=0.1):
+        lock_executor(lineage.url, "a")
+        with pytest.raises(RuntimeError, match="another worker of executor_id 'a' is alive"):
+            Takeover(lineage.url, "a", every=0.1)
+    lock_executor(lineage.url, "a")
+    release(lineage.url, "a")

@@ -3,6 +3,7 @@
 The only module that imports DBOS, and only when `install` is called.
 """
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -13,9 +14,12 @@ from typing import Any
 from ...limits import Budget, Deadline
 from ...runtime.main_loop import Execution
 from ...runtime.session import Session
+from .executor_lock import lock_executor
 from .journal import DurableAgent, Record, combined_version, perform, succeeded, to_execution, to_input
 
 __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
+
+_log = logging.getLogger(__name__)
 
 # Any below: DBOS is an extra that type checkers need not find.
 
@@ -26,6 +30,7 @@ def dbos() -> Any:
 
 
 _WORKFLOW = "weakincentives.run"  # stands in databases, so it stays
+_UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 
 
 class DurableRun:
@@ -55,8 +60,16 @@ class DurableRuns:
         self._workflow = workflow
         self.version = combined_version(agents)
 
-    def config(self, name: str, database_url: str, *, executor_id: str = "worker-0") -> dict[str, Any]:
-        """What `DBOS(config=…)` needs. `executor_id` stays with a worker when it starts again: its runs are its own."""
+    def config(
+        self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
+    ) -> dict[str, Any]:
+        """What `DBOS(config=…)` needs. `executor_id` stays with a worker when it starts again: its runs are its own.
+
+        The process holds its `executor_id` until it ends; raises `RuntimeError` when another one does. PostgreSQL
+        behind a pooler that shares connections cannot hold it: give `exclusive=False` there.
+        """
+        if exclusive:
+            lock_executor(database_url, executor_id)
         sqlite = database_url.startswith("sqlite")
         return {
             "name": name,
@@ -81,8 +94,8 @@ class DurableRuns:
     ) -> DurableRun:
         """Starts a run of the agent of that name, here or by whichever worker takes it from `queue`.
 
-        `params` are bound to the prompt. A `run_id` names one run: started again, it is the same. Raises `KeyError` for
-        an agent that is not installed.
+        `params` are bound to the prompt. A `run_id` names one run: started again, it is the same, and a warning is
+        logged if it waits for another version of the code. Raises `KeyError` for an agent that is not installed.
         """
         one = self._agents[agent]
         if run_id is not None and dbos().DBOS.get_workflow_status(run_id) is not None:
@@ -94,8 +107,21 @@ class DurableRuns:
             return DurableRun(one, dbos().DBOS.enqueue_workflow(queue, self._workflow, agent, given))
 
     def find(self, agent: str, run_id: str) -> DurableRun:
-        """The run of that id, which was started here or elsewhere. Raises what DBOS does where there is none."""
-        return DurableRun(self._agents[agent], dbos().DBOS.retrieve_workflow(run_id))
+        """The run of that id, which was started here or elsewhere. Raises what DBOS does where there is none.
+
+        Logs a warning if the run is not over and waits for another version of the code.
+        """
+        run = DurableRun(self._agents[agent], dbos().DBOS.retrieve_workflow(run_id))
+        status = dbos().DBOS.get_workflow_status(run_id)
+        if status.status in _UNFINISHED and status.app_version not in (None, self.version):
+            _log.warning(
+                "Run %r waits for a process of version %s, and this one is of version %s: keep the old code running "
+                "until the run is over, or cancel it",
+                run_id,
+                status.app_version,
+                self.version,
+            )
+        return run
 
 
 def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) -> DurableRuns:
@@ -127,7 +153,9 @@ class _DbosSteps:
         """As `Steps.step`. Raises DBOS's own error when the record is of another step."""
 
         def unless_it_fails() -> Record:
-            with self._datasource.sql_session().begin_nested() as savepoint:
+            session = self._datasource.sql_session()
+            _begin(session.connection())
+            with session.begin_nested() as savepoint:
                 record = work()
                 if not succeeded(record):
                     savepoint.rollback()
@@ -139,6 +167,16 @@ class _DbosSteps:
             else self._dbos.run_step({"name": name}, work)
         )
         return kept
+
+
+def _begin(connection: Any) -> None:
+    """Begins the transaction that SQLAlchemy believes to be in.
+
+    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would then commit what a
+    tool wrote before its record is written.
+    """
+    if connection.dialect.name == "sqlite" and not connection.connection.dbapi_connection.in_transaction:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _unixepoch(_subsec: str) -> float:

@@ -8,6 +8,7 @@ from threading import Event, Thread
 from typing import Any, Self
 
 from .engine import dbos
+from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_takeover, release
 
 __all__ = ["Takeover"]
 
@@ -25,7 +26,7 @@ class Takeover:
     """
 
     def __init__(self, database_url: str, executor_id: str, *, every: float = 1, silent: float = 10) -> None:
-        self._url = database_url.replace("postgresql+psycopg:", "postgresql:")  # SQLAlchemy's form to libpq's
+        self._database_url = database_url
         self._executor_id = executor_id
         self._every = every
         self._silent = silent
@@ -33,8 +34,10 @@ class Takeover:
         self._over = Event()
         self._thread = Thread(target=self._watch, name="takeover", daemon=True)
         self._line = self._connect()
+        release(database_url, executor_id)  # the lock of `config`, which a frozen worker would keep
         for _ in range(_LOOKS):  # a peer that looks has the lock for a moment
             if self._lock(executor_id):
+                locked_by_takeover.add(lock_key(database_url, executor_id))
                 return
             self._over.wait(every)
         self._line.close()
@@ -47,6 +50,7 @@ class Takeover:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        locked_by_takeover.discard(lock_key(self._database_url, self._executor_id))
         self._line.close()
 
     def _watch(self) -> None:
@@ -63,7 +67,8 @@ class Takeover:
     def _look_after_others(self) -> None:
         self._lock(self._executor_id)  # a peer may just have had it
         engine = dbos().DBOS
-        pending = engine.list_workflows(status="PENDING", load_input=False, load_output=False)
+        version = engine.application_version  # runs of other versions wait for their own workers
+        pending = engine.list_workflows(status="PENDING", app_version=version, load_input=False, load_output=False)
         absent: Counter[str] = Counter()
         for other in {run.executor_id for run in pending} - {self._executor_id}:
             if not self._lock(other):
@@ -74,16 +79,16 @@ class Takeover:
                     _log.warning("Taking over runs", extra={"executor_id": other})
                     engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
             finally:
-                self._ask("SELECT pg_advisory_unlock(hashtextextended(%s, 0))", other)
+                self._ask(UNLOCK, other)
         self._absent = absent
 
     def _lock(self, executor_id: str) -> bool:
-        return self._ask("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", executor_id)
+        return self._ask(TRY_LOCK, executor_id)
 
     def _ask(self, statement: str, executor_id: str) -> bool:
-        return bool(self._line.execute(statement, [f"weakincentives {executor_id}"]).fetchone()[0])
+        return bool(self._line.execute(statement, [executor_id]).fetchone()[0])
 
     def _connect(self) -> Any:  # Any: psycopg is not always installed
-        line = import_module("psycopg").connect(self._url, autocommit=True)
+        line = import_module("psycopg").connect(libpq_url(self._database_url), autocommit=True)
         line.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
         return line

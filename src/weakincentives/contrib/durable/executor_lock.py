@@ -1,0 +1,107 @@
+"""Locks by which a process holds an `executor_id`: a file beside a SQLite database, or an advisory lock in PostgreSQL.
+
+The operating system or the server releases a lock when the process dies.
+"""
+
+import atexit
+import os
+import time
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["TRY_LOCK", "UNLOCK", "libpq_url", "lock_executor", "lock_key", "locked_by_takeover", "release"]
+
+TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weakincentives ' || %s, 0))"
+UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('weakincentives ' || %s, 0))"
+
+_PATIENCE = 2.0  # seconds: the server sees a death a moment later, and a `Takeover` that looks has the lock briefly
+
+
+class _Lock(Protocol):
+    """An open file or a connection; closing it gives the lock back."""
+
+    def close(self) -> None: ...
+
+
+type _Key = tuple[int, str, str]  # with the id of the process, since a forked one holds no lock of its parent
+
+_locks: dict[_Key, _Lock] = {}
+locked_by_takeover: set[_Key] = set()
+"""What a `Takeover` of this process holds, on a connection of its own."""
+
+
+def lock_executor(database_url: str, executor_id: str) -> None:
+    """Holds `executor_id` for this process until it ends. Raises `RuntimeError` when another process holds it.
+
+    Does nothing for a database in memory, and for SQLite on Windows.
+    """
+    key = lock_key(database_url, executor_id)
+    if key in _locks or key in locked_by_takeover:
+        return
+    if database_url.startswith("sqlite"):
+        lock = _lock_file(database_url, executor_id)
+    else:
+        lock = _lock_advisory(database_url, executor_id)
+    if lock is not None:
+        _locks[key] = lock
+        atexit.register(release, database_url, executor_id)
+
+
+def release(database_url: str, executor_id: str) -> None:
+    """Gives back what `lock_executor` took, if it did in this process."""
+    lock = _locks.pop(lock_key(database_url, executor_id), None)
+    if lock is not None:
+        lock.close()
+
+
+def lock_key(database_url: str, executor_id: str) -> _Key:
+    """What stands for one lock within this process."""
+    return os.getpid(), libpq_url(database_url), executor_id
+
+
+def libpq_url(database_url: str) -> str:
+    """The URL without SQLAlchemy's name of the driver."""
+    return database_url.replace("postgresql+psycopg:", "postgresql:")
+
+
+def _lock_file(database_url: str, executor_id: str) -> _Lock | None:
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    name = import_module("sqlalchemy").make_url(database_url).database
+    if not name or ":memory:" in name:
+        return None
+    # A POSIX lock is the process's own, so a child that outlives it does not keep the lock. Each id locks a byte.
+    byte = int.from_bytes(sha256(executor_id.encode()).digest()[:7])
+    file = Path(f"{name.removeprefix('file:')}-executors").open("ab")  # noqa: SIM115 - held open
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except OSError as error:
+        file.close()
+        raise _refusal(executor_id) from error
+    return file
+
+
+def _lock_advisory(database_url: str, executor_id: str) -> _Lock:
+    connection: Any = import_module("psycopg").connect(libpq_url(database_url), autocommit=True)
+    # The server notices within a quarter of a minute that a machine is gone.
+    connection.execute("SET idle_session_timeout = 0; SET tcp_keepalives_idle = 5")
+    connection.execute("SET tcp_keepalives_interval = 3; SET tcp_keepalives_count = 3")
+    until = time.monotonic() + _PATIENCE
+    while not connection.execute(TRY_LOCK, [executor_id]).fetchone()[0]:
+        if time.monotonic() > until:
+            connection.close()
+            raise _refusal(executor_id)
+        time.sleep(0.1)
+    lock: _Lock = connection
+    return lock
+
+
+def _refusal(executor_id: str) -> RuntimeError:
+    return RuntimeError(
+        f"another process that is alive has executor_id {executor_id!r}, and would run its steps twice; "
+        "give each process an executor_id of its own, or end the other one"
+    )
