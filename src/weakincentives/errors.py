@@ -1,14 +1,16 @@
 """The root of every exception that the library raises, and the one for data that does not fit its type.
 
     WeakIncentivesError
-    ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError, OverridesStoreError
+    ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError,
+    │                                             OverridesStoreError
     │                           resources         ResourceError
     │                           contrib.durable   ReplayError, StepFailedError
     ├── the model must act      prompt.errors     ToolValidationError, OutputParseError
     │                           filesystem        PathError, FilesystemLimitError
     ├── the data must change    errors            SerdeError
     ├── the provider failed     adapters.errors   PromptEvaluationError, ThrottleError
-    ├── a limit was reached     adapters.errors   DeadlineExceededError, BudgetExceededError, TurnLimitError
+    ├── a limit was reached     adapters.errors   DeadlineExceededError, BudgetExceededError,
+    │                                             TurnLimitError
     │                           runtime           ExpansionLimitError
     └── control flow            prompt.errors     VisibilityExpansionRequired
 
