@@ -1,10 +1,11 @@
 """Values to JSON and back, and their JSON schemas: a thin face over pydantic, which is imported on first use.
 
 Dataclasses stay plain standard-library ones. Descriptions come from `field(metadata={"description": …})` or
-`Annotated[…, pydantic.Field(…)]`. Keys that a type does not have are refused unless `allow_extra` is set. Dates, paths,
-enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arrays; NaN and infinities are refused,
-both ways. A value that stands where a type says no more than `Any` is dumped as it would be on its own. Fields that a
-constructor does not take (`init=False`) are no part of the JSON.
+`Annotated[…, pydantic.Field(…)]`. Scalars are read strictly: no text stands for a number or a truth value. Keys that a
+type does not have are refused unless `allow_extra` is set. Dates, paths, enums, UUIDs and decimals become strings,
+bytes URL-safe base64, sets sorted arrays; NaN and infinities are refused, both ways. A value that stands where a type
+says no more than `Any` is dumped as it would be on its own. Fields that a constructor does not take (`init=False`) are
+no part of the JSON.
 """
 
 import json

@@ -391,9 +391,9 @@ def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
 
 
 def test_state_that_json_would_change_is_refused_at_the_step_that_made_it() -> None:
-    records: Records = []
+    steps = RecordedSteps()
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
-        perform(loose(handler_state=Loose(b"x")), GIVEN, (steps := RecordedSteps(records)))
+        perform(loose(handler_state=Loose(b"x")), GIVEN, steps)
     assert [name for name, _ in steps.records] == ["start", "provider"]
     result, _ = life(loose(handler_state=Loose("x")))
     assert json.loads(result["session"])["slices"][f"{__name__}:Loose"] == [{"what": "x"}]
