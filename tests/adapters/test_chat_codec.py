@@ -359,6 +359,13 @@ def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> N
     assert [one.call_id for one in answer.tool_calls] == ["a", "b", "c", "d"]
 
 
+@pytest.mark.parametrize("items", [["a", "b"], [{"url": "a"}, {"url": "b"}]])
+def test_lists_whose_items_have_no_index_come_whole(items: list[Any]) -> None:
+    events: list[Any] = [{"choices": [{"delta": {"annotations": [one]}}]} for one in items]
+    answer = decoded(codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], joined=True)
+    assert answer.wire == ({"role": "assistant", "annotations": items},)
+
+
 # --- More than one choice
 
 

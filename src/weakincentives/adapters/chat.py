@@ -133,7 +133,10 @@ def _add(whole: Wire, delta: Wire) -> None:
                 _add(inner, piece)
             case before, list():
                 whole[key] = items = before if isinstance(before, list) else []
-                _add_items(items, piece)
+                if key == "tool_calls" or any(isinstance(item, dict) and "index" in item for item in piece):
+                    _add_items(items, piece)
+                else:  # annotations and the like come whole
+                    items += piece
             case _:
                 whole[key] = piece
 
@@ -149,8 +152,10 @@ def _add_items(items: list[Wire], pieces: list[Any]) -> None:  # Any: as the ser
             items.append(item)
 
 
-def _in_order(items: list[Wire]) -> list[Wire]:
+def _in_order(items: list[Any]) -> list[Any]:  # Any: as the server has them
     """Items of a list by their `index`, which is of pieces alone; as they came, where it does not tell them apart."""
+    if not all(isinstance(item, dict) for item in items):
+        return items
     places = [item.pop("index", at) for at, item in enumerate(items)]
     if len(set(places)) < len(items):
         return items

@@ -33,13 +33,16 @@ def status_fault(
     status: int,
     *,
     message: str,
-    code: str | None = None,
+    code: object = None,
     retry_after: str | None = None,
     secret: str | None = None,
 ) -> PromptEvaluationError:
-    """The error for a reply with an error status. `retry_after` is the header in seconds; `secret` is cut out."""
+    """The error for a reply with an error status. `retry_after` is the header in seconds; `secret` is cut out.
+
+    `code` is what the reply has in its place, of whatever type.
+    """
     other = _BY_STATUS[400] if status < _SERVER_ERRORS else ("server_error", "try again later")
-    kind, remedy = _BY_CODE.get(code or "", _BY_STATUS.get(status, other))
+    kind, remedy = _BY_CODE.get(code if isinstance(code, str) else "", _BY_STATUS.get(status, other))
     if kind == "authentication":
         message = "the provider refused the API key"  # its own text often quotes the key
     elif secret:

@@ -4,7 +4,10 @@ The only module that imports LiteLLM, which takes seconds and 150 MB: that happe
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -23,6 +26,11 @@ __all__ = ["LiteLLMAdapter"]
 
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
+_OBSERVERS = (
+    *("callbacks", "input_callback", "success_callback", "failure_callback", "service_callback", "logger_fn"),
+    *("_async_input_callback", "_async_success_callback", "_async_failure_callback", "max_budget"),
+)
+"""Where LiteLLM keeps who wants to hear of a call: its own attributes, and options of a call."""
 
 
 class LiteLLMAdapter(CodecAdapter[OutputT]):
@@ -57,8 +65,10 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         # LiteLLM fetches both tables from the network unless it is told to take its own copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
+        os.environ.setdefault("LOGGING_EXECUTOR_MAX_THREADS", "8")  # it keeps 100 threads for its log
         self.litellm: Any = import_module("litellm")  # Any: often not installed where types are checked
         vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
+        self._internal = _internal_call()
         if structured_output == "auto":
             structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
         codec_options = CodecOptions(
@@ -84,13 +94,33 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
 
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         arguments = self.call(body, left)
-        reply = self.litellm.completion(**arguments, **self._clients.client(arguments))
-        return reply if stream else _plain(reply)
+        with self._unobserved(body):
+            reply = self.litellm.completion(**arguments, **self._clients.client(arguments))
+        return _Stream(reply) if stream else _plain(reply)
 
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         arguments = self.call(body, left)
-        reply = await self.litellm.acompletion(**arguments, **await self._clients.async_client(arguments))
-        return reply if stream else _plain(reply)
+        client = await self._clients.async_client(arguments)
+        with self._unobserved(body):
+            reply = await self.litellm.acompletion(**arguments, **client)
+        return _Stream(reply) if stream else _plain(reply)
+
+    @contextmanager
+    def _unobserved(self, body: Wire) -> Generator[None]:
+        """Calls LiteLLM without its logging, unless a callback or a budget of LiteLLM's is there to read it.
+
+        LiteLLM logs each call in threads and in a queue, whose entries it carries from an event loop to the next with
+        a warning.
+        """
+        observers = [*(getattr(self.litellm, name, None) for name in _OBSERVERS), *map(body.get, _OBSERVERS)]
+        if self._internal is None or any(observers):
+            yield
+            return
+        token = self._internal.set(True)
+        try:
+            yield
+        finally:
+            self._internal.reset(token)
 
     def end(self, events: Any) -> None:
         if callable(close := getattr(_source(events), "close", None)):
@@ -136,18 +166,99 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         return None if refused or quoted else error
 
 
-class _LiteLLMCodec(ChatCodec):
-    """Chat Completions, but LiteLLM itself puts the chunks of a stream together."""
+def _internal_call() -> ContextVar[bool] | None:
+    """What tells LiteLLM that a call is a part of another one, which it does not log; `None` where it has none."""
+    try:
+        internal = import_module("litellm._internal_context").is_internal_call
+    except (ImportError, AttributeError):
+        return None
+    return internal if isinstance(internal, ContextVar) else None
 
-    def text_of(self, event: Any) -> str:  # Any: LiteLLM's own
-        return next((choice.delta.content for choice in event.choices[:1]), None) or ""
+
+class _LiteLLMCodec(ChatCodec):
+    """Chat Completions, and what LiteLLM adds to the pieces of a stream."""
 
     def joined(self, events: list[Any]) -> object:
-        """Where nothing came, LiteLLM would make up an end of its own."""
-        for chunk in events:
-            if getattr(chunk, "usage", None) or any(one.delta.model_dump(exclude_none=True) for one in chunk.choices):
-                return _plain(import_module("litellm").stream_chunk_builder(events))
-        return None
+        """The whole reply; `None` where nothing came, for which LiteLLM would make up an end of its own."""
+        if not any(event.get("usage") or any(one.get("delta") for one in event["choices"]) for event in events):
+            return None
+        beside: Wire = {}
+        for event in events:
+            for choice in event["choices"]:
+                beside |= choice["delta"].pop("provider_specific_fields", None) or {}
+        reply: Any = super().joined(events)  # Any: JSON of every shape
+        for choice in reply["choices"] if reply else ():
+            message = choice["message"]
+            if blocks := _thinking(message.pop("thinking_blocks", ())):
+                message["thinking_blocks"] = blocks
+            if rest := {key: value for key, value in beside.items() if key not in ("citation", *message)}:
+                message["provider_specific_fields"] = rest
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A stream of LiteLLM as Chat Completions JSON, with the usage that the provider reported at its end.
+
+    LiteLLM replaces usage that was not reported by an estimate of its own, and takes an answer of equal pieces, such
+    as a long table, for a model that does not come to an end.
+    """
+
+    source: Any  # LiteLLM's own, for both iterations
+
+    def __post_init__(self) -> None:
+        with suppress(AttributeError):  # a reply from LiteLLM's cache has no such check
+            self.source.raise_on_model_repetition = lambda: None  # of this stream alone
+
+    def __iter__(self) -> Iterator[Wire]:
+        for chunk in self.source:
+            yield _piece(chunk)
+        yield self._usage()
+
+    async def __aiter__(self) -> AsyncIterator[Wire]:
+        async for chunk in self.source:
+            yield _piece(chunk)
+        yield self._usage()
+
+    def _usage(self) -> Wire:
+        """An event with the counts of all chunks as they came; a later count replaces an earlier one."""
+        usage: Wire = {}
+        for chunk in getattr(self.source, "chunks", ()):
+            for key, count in (_dumped(getattr(chunk, "usage", None)) or {}).items():
+                usage[key] = {**usage.get(key, {}), **_counted(count)} if isinstance(count, dict) else count
+        return {"choices": [], "usage": usage}
+
+
+def _piece(chunk: Any) -> Wire:  # Any: LiteLLM's own
+    """A chunk as JSON, without usage, which is LiteLLM's estimate where the provider reports none."""
+    piece = _dumped(chunk)
+    piece.pop("usage", None)
+    return {**piece, "choices": piece.get("choices") or []}
+
+
+def _dumped(value: Any) -> Wire:  # Any: LiteLLM's own
+    return {} if value is None else _counted(value.model_dump(exclude_none=True))
+
+
+def _counted(counts: Wire) -> Wire:
+    """`counts` without zeros: Anthropic reports input and output in different events."""
+    return {key: value for key, value in counts.items() if value not in (0, None)}
+
+
+def _thinking(blocks: Iterable[Wire]) -> list[Wire]:
+    """Whole blocks of the pieces in which they come; a signature ends one. Without it a block cannot be sent back."""
+    whole: list[Wire] = []
+    texts: list[str] = []
+    for block in blocks:
+        if block.get("type") != "thinking":  # such as redacted thinking, which comes whole
+            texts.clear()
+            whole.append(block)
+            continue
+        texts.append(block.get("thinking") or "")
+        if signature := block.get("signature"):
+            whole.append({"type": "thinking", "thinking": "".join(texts), "signature": signature})
+            texts.clear()
+    return whole
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -162,9 +273,9 @@ def _is_transport_error(error: BaseException) -> bool:
     return isinstance(error, OSError) or any(base.__name__ == "TransportError" for base in type(error).__mro__)
 
 
-def _source(stream: Any) -> Any:  # Any: LiteLLM's own
+def _source(stream: _Stream) -> Any:  # Any: LiteLLM's own
     """What LiteLLM reads a stream from and leaves open: closed by the garbage collector, it can deadlock httpcore."""
-    inner = getattr(stream, "completion_stream", None)
+    inner = getattr(stream.source, "completion_stream", None)
     return getattr(inner, "streaming_response", inner)
 
 

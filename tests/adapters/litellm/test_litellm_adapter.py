@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from traceback import format_exception
 from typing import Any
 
@@ -268,6 +269,17 @@ def test_the_key_is_told_to_no_one_but_the_provider(
 
 
 @drivers
+@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+@pytest.mark.parametrize("code", [["x", KEY], {"x": KEY}, 7, True])
+def test_a_code_of_any_type_is_a_typed_failure(model: str, run: Run, code: object) -> None:
+    body = Raw.json({"error": {"message": f"No {KEY}", "type": "x", "code": code}}, status=400)
+    with ScriptedServer(body) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, model), prompt(), Session())
+    assert (caught.value.code, caught.value.status) == ("bad_request", 400)
+    assert KEY not in "".join(format_exception(caught.value))
+
+
+@drivers
 def test_a_spent_quota_is_told_from_throttling(run: Run) -> None:
     with (
         ScriptedServer(Fail(429, "No money", "insufficient_quota", 7)) as server,
@@ -332,6 +344,79 @@ def test_litellm_s_mocked_errors_are_typed(mock: str, code: str) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         evaluate(one, prompt(), Session())
     assert caught.value.code == code
+
+
+# --- LiteLLM's own logging
+
+MANY_LOOPS = """
+import asyncio
+import sys
+import threading
+from weakincentives import MarkdownSection, Prompt
+from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.runtime.session import Session
+
+adapter = LiteLLMAdapter(sys.argv[1], base_url=sys.argv[2], api_key="sk-test-test", max_retries=0)
+prompt = Prompt(ns="tests", key="loops", sections=[MarkdownSection(title="Task", template="Go.")])
+
+
+async def stream():
+    return [event async for event in adapter.stream_async(prompt, session=Session())]
+
+
+async def many():
+    await asyncio.gather(*[adapter.evaluate_async(prompt, session=Session()) for _ in range(20)])
+
+
+for _ in range(3):
+    asyncio.run(adapter.evaluate_async(prompt, session=Session()))
+    asyncio.run(stream())
+asyncio.run(many())
+for _ in range(20):
+    adapter.evaluate(prompt, session=Session())
+    list(adapter.stream(prompt, session=Session()))
+print(len([one for one in threading.enumerate() if one.name.startswith("litellm-logging")]) <= 8)
+"""
+
+
+@routes
+def test_one_event_loop_after_another_is_quiet_and_few_threads_stay(model: str) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOGGING_")}
+    with ScriptedServer(*[Say("Done.")] * 66) as server:
+        url = server.url if model == ANTHROPIC else server.openai_url
+        command = [sys.executable, "-c", MANY_LOOPS, model, url]
+        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "True\n", "")
+
+
+@pytest.mark.parametrize("per_call", [False, True])
+def test_a_callback_of_litellm_s_still_hears_of_each_call(
+    per_call: bool,  # noqa: FBT001 - a case
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard = Event()
+    callbacks = [lambda *_: heard.set()]
+    with ScriptedServer(Say("Done.")) as server:
+        one = adapter(server, options={"success_callback": callbacks} if per_call else {})
+        if not per_call:
+            monkeypatch.setattr(one.litellm, "success_callback", callbacks)
+        evaluate(one, prompt(), Session())
+        assert heard.wait(30)
+
+
+def test_an_async_callback_of_litellm_s_still_hears_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def heard(one: LiteLLMAdapter[Any]) -> None:
+        called = asyncio.Event()
+
+        async def callback(*_: object) -> None:
+            called.set()
+
+        monkeypatch.setattr(one.litellm, "_async_success_callback", [callback])
+        await one.evaluate_async(prompt(), session=Session())
+        await asyncio.wait_for(called.wait(), 30)  # LiteLLM calls it later, in the same loop
+
+    with ScriptedServer(Say("Done.")) as server:
+        asyncio.run(heard(adapter(server)))
 
 
 # --- Importing

@@ -1,0 +1,168 @@
+"""Streams over the real LiteLLM: what its stream wrapper adds, drops or refuses does not reach the response."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from support.agents import prompt, tool
+from support.scripted_server import Raw, Say, ScriptedServer
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.adapters.streaming import TextDelta
+from weakincentives.limits import TokenUsage
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+
+KEY = "sk-marked-0123456789-secret"
+OPENAI = "openai/gpt-4o"
+ANTHROPIC = "anthropic/claude-sonnet-4-5"
+
+# Any: events of every kind, prompts of every output.
+type Stream = Callable[[LiteLLMAdapter[Any], Session], list[Any]]
+
+
+def adapter(server: ScriptedServer, model: str = OPENAI) -> LiteLLMAdapter[Any]:
+    url = server.url if model == ANTHROPIC else server.openai_url
+    return LiteLLMAdapter(model, base_url=url, api_key=KEY, max_retries=0)
+
+
+def stream(one: LiteLLMAdapter[Any], session: Session) -> list[Any]:
+    return list(one.stream(prompt(tool()), session=session))
+
+
+def stream_async(one: LiteLLMAdapter[Any], session: Session) -> list[Any]:
+    async def events() -> list[Any]:
+        return [event async for event in one.stream_async(prompt(tool()), session=session)]
+
+    return asyncio.run(events())
+
+
+drivers = pytest.mark.parametrize("run", [stream, stream_async])
+
+
+def sse(events: Iterable[dict[str, Any]], *, named: bool = False) -> Raw:
+    lines = [(f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n" for event in events]
+    return Raw("".join(lines).encode() + (b"" if named else b"data: [DONE]\n\n"), content_type="text/event-stream")
+
+
+def chunk(delta: dict[str, Any], *, index: int = 0, finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": index, "delta": delta, "finish_reason": finish}
+    return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "choices": [choice]}
+
+
+def call(name: str, index: int) -> dict[str, Any]:
+    function = {"name": "probe", "arguments": json.dumps({"a": index})}
+    return chunk({"tool_calls": [{"index": index, "id": name, "type": "function", "function": function}]})
+
+
+def response_of(events: list[Any]) -> PromptResponse[Any]:
+    response: PromptResponse[Any] = events[-1].response
+    return response
+
+
+@drivers
+def test_an_answer_of_many_equal_pieces_is_an_answer(run: Stream) -> None:
+    pieces = [chunk({"content": "| - | "}) for _ in range(150)]
+    with ScriptedServer(sse([*pieces, chunk({}, finish="stop")])) as server:
+        events = run(adapter(server), Session())
+    assert response_of(events).text == "| - | " * 150
+    assert len([event for event in events if isinstance(event, TextDelta)]) == 150
+
+
+@drivers
+def test_usage_that_the_provider_did_not_report_is_not_estimated(run: Stream) -> None:
+    text = "A longer answer, of which an estimate would find some tokens."
+    whole = {**chunk({}), "object": "chat.completion"}
+    whole["choices"] = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]
+    streamed = sse([chunk({"content": text}), chunk({}, finish="stop")])
+    with ScriptedServer(streamed, Raw.json(whole)) as server:
+        one = adapter(server)
+        response = response_of(run(one, Session()))
+        assert response.usage == one.evaluate(prompt(tool()), session=Session()).usage == TokenUsage()
+    assert response.text == text
+
+
+@drivers
+def test_only_the_choice_of_index_0_is_read(run: Stream) -> None:
+    events = [
+        chunk({"content": "O"}, index=1),
+        chunk({"content": "Mi"}),
+        chunk({"content": "ther."}, index=1),
+        chunk({}, index=1, finish="stop"),
+        chunk({"content": "ne."}),
+        chunk({}, finish="stop"),
+    ]
+    with ScriptedServer(sse(events)) as server:
+        told = run(adapter(server), Session())
+    assert response_of(told).text == "Mine."
+    assert "".join(event.text for event in told if isinstance(event, TextDelta)) == "Mine."
+
+
+@drivers
+def test_calls_run_in_the_order_of_their_index(run: Stream) -> None:
+    session = Session()
+    with ScriptedServer(sse([call("b", 1), call("a", 0), chunk({}, finish="tool_calls")]), Say("Done.")) as server:
+        run(adapter(server), session)
+        sent = server.requests[1].json["messages"]
+    assert [event.call_id for event in session[ToolInvoked].all()] == ["a", "b"]
+    assert [one["id"] for one in sent[1]["tool_calls"]] == ["a", "b"]
+
+
+BLOCKS: list[dict[str, Any]] = [
+    {"type": "thinking", "thinking": "First this, ", "signature": "one"},
+    {"type": "redacted_thinking", "data": "hidden"},
+    {"type": "thinking", "thinking": "then that.", "signature": "two"},
+    {"type": "text", "text": "Let me see."},
+    {"type": "tool_use", "id": "call_1", "name": "probe", "input": {"a": 1}},
+]
+MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "stop_sequence": None}
+TURN: dict[str, Any] = {**MESSAGE, "content": BLOCKS, "stop_reason": "tool_use"}
+
+
+def block_events(index: int, block: dict[str, Any]) -> list[dict[str, Any]]:
+    """A block of an Anthropic answer as the events of a stream, its text in two pieces."""
+    start = dict(block)
+    deltas: list[dict[str, Any]] = []
+    if block["type"] == "thinking":
+        start |= {"thinking": "", "signature": ""}
+        half = len(block["thinking"]) // 2
+        deltas = [
+            {"type": "thinking_delta", "thinking": part}
+            for part in (block["thinking"][:half], block["thinking"][half:])
+        ]
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
+    elif block["type"] == "text":
+        start |= {"text": ""}
+        deltas = [{"type": "text_delta", "text": block["text"]}]
+    elif block["type"] == "tool_use":
+        start |= {"input": {}}
+        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+    at = {"index": index}
+    return [
+        {"type": "content_block_start", **at, "content_block": start},
+        *[{"type": "content_block_delta", **at, "delta": delta} for delta in deltas],
+        {"type": "content_block_stop", **at},
+    ]
+
+
+@drivers
+def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_answer(run: Stream) -> None:
+    usage = {"input_tokens": 20, "cache_read_input_tokens": 5, "output_tokens": 1}
+    events = [
+        {"type": "message_start", "message": {**TURN, "content": [], "stop_reason": None, "usage": usage}},
+        *[event for index, block in enumerate(BLOCKS) for event in block_events(index, block)],
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 8}},
+        {"type": "message_stop"},
+    ]
+    whole = Raw.json({**TURN, "usage": {**usage, "output_tokens": 8}})
+    with ScriptedServer(whole, Say("Done."), sse(events, named=True), Say("Done.")) as server:
+        one = adapter(server, ANTHROPIC)
+        expected = one.evaluate(prompt(tool()), session=Session())
+        response = response_of(run(one, Session()))
+        sent = [request.json["messages"][1:] for request in server.requests]
+    assert sent[3] == sent[1]
+    assert [block["type"] for block in sent[3][0]["content"]] == [block["type"] for block in BLOCKS]
+    assert (response.usage, response.text) == (expected.usage, expected.text)
