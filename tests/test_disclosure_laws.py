@@ -1,12 +1,13 @@
 """Laws L1, L2 and L8 of disclosure, over random trees and random choices of the model.
 
 L1: every key that a prompt shows is accepted. L2: what `read_section` returns is what the prompt would show were the
-section `FULL`. L8: injection and restart end with the same session state, visible sections and tools.
+section `FULL`. L8: injection and restart end with the same session state, visible sections and tools, wherever they
+begin and whatever else changes session and conditions meanwhile; what is shown as a summary can be opened.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -19,11 +20,14 @@ from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.prompt import (
     Disclosure,
+    MarkdownSection,
     Prompt,
     PromptTemplate,
     RenderedPrompt,
     SectionPath,
     SectionVisibility,
+    Tool,
+    ToolContext,
     ToolResult,
     VisibilityExpansionRequired,
 )
@@ -33,6 +37,7 @@ from weakincentives.prompt.progressive_disclosure import (
     ReadSectionResult,
     create_read_section_handler,
 )
+from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
@@ -55,7 +60,8 @@ def named_keys(texts: Sequence[str]) -> list[str]:
     found = set(shown_keys(texts))
     for text in texts:
         for key, children in _CHILDREN.findall(text):
-            found |= {f"{key}.{child}" for child in children.split(", ")}
+            prefix = f"{key}."  # children of a root section are named by their own keys
+            found |= {child if child.startswith(prefix) else prefix + child for child in children.split(", ")}
     return sorted(found)
 
 
@@ -162,6 +168,9 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: 
         if before.visibility.get(node.path) is FULL:
             assert result.message == "Section is already expanded."
             assert result.value == ReadSectionResult(result.value.content)
+        elif inside and disclosure is Disclosure.SPLIT:
+            assert result.message == f"Content of section '{node.key}', whose tools come with `open_sections`:"
+            assert result.value == ReadSectionResult(result.value.content)
         else:
             gained = [name for name in after.tool_paths if name not in before.tool_paths] if inside else []
             assert [tool.name for tool in result.value.expanded_tools] == gained
@@ -175,15 +184,64 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: 
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the model does in one turn: calls `tool` for `key`."""
+class Stir:
+    """Params of the tool that changes the world around a conversation."""
 
-    tool: str
-    key: str
+    number: int
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return {"section_key": self.key}
+
+@dataclass(frozen=True)
+class World:
+    """A tree in which conditions change; beside it stands a tool that changes them, and the session."""
+
+    roots: tuple[Plan, ...]
+    disclosure: Disclosure = Disclosure.READ
+    closable: bool = False
+    flipped: set[SectionPath] = field(default_factory=set[SectionPath])
+
+    def template(self, key: str = "laws") -> PromptTemplate[Any]:
+        stir = Tool[Stir, object](name="stir", handler=self.stir)
+        tree = [*sections(self.roots, flipped=self.flipped), MarkdownSection(title="Stir", template="", tools=[stir])]
+        return PromptTemplate(ns="tests", key=key, sections=tree, disclosure=self.disclosure, closable=self.closable)
+
+    def stir(self, params: Stir, *, context: ToolContext) -> ToolResult[object]:
+        known = sorted(paths(self.roots))
+        what, which = params.number % 4, params.number // 4
+        path = known[which % len(known)] if known else ("none",)
+        match what:
+            case 0:
+                self.flipped.symmetric_difference_update(known[which % 3 :: 3])
+            case 1:
+                context.session.dispatch(SetVisibilityOverride(path=path, visibility=(FULL, SUMMARY)[which % 2]))
+            case _:  # a conversation on the same session, with this prompt or with another one that has the same keys
+                opens = opening(self.disclosure, [".".join(path)])
+                adapter = ScriptedAdapter[Any]([opens, say("done"), say("done")], dynamic_tools=which % 2 == 0)
+                inner = self.template("laws" if what == 2 else "other")
+                MainLoop(adapter).execute(inner.bind(), session=context.session)  # type: ignore[arg-type]
+        return ToolResult("stirred")
+
+
+type Turn = tuple[tuple[str, object], ...]
+"""The calls of one turn of the model, by name and arguments."""
+
+
+def opening(disclosure: Disclosure, keys: Sequence[str]) -> AssistantMessage:
+    return call(*opening_calls(disclosure, keys))
+
+
+def opening_calls(disclosure: Disclosure, keys: Sequence[str]) -> Turn:
+    if disclosure is Disclosure.READ:
+        return tuple(("read_section", {"section_key": key}) for key in keys)
+    return (("open_sections", {"section_keys": keys, "reason": "why"}),)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where a conversation begins: what the session holds, what the caller wants, and who renders the prompt."""
+
+    held: Overrides
+    given: Overrides
+    without_session: bool
 
 
 @dataclass(frozen=True)
@@ -217,66 +275,147 @@ def session_with(held: Overrides) -> Session:
     return session
 
 
-class Model:
-    """Chooses by random numbers among the keys it has seen, and notes its choices."""
+def shown_now(session: Session) -> Overrides:
+    """How the sections stood before the last call of a disclosure tool."""
+    return dict(session[ToolInvoked].all()[-1].current_visibility_state)
 
-    def __init__(self, numbers: Sequence[int], *, closes: bool) -> None:
+
+class Model:
+    """Chooses by random numbers among the keys it has seen, and notes its turns."""
+
+    def __init__(self, numbers: Sequence[int], *, closes: bool, stirs: bool = True) -> None:
         self.numbers = list(numbers)
         self.closes = closes
-        self.chosen: list[Choice] = []
+        self.stirs = stirs
+        self.turns: list[Turn] = []
+        self.chosen: list[str] = []
 
     def reply(self, request: SeenRequest) -> AssistantMessage:
         texts = [one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)]
         keys = named_keys(texts)
-        if not keys or not self.numbers:
-            return say("done")
+        if not self.numbers:
+            return self.turn(("read_section", {"section_key": "none such"}))  # its event tells how things stand
         number = self.numbers.pop()
-        closes = self.closes and self.chosen and number % 3 == 0
-        tool = "close_section" if closes else "read_section"
-        among = [one.key for one in self.chosen] if closes else keys
-        self.chosen.append(Choice(tool, among[number // 3 % len(among)]))
-        return call((tool, self.chosen[-1].arguments))
+        if self.stirs and number % 3 == 0:
+            return self.turn(("stir", {"number": number // 3}))
+        if not keys:
+            return self.turn(("read_section", {"section_key": "none such"}))
+        calls: list[tuple[str, object]] = []
+        for _ in range(1 + number % 2 * (number // 7 % 3)):  # one call, or up to three in a turn
+            number = number // 2 + 11
+            closes = self.closes and self.chosen and number % 3 == 0
+            among = self.chosen if closes else keys
+            key = among[number // 3 % len(among)]
+            self.chosen.append(key)
+            calls.append(("close_section" if closes else "read_section", {"section_key": key}))
+        return self.turn(*calls)
+
+    def turn(self, *calls: tuple[str, object]) -> AssistantMessage:
+        self.turns.append(calls)
+        return call(*calls)
 
 
-def by_injection(prompt: PromptTemplate[Any], model: Model, held: Overrides, given: Overrides) -> End:
-    session = session_with(held)
-    adapter = Recording([model.reply] * (len(model.numbers) + 1))
-    execution = MainLoop(adapter).execute(Prompt(prompt), session=session, visibility_overrides=given)
-    assert execution.restarts == 0
-    return ended(adapter, session)
+def execute(prompt: Prompt[Any], adapter: Recording, session: Session, start: Beginning) -> None:
+    """By `MainLoop`; by hand where the prompt is rendered without the session."""
+    if not start.without_session:
+        MainLoop(adapter, max_expansions=1_000).execute(prompt, session=session, visibility_overrides=start.given)
+        return
+    rendered = prompt.render(visibility_overrides=start.given)
+    while True:
+        try:
+            adapter.evaluate(rendered, session=session)
+            return
+        except VisibilityExpansionRequired as signal:
+            assert signal.decisions is not None
+            for path, visibility in signal.requested_overrides.items():
+                session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+            rendered = prompt.render(decisions=signal.decisions.changed(signal.requested_overrides))
 
 
-def by_restart(prompt: PromptTemplate[Any], choices: Sequence[Choice], held: Overrides, given: Overrides) -> End:
-    session = session_with(held)
-    replies = [call((one.tool, one.arguments)) for one in choices]
-    adapter = Recording([*replies, say("done")], dynamic_tools=False)
-    MainLoop(adapter).execute(Prompt(prompt), session=session, visibility_overrides=given)
-    assert len(adapter.requests) == len(choices) + 1
-    return ended(adapter, session)
+def by_injection(world: World, model: Model, start: Beginning) -> End:
+    session = session_with(start.held)
+    replies = len(model.numbers) + 1
+    probed: Overrides = {}
+
+    def probe(_: SeenRequest) -> AssistantMessage:
+        probed.update({path: how for path, how in shown_now(session).items() if how is SUMMARY})
+        return call(*opening_calls(Disclosure.READ, [".".join(path) for path in probed])) if probed else say("done")
+
+    adapter = Recording([*([model.reply] * replies), probe, say("done")])
+    ends: list[End] = []
+
+    def ended(event: ToolInvoked) -> None:
+        if event.requested_sections == ("none such",):
+            tools = own_tools(adapter.requests[-1].tool_names)
+            ends.append(End(state(session), dict(event.current_visibility_state), tools))
+
+    session.bus.subscribe(ToolInvoked, ended)
+    execute(Prompt(world.template()), adapter, session, start)
+    # whatever is shown as a summary can be opened
+    last = session[ToolInvoked].all()[len(session[ToolInvoked]) - len(probed) :]
+    assert [event.requested_sections for event in last] == [(".".join(path),) for path in probed]
+    assert all(event.content.startswith("Content of section") for event in last)
+    return ends[-1]
 
 
-def ended(adapter: Recording, session: Session) -> End:
-    visible = dict(adapter.last.visibility_now())
-    return End(state(session), visible, own_tools(adapter.requests[-1].tool_names))
+def by_restart(world: World, turns: Sequence[Turn], start: Beginning) -> End:
+    session = session_with(start.held)
+    adapter = Recording([*(call(*turn) for turn in turns), say("done")], dynamic_tools=False)
+    execute(Prompt(world.template()), adapter, session, start)
+    assert len(adapter.requests) == len(turns) + 1
+    return End(state(session), shown_now(session), own_tools(adapter.requests[-1].tool_names))
 
 
-numbers = st.lists(st.integers(0, 999), max_size=8)
+numbers = st.lists(st.integers(0, 9_999), max_size=8)
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.DataObject) -> None:
-    # L8: five models a tree, so two thousand pairs of executions
+    # L8: five models a tree, so fifteen hundred pairs of executions
     roots = data.draw(forests(3))
     closable = data.draw(st.booleans())
-    prompt = template(roots, closable=closable)
-    visibility = data.draw(overrides(roots))
-    held, given_ = data.draw(st.sampled_from([(visibility, {}), ({}, visibility)]))
+    start = Beginning(data.draw(overrides(roots)), data.draw(overrides(roots)), data.draw(st.booleans()))
     for drawn in data.draw(st.lists(numbers, min_size=5, max_size=5)):
         model = Model(drawn, closes=closable)
-        injected = by_injection(prompt, model, held, given_)
-        restarted = by_restart(prompt, model.chosen, held, given_)
+        injected = by_injection(World(roots, closable=closable), model, start)
+        restarted = by_restart(World(roots, closable=closable), model.turns, start)
         assert injected == restarted
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(data: st.DataObject) -> None:
+    # L8, for the tools that start again
+    roots = data.draw(forests(3))
+    disclosure = data.draw(st.sampled_from([Disclosure.OPEN, Disclosure.SPLIT]))
+    world = World(roots, disclosure)
+    stirring = [call(("stir", {"number": number})) for number in data.draw(numbers)]
+    session = session_with(data.draw(overrides(roots)))
+    shown: Overrides = {}
+
+    def probe(_: SeenRequest) -> AssistantMessage:
+        shown.update(adapter.last.visibility)
+        scene = adapter.last.scene
+        closed = [node for node, _, how in adapter.last.visits if how is SUMMARY]
+        keys = [node.key for node in closed if scene.disclosure_tool(node) == "open_sections"]
+        reads = [node.key for node in closed if node.key not in keys]
+        calls = [*opening_calls(Disclosure.READ, reads), *(opening_calls(Disclosure.OPEN, keys) if keys else ())]
+        return call(*calls) if calls else say("done")
+
+    adapter = Recording([*stirring, probe, say("done")])
+    execute(
+        Prompt(world.template()), adapter, session, Beginning({}, data.draw(overrides(roots)), without_session=False)
+    )
+    asked = [event for event in session[ToolInvoked] if event.current_visibility_state and event.prompt_name]
+    assert all(event.success for event in asked if event.requested_sections and event.name != "stir")
+    for path, how in shown.items():
+        assert adapter.last.visibility[path] is (FULL if _opens(adapter.last, path) else how)
+
+
+def _opens(rendered: RenderedPrompt[Any], path: SectionPath) -> bool:
+    node = rendered.registry.get_section(path)
+    return node is not None and rendered.scene.disclosure_tool(node) == "open_sections"
 
 
 def restless(roots: Sequence[Plan]) -> bool:
@@ -298,10 +437,11 @@ class Static(OpenAIAdapter[Any]):
 def test_they_come_to_the_same_through_the_real_sdk(api: Any, roots: tuple[Plan, ...], drawn: list[int]) -> None:
     # L8, a sample
     prompt = template(roots)
-    model = Model(drawn, closes=False)
-    expected = by_injection(prompt, model, {}, {})
+    model = Model(drawn, closes=False, stirs=False)
+    start = Beginning({}, {}, without_session=False)
+    expected = by_injection(World(roots), model, start)
     for kind in (OpenAIAdapter[Any], Static):
-        steps = [Say(calls=(Call(one.tool, one.arguments),)) for one in model.chosen]
+        steps = [Say(calls=tuple(Call(name, arguments) for name, arguments in turn)) for turn in model.turns]
         session = Session()
         with ScriptedServer(*steps, Say("done")) as server:
             adapter: OpenAIAdapter[Any] = kind(
@@ -310,5 +450,4 @@ def test_they_come_to_the_same_through_the_real_sdk(api: Any, roots: tuple[Plan,
             MainLoop(adapter).execute(Prompt(prompt), session=session)
             sent = server.requests[-1].json.get("tools", [])
         names = own_tools(one.get("name") or one["function"]["name"] for one in sent)
-        visible = dict(prompt.render(session=session).visibility)
-        assert End(state(session), visible, names) == expected
+        assert End(state(session), shown_now(session), names) == expected

@@ -105,6 +105,7 @@ EXPORTS = {
         "EventBus",
         "InProcessEventBus",
         "OverridesDropped",
+        "ParamsMissing",
         "PromptExecuted",
         "PromptRendered",
         "ProviderCalled",

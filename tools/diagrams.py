@@ -38,7 +38,6 @@ from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.prompt.registry import CLOSE_SECTION
 from weakincentives.prompt.structured_output import StructuredOutputConfig
 from weakincentives.prompt.tool import ToolHandler
-from weakincentives.prompt.walk import disclosure_tool
 from weakincentives.runtime import events
 from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
@@ -148,7 +147,7 @@ def disclosure_states() -> Picture:
         picture.box(140, y, 480, height, [*lines, (f"tools: {', '.join(tools)}", "muted")])
         y += height
         for node in [node for node in nodes if seen.get(node.path) is SUMMARY]:
-            opens, [closes] = disclosure_tool(template.disclosure, node), {CLOSE_SECTION} & {*tools}
+            opens, [closes] = state.rendered.scene.disclosure_tool(node), {CLOSE_SECTION} & {*tools}
             picture.line((300, y + 2), (300, y + 44), arrow=True)
             picture.text(290, y + 27, f"{opens} {node.key}", anchor="end")
             picture.line((460, y + 44), (460, y + 2), arrow=True)

@@ -29,6 +29,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.walk import Scene
 from weakincentives.runtime.session import Session
+from weakincentives.visibility import SectionDecisions
 from weakincentives.visibility_overrides import SetVisibilityOverride
 
 KEY_IN_SUFFIX = re.compile(r'with key "([^"]*)"')
@@ -93,7 +94,8 @@ def test_each_selector_that_matters_is_asked_once_in_pre_order_with_the_real_par
     prompt = built.bind(*bound)
     assert asked == []
     prompt.render(session=session, visibility_overrides=visibility)
-    assert asked == expected(roots, bound=bound, visibility=visibility, session=session).asked
+    model = expected(roots, bound=bound, visibility=visibility, session=session)
+    assert asked == model.asked + model.asked_for_suffixes
     assert all(call.session in (None, session) for call in asked)
 
 
@@ -203,11 +205,11 @@ def test_a_statically_disabled_section_is_skipped_too() -> None:
     assert one(MarkdownSection(title="On", template="x", enabled=True)).render().text == "## 1. On\n\nx"
 
 
-def test_what_a_summary_hides_needs_no_params_and_is_not_asked() -> None:
+def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() -> None:
     child = MarkdownSection[Needed](
         title="Child",
         template="$value",
-        enabled=refuse,
+        enabled=lambda params: bool(params.value),  # which cannot be asked either, and so does not hide it
         visibility=refuse,
         tools=[Tool[Nothing, Nothing](name="of_child")],
     )
@@ -281,7 +283,8 @@ def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
     tree = one(*(MarkdownSection(title=f"S{index}", template="x") for index in range(5)))
     scene_overrides = Counting({(f"other{index}",): SUMMARY for index in range(10_000)})
     # The walk itself: the renderer copies overrides when it merges those of the session with the call's.
-    visits = Scene(registry=tree.registry, params={}, visibility=scene_overrides).visits()
+    decisions = SectionDecisions(scene_overrides, {})
+    visits = Scene(registry=tree.registry, params={}, decisions=decisions).visits()
     assert len(visits) == Counting.gets == 5
 
 
@@ -490,16 +493,6 @@ def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overr
         session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
     with pytest.raises(PromptRenderError, match=said):
         tree.render(session=session)
-
-
-def test_a_visibility_override_that_is_none_is_refused_after_the_render_too() -> None:
-    wrong: Any = "full"
-    session = Session()
-    rendered = one(MarkdownSection(title="S", template="")).render(session=session)
-    session.dispatch(SetVisibilityOverride(path=("s",), visibility=wrong))
-    with pytest.raises(PromptRenderError, match=r"visibility is 'full'; use SectionVisibility\.FULL") as caught:
-        rendered.scene.now().visits()
-    assert caught.value.section_path == ("s",)
 
 
 def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:

@@ -19,6 +19,7 @@ from weakincentives.runtime.events import (
     Event,
     InProcessEventBus,
     OverridesDropped,
+    ParamsMissing,
     PromptExecuted,
     PromptRendered,
     ProviderCalled,
@@ -182,6 +183,7 @@ EVENTS = (
     ToolInvoked(name="look", call_id="1", params=Note("q"), result=RESULT, content="Found.\n\n{}"),
     ToolsInjected(("one",), "section"),
     OverridesDropped(ns="n", key="k", tag="latest", texts=("body a",)),
+    ParamsMissing(ns="n", key="k", sections=("a.b",), remedy="bind them: prompt.bind(Who(…))"),
     VisibilityExpanded(section_keys=("a",), reason="why"),
     PromptExecuted(
         prompt_name="p", adapter="a", text="t", output=None, usage=TokenUsage(), turns=1, seconds=0.1, session_id="s"

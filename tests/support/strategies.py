@@ -4,7 +4,7 @@ A `Plan` is a section as plain data. `sections` builds the real thing from plans
 asked; `expected` walks the same plans by recursion, in the words of the specification, and shares no code with it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from string import Template
@@ -98,6 +98,7 @@ class Expected:
 
     shown: list[Shown] = field(default_factory=list[Shown])
     asked: list[Asked] = field(default_factory=list[Asked])
+    asked_for_suffixes: list[Asked] = field(default_factory=list[Asked])
 
     @property
     def text(self) -> str:
@@ -168,9 +169,17 @@ def paths(roots: Iterable[Plan], above: SectionPath = ()) -> Iterator[SectionPat
 
 
 def sections(
-    roots: Sequence[Plan], asked: list[Asked] | None = None, above: SectionPath = (), number: str = ""
+    roots: Sequence[Plan],
+    asked: list[Asked] | None = None,
+    above: SectionPath = (),
+    number: str = "",
+    *,
+    flipped: Collection[SectionPath] = (),
 ) -> list[Section[Any]]:
-    """The sections that `roots` plan; their selectors note in `asked` when they are called."""
+    """The sections that `roots` plan; their selectors note in `asked` when they are called.
+
+    Selectors of the sections at `flipped`, which may change meanwhile, give the other answer.
+    """
     log = [] if asked is None else asked
     built: list[Section[Any]] = []
     for position, plan in enumerate(roots, start=1):
@@ -182,20 +191,24 @@ def sections(
                 template=plan.text,
                 summary=plan.summary,
                 params_type=plan.params,
-                enabled=_selector(plan.enabled_form, plan.enabled, log, path, "enabled"),
-                visibility=_selector(plan.visibility_form, plan.visibility, log, path, "visibility"),
+                enabled=_selector(plan.enabled_form, plan.enabled, log, path, "enabled", flipped),
+                visibility=_selector(plan.visibility_form, plan.visibility, log, path, "visibility", flipped),
                 tools=[Tool[Nothing, Nothing](name=name) for name in plan.tool_names(own)],
-                children=sections(plan.children, log, path, f"{own}."),
+                children=sections(plan.children, log, path, f"{own}.", flipped=flipped),
             )
         )
     return built
 
 
 # Any: one function stands for selectors of every form and answer.
-def _selector(form: str, answer: Any, log: list[Asked], path: SectionPath, which: str) -> Any:
+def _selector(
+    form: str, answer: Any, log: list[Asked], path: SectionPath, which: str, flipped: Collection[SectionPath]
+) -> Any:
+    other = {True: False, False: True, FULL: SUMMARY, SUMMARY: FULL}[answer]
+
     def ask(params: object = None, session: object = None) -> object:
         log.append(Asked(path, which, params, session))
-        return answer
+        return other if path in flipped else answer
 
     match form:
         case "constant":
@@ -254,7 +267,18 @@ def _expect(
         shown = overrides.get(path, plan.visibility)
         body = _filled(plan.text if shown is FULL else plan.summary or "", params)
         if shown is SUMMARY:
-            suffix = _suffix(path, plan)
+            children: list[str] = []
+            for child in plan.children:  # the suffix names those that opening the section shows
+                of_child = None if child.params is None else bound.get(child.params, child.params())
+                if child.enabled_form != "constant":
+                    given = of_child if "params" in child.enabled_form else None
+                    asked = Asked(
+                        (*path, child.key), "enabled", given, session if "session" in child.enabled_form else None
+                    )
+                    found.asked_for_suffixes.append(asked)
+                if child.enabled:
+                    children.append(child.key if not above else ".".join((*path, child.key)))
+            suffix = _suffix(path, children)
             body = f"{body}\n\n{suffix}" if body else suffix
         heading = f"{'#' * (len(path) + 1)} {own}. {plan.title}"
         part = f"{heading}\n\n{body}" if body else heading
@@ -269,12 +293,11 @@ def _filled(text: str, params: object) -> str:
     return "\n".join(dropwhile(lambda line: not line.strip(), lines))
 
 
-def _suffix(path: SectionPath, plan: Plan) -> str:
+def _suffix(path: SectionPath, children: Sequence[str]) -> str:
     key = ".".join(path)
-    if not plan.children:
+    if not children:
         return f'---\n[This section is summarized. To view full content, call `read_section` with key "{key}".]'
-    children = ", ".join(child.key for child in plan.children)
     return (
         f'---\n[This section is summarized. Call `read_section` with key "{key}" to view full content including '
-        f"subsections: {children}.]"
+        f"subsections: {', '.join(children)}.]"
     )

@@ -19,7 +19,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
-from ..runtime.events import OverridesDropped, PromptExecuted, PromptRendered, ProviderCalled, Work
+from ..runtime.events import OverridesDropped, ParamsMissing, PromptExecuted, PromptRendered, ProviderCalled, Work
 from ..specialised import Specialised
 from .drivers import Journal, drive, drive_async
 from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
@@ -291,7 +291,7 @@ class _Run[Out]:
         self._announce(rendered, bound, tuple([tool.name for tool in offered.tools]))
 
     def _announce(self, rendered: RenderedPrompt[Out], prompt: Prompt[Out], tools: tuple[str, ...]) -> None:
-        """Says what the model is shown, and which stored texts it is not."""
+        """Says what the model is shown, which stored texts it is not, and which sections it cannot open."""
         self.publish(
             PromptRendered(
                 ns=prompt.ns,
@@ -315,6 +315,16 @@ class _Run[Out]:
                     session_id=self.session_id,
                 )
             )
+        if rendered.missing_params:
+            kinds = sorted({kind.__name__ for kind in rendered.missing_params.values()})
+            sections = tuple([".".join(path) for path in rendered.missing_params])
+            remedy = f"bind them: prompt.bind({', '.join([f'{kind}(…)' for kind in kinds])})"
+            _log.warning("Params of hidden sections are missing; %s", remedy, extra={"sections": sections})
+            self.publish(
+                ParamsMissing(
+                    ns=prompt.ns, key=prompt.key, sections=sections, remedy=remedy, session_id=self.session_id
+                )
+            )
 
     def __enter__(self) -> Self:
         self.work.__enter__()
@@ -323,7 +333,7 @@ class _Run[Out]:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Tells an error how far this conversation had come; one from a tool's own evaluation knows of that only."""
         if isinstance(error, VisibilityExpansionRequired):
-            error.spent = self.loop.spent
+            error.spent, error.decisions = self.loop.spent, self.tools.decisions
         elif isinstance(error, PromptEvaluationError):
             self.loop.failed(error)
         self.work.__exit__(kind, error, trace)

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from functools import partial
 from typing import Protocol
 
+from ..errors import WeakIncentivesError
 from ..limits import Clock, utc_now
-from .inner_loop import Finished, InnerLoop, ProviderRequest, ToolCalls
+from .inner_loop import Finished, InnerLoop, ProviderRequest, Step, ToolCalls
 from .streaming import TextDelta, ToolCallFinished, ToolCallStarted
 from .tool_executor import ToolExecutor
 from .transcript import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolsAdded, ToolsRemoved
@@ -51,7 +53,7 @@ def drive(
             outcomes = work() if journal is None else journal(calls, work)
             if calls_told:
                 yield from _finished(calls, outcomes)
-            step = loop.submit(outcomes, clock())
+            step = _submitted(loop, tools, outcomes, clock())
         else:
             yield from _changed(step, tools)
             for piece in ask(step) if journal is None else [journal(step, partial(_whole, ask, step))]:
@@ -80,7 +82,7 @@ async def drive_async(
             outcomes = await tools.execute_async(calls)
             for finished in _finished(calls, outcomes) if calls_told else ():
                 yield finished
-            step = loop.submit(outcomes, clock())
+            step = _submitted(loop, tools, outcomes, clock())
         else:
             for change in _changed(step, tools):
                 yield change
@@ -98,6 +100,16 @@ def _whole(
 ) -> TextDelta | AssistantMessage:
     *_, whole = ask(request)
     return whole
+
+
+def _submitted(loop: InnerLoop, tools: ToolExecutor, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
+    """The next step. Where there is none, what the turn opened and closed still counts: the model was answered so."""
+    try:
+        return loop.submit(outcomes, now)
+    except WeakIncentivesError:  # a limit, or a request for sections
+        for change in loop.changing:
+            tools.apply(change)
+        raise
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[ToolCallFinished]:

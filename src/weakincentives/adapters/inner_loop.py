@@ -6,6 +6,9 @@ No clock, no I/O, no handler runs here. A driver carries out each step and gives
                                       └──► ProviderRequest (repair of the output)
                                       └──► Finished
 
+Calls that ask for sections which only a new evaluation can open end it together, once all disclosure calls of their
+turn have been answered: `submit` then raises `VisibilityExpansionRequired`.
+
 Limits are checked before each step is handed out. Everything in the machine is a plain value, so it can be pickled
 between any two steps and go on from there.
 """
@@ -16,8 +19,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ..limits import Budget, Deadline, Spent, TokenUsage, check_count, check_limits
-from ..prompt.errors import OutputParseError
+from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.model_json import WRAPPED_ITEMS
+from ..prompt.progressive_disclosure import MAX_REASON
+from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.structured_output import StructuredOutputConfig, parse_output
 from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
 from .tool_spec import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
@@ -126,7 +131,8 @@ type Step = ProviderRequest | ToolCalls | Finished
 class InnerLoop:
     """One conversation. Call `start` once, then `receive` and `submit` as the steps that come back ask for it.
 
-    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript.
+    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript. What stands in `changing`
+    then must still be made effective: the transcript tells it.
     """
 
     text: str
@@ -144,6 +150,7 @@ class InnerLoop:
     pending: tuple[ToolCall, ...] = ()
     available: set[str] = field(default_factory=set)
     changing: list[ToolExecutionOutcome] = field(default_factory=list)
+    requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
     @property
     def spent(self) -> Spent:
@@ -170,7 +177,10 @@ class InnerLoop:
         return self._finish(answer.text, now)
 
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
-        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of other calls."""
+        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of other calls.
+
+        Raises `VisibilityExpansionRequired` at the end of a turn that asked for sections.
+        """
         for outcome in outcomes:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
                 wanted = self.pending[0].call_id if self.pending else "none"
@@ -180,6 +190,10 @@ class InnerLoop:
             self.transcript.append(outcome.message)
             if outcome.expanded_tools or outcome.closed_tools:
                 self.changing.append(outcome)
+            if outcome.request is not None:
+                self.requests.append(outcome.request)
+        if self.requests:
+            return self._next_disclosure_calls()
         return self._next_calls(now) if self.pending else self._request(now)
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
@@ -187,20 +201,36 @@ class InnerLoop:
         for call in self.pending:
             self.transcript.append(ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False))
         self.pending = ()
+        for change in self.changing:
+            self._change(change)
         return error.at(usage=self.usage, turns=self.turns, transcript=self.transcript)
 
     def _next_calls(self, now: datetime) -> Step:
         self._check_limits(now, before="tool call")
+        return ToolCalls(self._affordable(self.pending))
+
+    def _next_disclosure_calls(self) -> ToolCalls:
+        """The disclosure calls that are left of a turn that has asked for sections; its other calls are not run.
+
+        A limit does not keep the sections from opening: it ends the evaluation that is to come.
+        """
+        self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
+        calls = self._affordable(self.pending)
+        if not calls:
+            raise _combined(self.requests)
+        return ToolCalls(calls)
+
+    def _affordable(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """The first of `calls` for which the budget has room."""
         budget = self.config.budget
-        left = None if budget is None else budget.tool_calls_left(self.spent)
-        return ToolCalls(self.pending[:left])
+        return calls if budget is None else calls[: budget.tool_calls_left(self.spent)]
 
     def _request(self, now: datetime) -> ProviderRequest:
+        self._check_limits(now, before="request")
         changes = tuple(self.changing)
         self.changing.clear()
         for change in changes:
             self._change(change)
-        self._check_limits(now, before="request")
         self.turns += 1
         config = self.structured_output
         return ProviderRequest(
@@ -262,3 +292,15 @@ class InnerLoop:
 
     def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
         return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
+
+
+def _combined(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:
+    """One request for all sections that the calls of a turn asked for."""
+    if len(requests) == 1:
+        return requests[0]
+    return VisibilityExpansionRequired(
+        *requests[0].args,
+        requested_overrides={path: to for one in requests for path, to in one.requested_overrides.items()},
+        reason="; ".join(dict.fromkeys([one.reason for one in requests]))[:MAX_REASON],
+        section_keys=tuple([key for one in requests for key in one.section_keys]),
+    )

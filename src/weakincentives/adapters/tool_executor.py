@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import serde
 from ..errors import ControlFlow, SerdeError, message_of, plain_text
 from ..ports import EventBus, Forkable, Resources, SessionProtocol
-from ..prompt.errors import ToolValidationError, VisibilityExpansionRequired
+from ..prompt.errors import PromptError, ToolValidationError, VisibilityExpansionRequired
 from ..prompt.model_json import read_without_nulls
 from ..prompt.progressive_disclosure import (
     CloseSectionParams,
@@ -23,6 +23,8 @@ from ..prompt.progressive_disclosure import (
     OpenSectionsParams,
     ReadSectionParams,
     ReadSectionResult,
+    disclosure_handler,
+    how_to_open,
 )
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.tool import ONCE, AnyTool, Effect, Evaluator, ToolContext, ToolHandler, ToolResult, revoke
@@ -30,7 +32,7 @@ from ..prompt.tool_journal import JournalEntry
 from ..resources import NotIsolatedError
 from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
 from ..runtime.transactions import tool_transaction
-from ..visibility import SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from ..visibility_overrides import SetVisibilityOverride
 from .inner_loop import InnerLoopConfig
 from .isolation import Flow, Isolated, run, run_async
@@ -50,7 +52,7 @@ _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 
 class ToolExecutor:
-    """Runs the tool calls of one evaluation, and knows which tools are available in it.
+    """Runs the tool calls of one evaluation, and knows which sections are open and which tools available in it.
 
     `publish` is for events, the bus of `work` for handlers. A journal may set the
     `adapter` for handlers, `key`, the next call's idempotency key, and `begun`: an earlier life of the run began the
@@ -82,7 +84,8 @@ class ToolExecutor:
         self._publish = publish
         self._work = work
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
-        self._closed: dict[str, str] = {}  # by tool name, how to get it back
+        self._scene = rendered.scene.apart()  # the same rendered prompt may be evaluated elsewhere
+        self._arriving: set[str] = set()  # names of the tools of sections that this turn has read
         self._held: ControlFlow | None = None
         self._id = new_id()
         self._answered = 0
@@ -119,12 +122,27 @@ class ToolExecutor:
         tool = self._tools.get(call.name)
         return None if tool is None else tool.effect
 
+    @property
+    def decisions(self) -> SectionDecisions:
+        """How the sections stand in this evaluation."""
+        return self._scene.decisions
+
     def recall(self, call: ToolCall, answer: ToolMessage | None) -> None:
         """Takes note of a call that was run elsewhere, and of its answer if there was one."""
         try:
-            tool, _, params = self._admit(call)
+            tool, handler, params = self._admit(call)
         except ToolValidationError:
             return
+        if call.name in RESERVED_TOOL_NAMES:  # run again for what it decides; it changes nothing
+            try:
+                result: Any = handler(
+                    params, context=self._context(call, self._resources, self._session, self._work.bus)
+                )
+                self._note(result.value, params)
+            except VisibilityExpansionRequired as request:
+                self._note(request, params)
+            except PromptError:
+                return
         entry, _ = self._entry(call, params) if tool.effect in ONCE else (None, False)
         if entry is not None and answer is not None:
             entry.result = ToolResult(answer.content, success=answer.success)
@@ -141,8 +159,10 @@ class ToolExecutor:
         key, session_id = change.section_key, self._session.session_id
         gone = tuple([name for name in change.closed_tools if self._tools.pop(name, None) is not None])
         if gone:
-            self._closed |= dict.fromkeys(gone, f"call {change.opened_by} with key '{key}' first")
             self._publish(ToolsWithdrawn(gone, key, session_id=session_id))
+        self._arriving.clear()
+        if change.opened:
+            self._scene = self._scene.opening(dict.fromkeys(change.opened, SectionVisibility.FULL))
         added: list[str] = []
         for tool in change.expanded_tools:
             if tool.name in self._tools:
@@ -151,7 +171,7 @@ class ToolExecutor:
             added.append(tool.name)
             self._tools[tool.name] = tool
         for path in change.opened:
-            self._session.dispatch(SetVisibilityOverride(path=path, visibility=SectionVisibility.FULL))
+            self._remember(path, SectionVisibility.FULL)
         if added:
             told = {"section_key": key, "tool_count": len(added), "tool_names": added}
             _log.info("Injected tools from section expansion", extra=told)
@@ -194,7 +214,7 @@ class ToolExecutor:
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
         # A name that the model made up is its words, and telemetry keeps names.
-        name = call.name if call.name in self._tools or call.name in self._closed else "unknown"
+        name = call.name if call.name in self._tools or call.name in self._rendered.registry.tool_paths else "unknown"
         return self._work.part("tool", name, call_id=call.call_id, text=call.arguments)
 
     def _alone(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
@@ -221,7 +241,7 @@ class ToolExecutor:
         raised: Exception | None = None
         try:  # all of it in this generator, since a StopIteration cannot leave one
             if call.name in RESERVED_TOOL_NAMES:
-                visibility = self._rendered.visibility_now()
+                visibility = {node.path: shown for node, _, shown in self._scene.visits()}
             with (
                 self._resources.for_call() as resources,
                 tool_transaction(self._session, resources, call.name) as transaction,
@@ -240,8 +260,11 @@ class ToolExecutor:
                     raise _restart(result.value, params)
                 resources.close()  # what they do then is the call's doing
         except ControlFlow as signal:
-            self._answer(call, started, params, ToolResult(message=message_of(signal)), visibility=visibility)
-            raise
+            told = ToolResult[Any](message=message_of(signal))
+            outcome = self._answer(call, started, params, told, visibility=visibility, error=signal)
+            if outcome.request is not None and call.name in RESERVED_TOOL_NAMES:
+                return outcome
+            raise  # from an evaluation inside the handler
         except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
             if not isinstance(error, ToolValidationError):  # that is the model's mistake, and it is told
                 _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
@@ -264,23 +287,51 @@ class ToolExecutor:
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
         """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
         tool = self._tools.get(call.name)
-        if tool is None and call.name in self._closed:
-            raise ToolValidationError(f"Tool {call.name!r} is closed; {self._closed[call.name]}.")
         if tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            raise ToolValidationError(f"Unknown tool {call.name!r}. Available tools: {known}.")
-        if tool.handler is None:
+            raise ToolValidationError(self._unavailable(call.name))
+        handler = tool.handler
+        if handler is None:
             raise ToolValidationError(f"Tool {call.name!r} cannot be called here.")
         size, most = len(call.arguments), self._max_argument_chars
         if most is not None and size > most:
             told = f"{size:,} characters, and at most {most:,} are read. Send less at once."
             raise ToolValidationError(f"Invalid arguments for {call.name!r}: {told}")
+        if call.name in RESERVED_TOOL_NAMES:
+            handler = disclosure_handler(call.name, self._scene)
         try:
             read = partial(serde.parse_json, tool.params_type)
-            return tool, tool.handler, read_without_nulls(read, call.arguments if call.arguments.strip() else "{}")[0]
+            return tool, handler, read_without_nulls(read, call.arguments if call.arguments.strip() else "{}")[0]
         except SerdeError as error:
             faults = "; ".join(map(str, error.faults))
             raise ToolValidationError(f"Invalid arguments for {call.name!r}: {faults}") from error
+
+    def _unavailable(self, name: str) -> str:
+        """What the model is told when it calls a tool that is not available."""
+        if name in self._arriving:
+            return f"Unknown tool {name!r}. It is available from the next turn on."
+        try:
+            how = how_to_open(self._scene, name)
+        except PromptError:  # a condition fails, so the section cannot be opened
+            how = None
+        if how is not None:
+            return f"Tool {name!r} is closed; {how}."
+        return f"Unknown tool {name!r}. Available tools: {', '.join(sorted(self._tools)) or 'none'}."
+
+    def _note(self, came: object, params: object) -> None:
+        """Takes note of what a disclosure tool has answered or asked for; what was read opens when the turn is over."""
+        match came, params:
+            case ReadSectionResult(expanded_tools=tools), _:
+                self._arriving.update([tool.name for tool in tools])
+            case CloseSectionResult(closed=path), _:
+                self._scene = self._scene.opening({path: SectionVisibility.SUMMARY})
+            case VisibilityExpansionRequired(requested_overrides=requested), OpenSectionsParams():
+                self._scene = self._scene.opening(requested)
+            case _:
+                pass
+
+    def _remember(self, path: SectionPath, visibility: SectionVisibility) -> None:
+        """Has the session remember what the model opened or closed, for later conversations."""
+        self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
 
     def _answer(
         self,
@@ -317,16 +368,17 @@ class ToolExecutor:
             )
         )
         message = ToolMessage(call.call_id, content, result.success)
+        request = error if isinstance(error, VisibilityExpansionRequired) else None
+        self._note(request or result.value, params)
         match result.value, params:
             case ReadSectionResult(_, tools, opened), ReadSectionParams(key):
                 return ToolExecutionOutcome(call.call_id, message, result.success, tools, key, opened)
-            case CloseSectionResult(key, names, opened_by), CloseSectionParams():
-                return ToolExecutionOutcome(
-                    call.call_id, message, result.success, (), key, closed_tools=names, opened_by=opened_by
-                )
+            case CloseSectionResult(key, names, closed), CloseSectionParams():
+                self._remember(closed, SectionVisibility.SUMMARY)
+                return ToolExecutionOutcome(call.call_id, message, result.success, (), key, closed_tools=names)
             case _:
-                name = "" if error is None else type(error).__qualname__
-                return ToolExecutionOutcome(call.call_id, message, result.success, error=name)
+                name = "" if error is None or request is not None else type(error).__qualname__
+                return ToolExecutionOutcome(call.call_id, message, result.success, error=name, request=request)
 
     def _context(
         self, call: ToolCall, resources: Resources, session: SessionProtocol, bus: EventBus, after: int = 0

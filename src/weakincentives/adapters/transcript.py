@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..limits import TokenUsage
+from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.tool import AnyTool
 from ..serde import Json
 from .tool_spec import ToolSpec
@@ -87,8 +88,8 @@ class ToolExecutionOutcome:
     """What came of one tool call, and how it changes the tools of the conversation.
 
     `expanded_tools` are those of the section that was read, for which `opened` must be visible; `closed_tools` names
-    those whose section was closed, and `opened_by` the tool that opens it again. `error` names the class of what made
-    the call fail, if that was an exception.
+    those whose section was closed. `request` is set when the call asks for sections that only a new evaluation can
+    open. `error` names the class of what made the call fail, if that was an exception.
     """
 
     tool_call_id: str
@@ -98,8 +99,8 @@ class ToolExecutionOutcome:
     section_key: str = ""
     opened: tuple[tuple[str, ...], ...] = ()
     closed_tools: tuple[str, ...] = ()
-    opened_by: str = ""
     error: str = ""
+    request: VisibilityExpansionRequired | None = None
 
 
 def sendable(text: str) -> str:

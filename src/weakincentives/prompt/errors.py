@@ -5,7 +5,7 @@ from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
 __all__ = [
     "OutputParseError",
@@ -79,8 +79,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
     """The model asked for sections that only a new evaluation can open. Render again with `requested_overrides`.
 
     `requested_overrides` maps section paths to `FULL` and goes straight into `render(visibility_overrides=…)`;
-    `section_keys` are the model's own strings. Session state is kept as it is. `spent` is what the interrupted
-    evaluation had taken, where the adapter says.
+    `section_keys` are the model's own strings. Session state is kept as it is. Adapters with the library's own loop set
+    `spent`, what the interrupted evaluation had taken, and `decisions`, how its sections stood.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
         self._section_keys = section_keys
-
         self.spent = Spent()
+        self.decisions: SectionDecisions | None = None
 
     @property
     def requested_overrides(self) -> Mapping[SectionPath, SectionVisibility]:
@@ -126,4 +126,4 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
             reason=self._reason,
             section_keys=self._section_keys,
         )
-        return made, self.args, {"spent": self.spent}
+        return made, self.args, {"spent": self.spent, "decisions": self.decisions}

@@ -43,6 +43,7 @@ class SectionTexts:
 
 def measure(scene: Scene) -> tuple[SectionTexts, ...]:
     """The texts of every enabled section of a rendered prompt's `scene`; hidden ones only if they can be rendered."""
+    scene = scene.apart()  # to look at a section is not to open it
     shown = {node.path: visibility for node, _, visibility in scene.visits()}
     try:
         return tuple(_texts(scene, visit, shown) for visit in scene.everything().visits())

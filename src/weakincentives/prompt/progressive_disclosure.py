@@ -1,6 +1,7 @@
 """The tools by which a model opens summarized sections, `read_section` and `open_sections`, and `close_section`.
 
 They render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
+They decide by the `Scene` of the conversation alone and change nothing: whoever runs them records what they answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +11,12 @@ from functools import cache
 from typing import Any
 
 from ..ports import StateView
-from ..visibility import SectionPath, SectionVisibility
-from ..visibility_overrides import SetVisibilityOverride, VisibilityOverrides
-from .errors import ToolValidationError, VisibilityExpansionRequired
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from ..visibility_overrides import VisibilityOverrides
+from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
-from .tool import AnyTool, Tool, ToolContext, ToolResult
-from .walk import NOTHING, Disclosure, Scene, Visit, disclosure_tool, session_overrides
+from .tool import AnyTool, Tool, ToolContext, ToolHandler, ToolResult
+from .walk import Disclosure, Scene, Visit, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -25,10 +26,13 @@ __all__ = [
     "ReadSectionParams",
     "ReadSectionResult",
     "create_read_section_handler",
+    "disclosure_handler",
     "disclosure_tools",
+    "how_to_open",
 ]
 
-_MAX_REASON, _MAX_KEY = 256, 500
+MAX_REASON = 256
+_MAX_KEY = 500
 _FULL = SectionVisibility.FULL
 
 
@@ -74,7 +78,7 @@ class OpenSectionsParams:
     reason: str = field(
         metadata={
             "description": "Why these sections are needed, in at most 256 characters.",
-            "json_schema_extra": {"maxLength": _MAX_REASON},  # told to the model; a longer text is cut, not refused
+            "json_schema_extra": {"maxLength": MAX_REASON},  # told to the model; a longer text is cut, not refused
         }
     )
 
@@ -88,11 +92,11 @@ class CloseSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class CloseSectionResult:
-    """The section that was closed, the tools that went with it, and the tool that opens it again."""
+    """The section that was closed, and the tools that go with it."""
 
     section_key: str
     closed_tools: tuple[str, ...]
-    opened_by: str
+    closed: SectionPath
 
 
 def _find(scene: Scene, key: str) -> SectionNode | None:
@@ -110,7 +114,7 @@ def _summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...
 # The docstrings of the next three are what the model is told of the tools.
 
 
-def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> ToolResult[ReadSectionResult]:
+def _read_section(scene: Scene, params: ReadSectionParams) -> ToolResult[ReadSectionResult]:
     """Read the full content of a summarized section."""
     node = _find(scene, params.section_key)
     if node is None:
@@ -118,16 +122,19 @@ def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> To
     above = _summarized_above(scene, node)
     # what the prompt would show were the section FULL, and the tools that it would have then
     opened_scene = scene.opening({node.path: _FULL})
-    parts, tools = opened_scene.write(opened_scene.visits(node.index, node.end))[:2]
+    parts, tools, _ = opened_scene.write(opened_scene.visits(node.index, node.end))
     content = "\n\n".join(parts)
     if not above and scene.visibility_of(node) is _FULL:
         return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
+    if tools and scene.disclosure is Disclosure.SPLIT:  # where to read changes nothing
+        message = f"Content of section '{params.section_key}', whose tools come with `{OPEN_SECTIONS}`:"
+        return ToolResult(message=message, value=ReadSectionResult(content))
     opened: dict[SectionPath, None] = {}
     if tools:  # enough overrides to show the section and to keep its tools where they are
         opened = dict.fromkeys((*(one.path for one in above), node.path))
         if above:  # these open too, and so their tools come along
             around = scene.opening(dict.fromkeys(opened, _FULL))
-            tools = around.tools(around.visits(above[0].index, above[0].end))
+            tools = around.write(around.visits(above[0].index, above[0].end))[1]
         opened.update(dict.fromkeys(scene.registry.tool_paths[tool.name] for tool in tools))
     return ToolResult(
         message=f"Content of section '{params.section_key}':",
@@ -135,7 +142,7 @@ def _read_section(scene: Scene, params: ReadSectionParams, _: ToolContext) -> To
     )
 
 
-def _open_sections(scene: Scene, params: OpenSectionsParams, _: ToolContext) -> ToolResult[object]:
+def _open_sections(scene: Scene, params: OpenSectionsParams) -> ToolResult[object]:
     """Open summarized sections so that their full content and tools become available."""
     wanted: dict[SectionPath, SectionNode] = {}
     for key in params.section_keys:
@@ -152,31 +159,33 @@ def _open_sections(scene: Scene, params: OpenSectionsParams, _: ToolContext) -> 
             raise ToolValidationError(f"Section '{node.key}' is already expanded.")
     if not wanted:
         raise ToolValidationError("section_keys is empty: name at least one summarized section.")
+    requested = dict.fromkeys(wanted, _FULL)
+    opened = scene.opening(requested)
+    for node in wanted.values():  # what cannot be rendered is refused here, where the model can go on without it
+        opened.write(opened.visits(node.index, node.end))
     raise VisibilityExpansionRequired(
-        requested_overrides=dict.fromkeys(wanted, _FULL),
-        reason=params.reason[:_MAX_REASON],
-        section_keys=params.section_keys,
+        requested_overrides=requested, reason=params.reason[:MAX_REASON], section_keys=params.section_keys
     )
 
 
-def _close_section(scene: Scene, params: CloseSectionParams, context: ToolContext) -> ToolResult[CloseSectionResult]:
+def _close_section(scene: Scene, params: CloseSectionParams) -> ToolResult[CloseSectionResult]:
     """Close a section that you opened, when its content and tools are no longer needed."""
     node = _find(scene, params.section_key)
     if node is None:
         raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
-    if session_overrides(context.session).get(node.path) is not _FULL or _summarized_above(scene, node):
+    opened = scene.decisions.opened.get(node.path) is _FULL and scene.visibility_of(node) is _FULL
+    if not opened or _summarized_above(scene, node):
         raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
     names = tuple([tool.name for tool in scene.tools(scene.visits(node.index, node.end))])
-    context.session.dispatch(SetVisibilityOverride(path=node.path, visibility=SectionVisibility.SUMMARY))
     return ToolResult(
         message=f"Closed section '{params.section_key}'.",
-        value=CloseSectionResult(params.section_key, names, disclosure_tool(scene.disclosure, node)),
+        value=CloseSectionResult(params.section_key, names, node.path),
         exclude_value_from_context=True,
     )
 
 
 # In the order in which a prompt has them. Any: handlers of three tools.
-_TOOLS: Mapping[str, tuple[Callable[[Scene, Any, ToolContext], ToolResult[Any]], type, type]] = {
+_TOOLS: Mapping[str, tuple[Callable[[Scene, Any], ToolResult[Any]], type, type]] = {
     OPEN_SECTIONS: (_open_sections, OpenSectionsParams, object),
     READ_SECTION: (_read_section, ReadSectionParams, ReadSectionResult),
     CLOSE_SECTION: (_close_section, CloseSectionParams, CloseSectionResult),
@@ -195,16 +204,43 @@ def _without_handler(name: str) -> AnyTool:
     )
 
 
-def _tool(name: str, rendered: Scene) -> AnyTool:
+# Any: see `_TOOLS`.
+def disclosure_handler(name: str, scene: Scene) -> ToolHandler[Any, Any]:
+    """The handler of the disclosure tool `name`, which answers as things stand in `scene`."""
     answer = _TOOLS[name][0]
 
-    # Any: see `_TOOLS`.
-    def handler(params: Any, *, context: ToolContext) -> ToolResult[Any]:
-        return answer(rendered.now(), params, context)
+    def handler(params: Any, /, *, context: ToolContext) -> ToolResult[Any]:  # noqa: ARG001 - every handler takes it
+        try:
+            return answer(scene, params)
+        except PromptRenderError as error:  # its advice is for the prompt's author, who finds it in the log
+            raise PromptRenderError("This section cannot be shown in this conversation; go on without it.") from error
 
+    return handler
+
+
+def _tool(name: str, scene: Scene) -> AnyTool:
     tool = copy(_without_handler(name))
-    object.__setattr__(tool, "handler", handler)
+    object.__setattr__(tool, "handler", disclosure_handler(name, scene))
     return tool
+
+
+def how_to_open(scene: Scene, tool_name: str) -> str | None:
+    """What the model must call to get a tool of a section that is not open; `None` for any other tool.
+
+    Raises `PromptRenderError` for failing conditions.
+    """
+    node = scene.registry.get_section(scene.registry.tool_paths.get(tool_name, ()))
+    if node is None or not scene.is_enabled(node):
+        return None
+    closed = [*_summarized_above(scene, node)]
+    if scene.visibility_of(node) is not _FULL:
+        closed.append(node)
+    if not closed:
+        return None
+    tool = scene.disclosure_tool(closed[-1])
+    if tool == READ_SECTION or len(closed) == 1:  # to read a section opens those around it
+        return f"call {tool} with key '{closed[-1].key}' first"
+    return f"call {tool} with keys {', '.join([repr(one.key) for one in closed])} first"
 
 
 def create_read_section_handler(
@@ -217,15 +253,14 @@ def create_read_section_handler(
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
     """The `read_section` tool of a prompt rendered with these; `current_visibility` were the overrides in force."""
-    rendered = Scene(
+    scene = Scene(
         registry=registry,
         params=param_lookup,
-        visibility=current_visibility.overrides,
+        decisions=SectionDecisions(current_visibility.overrides, session_overrides(session)),
         session=session,
-        seen=session_overrides(session),
         disclosure=disclosure,
     )
-    return _tool(READ_SECTION, rendered)
+    return _tool(READ_SECTION, scene)
 
 
 def disclosure_tools(scene: Scene, visits: Sequence[Visit], *, closable: bool = False) -> tuple[AnyTool, ...]:
@@ -234,11 +269,11 @@ def disclosure_tools(scene: Scene, visits: Sequence[Visit], *, closable: bool = 
     `close_section` comes in where the template allows it and something is or can be opened; what is closed can be
     opened again.
     """
-    opened = session_overrides(scene.session) if closable else NOTHING
+    opened = scene.decisions.opened
     needed = {
-        disclosure_tool(scene.disclosure, node)
+        scene.disclosure_tool(node)
         for node, _, visibility in visits
-        if visibility is not _FULL or opened.get(node.path) is _FULL
+        if visibility is not _FULL or (closable and opened.get(node.path) is _FULL)
     }
     if closable and needed:
         needed.add(CLOSE_SECTION)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, overload
 from ..ports import StateView
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..specialised import Specialised
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptValidationError
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
@@ -139,17 +139,20 @@ class Prompt(Specialised, Generic[OutputT]):
         *params: object,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        decisions: SectionDecisions | None = None,
         deadline: "Deadline | None" = None,
     ) -> RenderedPrompt[OutputT]:
         """The text and tools for the bound params; `params` replace bound ones for this call only.
 
-        `session` feeds selectors and holds visibility overrides, which `visibility_overrides` beat. Raises
+        `session` feeds selectors and holds visibility overrides, which `visibility_overrides` beat. `decisions` of a
+        conversation that goes on stand for these overrides and for the answers that selectors gave in it. Raises
         `PromptRenderError` with the path of the section.
         """
         return self._renderer.render(
             param_lookup={**self._params, **self._by_type(params)} if params else dict(self._params),
             session=session,
             visibility_overrides=visibility_overrides,
+            decisions=decisions,
             stored=self.overrides,
             deadline=deadline,
             prompt=self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from .. import serde
@@ -33,7 +33,8 @@ class SectionNode:
     """One section in its place, not changed once the tree is; `sections[index + 1 : end]` of it is the subtree.
 
     `default` is what its params are when none are bound; `whole` its heading and body, where that is a template; `body`
-    and `summary` are texts that override the section's own. `suffixes` keeps how a summary ends, by disclosure tool.
+    and `summary` are texts that override the section's own. `unconditional` says that all sections below it are enabled
+    in every conversation; `suffixes` then keeps how its summary ends, by disclosure tool.
     """
 
     section: AnySection
@@ -52,6 +53,7 @@ class SectionNode:
     whole: CompiledTemplate | None
     end: int = 0
     tools_in_subtree: bool = False
+    unconditional: bool = True
     body: str | None = None
     summary: str | None = None
     suffixes: dict[str, str] = field(default_factory=dict[str, str])
@@ -65,11 +67,12 @@ class SectionNode:
 class RegistrySnapshot:
     """All sections of a template in pre-order, with what can be looked up about them; not changed once made.
 
+    `required_params` are the params types that must be bound: they have no default and cannot be built without fields.
     Built from root sections; raises `PromptValidationError` with the section's path for keys, tools, placeholders and
     selectors that cannot work in this tree.
     """
 
-    __slots__ = ("_by_key", "params_types", "resources", "sections", "tool_paths")
+    __slots__ = ("_by_key", "params_types", "required_params", "resources", "sections", "tool_paths")
 
     def __init__(self, roots: Iterable[AnySection]) -> None:
         self.tool_paths: dict[str, SectionPath] = {}
@@ -79,6 +82,9 @@ class RegistrySnapshot:
         self.sections = tuple(self._by_key.values())
         self.params_types = frozenset([node.params_type for node in self.sections if node.params_type is not None])
         defaults = {type(node.default): node.default for node in reversed(self.sections) if node.default is not None}
+        self.required_params = frozenset(
+            [one for one in self.params_types - defaults.keys() if _has_required_field(one)]
+        )
         for node in self.sections:
             if node.default is None and node.params_type is not None:
                 node.default = defaults.get(node.params_type)
@@ -108,7 +114,9 @@ class RegistrySnapshot:
         changed.sections, changed._by_key = sections, {node.key: node for node in sections}  # noqa: SLF001 - its own class
         return changed
 
-    def _add(self, sections: Iterable[AnySection], above: SectionPath, prefix: str) -> None:
+    def _add(self, sections: Iterable[AnySection], above: SectionPath, prefix: str) -> bool:
+        """Adds the sections and all below them; whether these are enabled in every conversation."""
+        unconditional = True
         for position, section in enumerate(sections, start=1):
             if not isinstance(section, Section):
                 raise PromptValidationError(
@@ -117,9 +125,11 @@ class RegistrySnapshot:
             tools_before = len(self.tool_paths)
             node = self._node(section, (*above, section.key), f"{prefix}{position}")
             self._by_key[node.key] = node
-            self._add(section.children, node.path, f"{node.number}.")
+            node.unconditional = self._add(section.children, node.path, f"{node.number}.")
             node.end = len(self._by_key)
             node.tools_in_subtree = len(self.tool_paths) > tools_before
+            unconditional = unconditional and node.unconditional and node.enabled is True
+        return unconditional
 
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
         key, tools = ".".join(path), tuple(section.tools())
@@ -171,6 +181,11 @@ class RegistrySnapshot:
                 raise PromptValidationError(
                     f"tool {tool.name!r}: its params type has no JSON schema: {error}", section_path=path
                 ) from error
+
+
+# Any: params of every type.
+def _has_required_field(kind: type[Any]) -> bool:
+    return any(one.init and one.default is MISSING and one.default_factory is MISSING for one in fields(kind))
 
 
 def _resources(section: AnySection, path: SectionPath) -> ResourceRegistry:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ports import StateView
 from ..specialised import Specialised
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptRenderError
 from .registry import RegistrySnapshot
 from .tool import AnyTool
@@ -35,7 +35,8 @@ class RenderedPrompt[Out](Specialised):
     """A prompt's text and tools at one moment.
 
     `tool_param_descriptions` holds overridden texts by tool and field, those of tools that are not open yet included;
-    `overrides` is what a store held for the prompt. `visibility` is what each shown section was rendered as,
+    `overrides` is what a store held for the prompt. `missing_params` has the sections that cannot be opened because
+    nothing is bound for their params type, and that type. `visibility` is what each shown section was rendered as,
     `tool_paths` where each tool came from; the disclosure tools belong to no section. `journal` holds what at-most-once
     tools answered in evaluations before this one.
     """
@@ -48,6 +49,7 @@ class RenderedPrompt[Out](Specialised):
     prompt: "Prompt[Out] | None" = None
     journal: "ToolJournal | None" = None
     overrides: "PromptOverride | None" = None
+    missing_params: Mapping[SectionPath, type[Any]] = field(default_factory=dict[SectionPath, type[Any]])
     scene: Scene = field(repr=False)
     visits: tuple[Visit, ...] = field(repr=False)
     lengths: tuple[int, ...] = field(repr=False)
@@ -76,12 +78,6 @@ class RenderedPrompt[Out](Specialised):
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
         """What each shown section was rendered as; hidden and disabled ones are absent."""
         return {node.path: visibility for node, _, visibility in self.visits}
-
-    def visibility_now(self) -> Mapping[SectionPath, SectionVisibility]:
-        """As `visibility`, with what the model has opened and closed since the prompt was rendered."""
-        scene = self.scene.now()
-        visits = self.visits if scene is self.scene else scene.visits()
-        return {node.path: visibility for node, _, visibility in visits}
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
@@ -126,17 +122,21 @@ class PromptRenderer[Out](Specialised):
         stored: "PromptOverride | None" = None,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        decisions: SectionDecisions | None = None,
         deadline: "Deadline | None" = None,
         prompt: "Prompt[Out] | None" = None,
     ) -> RenderedPrompt[Out]:
         """The prompt for these params. `overrides` are section bodies by path, `tool_overrides` texts by tool name.
 
         Both beat the texts that are `stored`. `visibility_overrides` beat those of the session, which beat the
-        sections' own selectors. Raises `PromptRenderError` with the section's path.
+        sections' own selectors; the `decisions` of a conversation that goes on stand for all of these. Raises
+        `PromptRenderError` with the section's path.
         """
-        seen = session_overrides(session)
-        visibility = {**seen, **visibility_overrides} if visibility_overrides else seen
-        for path, one in visibility.items():
+        if decisions is None:
+            remembered = session_overrides(session)
+            visibility = {**remembered, **visibility_overrides} if visibility_overrides else remembered
+            decisions = SectionDecisions(visibility, remembered)
+        for path, one in decisions.overrides.items():
             if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
                 raise PromptRenderError(
                     f"a visibility override is {path!r}: {one!r}; give a tuple of keys and a SectionVisibility, "
@@ -153,13 +153,15 @@ class PromptRenderer[Out](Specialised):
         scene = Scene(
             registry=registry,
             params=param_lookup,
-            visibility=visibility,
+            decisions=decisions,
             session=session,
-            seen=seen,
             disclosure=self.disclosure,
         )
         visits = scene.visits()
         parts, tools, summarized = scene.write(visits)
+        missing = NOTHING
+        if summarized and (required := registry.required_params - param_lookup.keys()):
+            missing = scene.missing_params(summarized, required)
         if summarized or self.closable:
             from .progressive_disclosure import disclosure_tools
 
@@ -172,6 +174,7 @@ class PromptRenderer[Out](Specialised):
             deadline=deadline,
             prompt=prompt,
             overrides=stored,
+            missing_params=missing,
             scene=scene,
             visits=tuple(visits),
             lengths=tuple(map(len, parts)),

@@ -3,7 +3,8 @@
 Rendering, disclosure, descriptors and analysis read what it decides; nothing else looks at conditions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from enum import Enum
 from inspect import iscoroutine
@@ -11,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..ports import StateView
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
@@ -26,9 +27,7 @@ __all__ = [
     "Scene",
     "Visit",
     "Written",
-    "disclosure_tool",
     "session_overrides",
-    "summary_suffix",
 ]
 
 # Any: an empty mapping of whatever to whatever.
@@ -57,13 +56,13 @@ type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
 
 
 class Scene:
-    """All that the walk's decisions depend on: the tree, the params by type, overrides and the session.
+    """All that the walk's decisions depend on: the tree, the params by type, the session, and what was decided before.
 
-    `visibility` holds the overrides in force, `seen` those that the session held when the prompt was rendered, `built`
-    the params that were made without arguments. Else not changed once made.
+    `built` holds the params that were made without arguments. Conditions are asked once: `decisions` keeps the answers,
+    also those that a copy made by `opening` gets.
     """
 
-    __slots__ = ("built", "disclosure", "params", "registry", "seen", "session", "visibility")
+    __slots__ = ("built", "decisions", "disclosure", "params", "registry", "session")
 
     def __init__(
         self,
@@ -71,54 +70,52 @@ class Scene:
         registry: RegistrySnapshot,
         # Any: params of every type, each looked up by its own.
         params: Mapping[type[Any], object],
-        visibility: Mapping[SectionPath, SectionVisibility] = NOTHING,
+        decisions: SectionDecisions | None = None,
         session: StateView | None = None,
-        seen: Mapping[SectionPath, SectionVisibility] = NOTHING,
         disclosure: Disclosure = Disclosure.READ,
     ) -> None:
         self.registry = registry
         self.params = params
-        self.visibility = visibility
+        self.decisions = SectionDecisions(NOTHING, NOTHING) if decisions is None else decisions
         self.session = session
-        self.seen = seen
         self.disclosure = disclosure
         self.built: dict[type[Any], object] = {}
 
-    def opening(self, visibility: Mapping[SectionPath, SectionVisibility]) -> "Scene":
-        """This scene with further visibility overrides, which beat those it has."""
+    def opening(self, changes: Mapping[SectionPath, SectionVisibility]) -> "Scene":
+        """This scene after the model opened and closed what `changes` says; both share later answers of conditions."""
         scene = copy(self)
-        scene.visibility = {**self.visibility, **visibility}
+        scene.decisions = self.decisions.changed(changes)
+        return scene
+
+    def apart(self) -> "Scene":
+        """This scene for another conversation, or for a look at what could be: later answers are kept apart."""
+        scene = copy(self)
+        scene.decisions = self.decisions.copy()
         return scene
 
     def everything(self) -> "Scene":
-        """This scene once the model has opened all there is."""
-        return self.opening({node.path: SectionVisibility.FULL for node in self.registry.sections})
+        """This scene once the model has opened all there is; later answers of conditions are kept apart."""
+        return self.apart().opening({node.path: SectionVisibility.FULL for node in self.registry.sections})
 
     def smallest(self) -> list[tuple[SectionPath, ...]]:
         """What to open so that each text is shown once: nothing, then each summarized section and those around it.
 
         Opening more shows the same texts and tools side by side.
         """
-        nodes = [node for node, _, _ in self.everything().visits()]
-        closed = [node.path for node in nodes if self.visibility_of(node) is SectionVisibility.SUMMARY]
+        scene = self.apart()
+        nodes = [node for node, _, _ in scene.everything().visits()]
+        closed = [node.path for node in nodes if scene.visibility_of(node) is SectionVisibility.SUMMARY]
         return [(), *(tuple(one for one in closed if path[: len(one)] == one) for path in closed)]
-
-    def now(self) -> "Scene":
-        """This scene with what has been opened and closed since the prompt was rendered; the newer request wins."""
-        live = session_overrides(self.session)
-        if live is self.seen:
-            return self
-        return self.opening({path: shown for path, shown in live.items() if self.seen.get(path) is not shown})
 
     def visits(self, start: int = 0, end: int | None = None) -> list[Visit]:
         """The sections shown among `registry.sections[start:end]`, in order.
 
-        What a disabled or summarized section hides is not looked at: its params are not needed, its selectors not
-        asked. Raises `PromptRenderError` for missing params and failing selectors.
+        What a disabled or summarized section hides is not looked at: its params are not needed. Raises
+        `PromptRenderError` for missing params and failing selectors.
         """
         nodes = self.registry.sections
-        get_params, overrides = self.params.get, self.visibility
-        full, session = SectionVisibility.FULL, self.session
+        get_params, overrides = self.params.get, self.decisions.overrides
+        full = SectionVisibility.FULL
         stop = len(nodes) if end is None else end
         index = start
         found: list[Visit] = []
@@ -141,7 +138,7 @@ class Scene:
                 found.append((node, params, full))
                 index += 1
                 continue
-            shown = own if isinstance(own, SectionVisibility) else _selected(own, params, session, node.path)
+            shown = self._selected(node, own, params) if isinstance(own, BoundSelector) else own
             found.append((node, params, shown))
             index = index + 1 if shown is full else node.end
         return found
@@ -163,7 +160,7 @@ class Scene:
                         continue
                     body = _body(node, params)
                 else:
-                    body = _summary(node, params, self.disclosure)
+                    body = self._summary(node, params)
                     summarized.append(node)
             except PromptError as error:
                 replaced = node.body if visibility is full else node.summary
@@ -191,12 +188,86 @@ class Scene:
         """The effective visibility of an enabled section by itself, whatever is above it."""
         return self.visits(node.index, node.index + 1)[0][2]
 
+    def disclosure_tool(self, node: SectionNode) -> str:
+        """The name of the tool that discloses the section at `node`."""
+        opens = self.disclosure is Disclosure.OPEN or (self.disclosure is Disclosure.SPLIT and self._has_tools(node))
+        return OPEN_SECTIONS if opens else READ_SECTION
+
+    # Any: as `params`.
+    def missing_params(
+        self, summarized: Sequence[SectionNode], required: AbstractSet[type[Any]]
+    ) -> Mapping[SectionPath, type[Any]]:
+        """The sections below `summarized` ones that need params of a `required` type, and that type."""
+        missing: dict[SectionPath, type[Any]] = {}
+        for node in summarized:
+            for below in self._below(node, ask=False):
+                kind = below.params_type
+                if kind is not None and kind in required:
+                    missing[below.path] = kind
+        return missing
+
+    def _has_tools(self, node: SectionNode) -> bool:
+        """Whether an enabled section of the subtree has tools, at whatever visibility."""
+        if not node.tools_in_subtree or node.unconditional or node.tools:
+            return node.tools_in_subtree
+        return any(below.tools for below in self._below(node))
+
+    def _below(self, node: SectionNode, *, children: bool = False, ask: bool = True) -> Iterator[SectionNode]:
+        """The enabled sections below `node`, or its enabled `children`, in order and at whatever visibility.
+
+        A condition that fails, or is not to be asked now, does not hide its section.
+        """
+        nodes = self.registry.sections
+        index = node.index + 1
+        while index < node.end:
+            below = nodes[index]
+            try:
+                enabled = self._enabled(below) if ask else self._known_as_enabled(below)
+            except PromptRenderError:
+                enabled = True
+            if enabled:
+                yield below
+            index = index + 1 if enabled and not children else below.end
+
+    def _known_as_enabled(self, node: SectionNode) -> bool:
+        return node.enabled if isinstance(node.enabled, bool) else self.decisions.enabled.get(node.path, True)
+
+    def _suffix(self, node: SectionNode) -> str:
+        """The rule and the line that end a summarized section; they name the children that opening it shows."""
+        tool = self.disclosure_tool(node)
+        if not node.unconditional:
+            return _suffix(tool, node, list(self._below(node, children=True)))
+        if tool not in node.suffixes:
+            node.suffixes[tool] = _suffix(tool, node, list(self._below(node, children=True)))
+        return node.suffixes[tool]
+
+    def _summary(self, node: SectionNode, params: object) -> str:
+        if node.summary is None:
+            summary = node.section.render_summary(params, path=node.path)
+        else:
+            summary = substitute(node.summary, params, node.path)
+        return "\n\n".join(filter(None, (_trimmed(_text(summary)), self._suffix(node))))
+
     def _enabled(self, node: SectionNode) -> bool:
-        enabled = node.enabled
-        if isinstance(enabled, bool):
-            return enabled
-        params = self._params(node) if enabled.needs_params else None
-        return bool(enabled(params, self.session, node.path))
+        condition = node.enabled
+        if isinstance(condition, bool):
+            return condition
+        enabled = self.decisions.enabled.get(node.path)
+        if enabled is None:
+            params = self._params(node) if condition.needs_params else None
+            enabled = self.decisions.enabled[node.path] = bool(condition(params, self.session, node.path))
+        return enabled
+
+    def _selected(self, node: SectionNode, selector: BoundSelector, params: object) -> SectionVisibility:
+        visibility = self.decisions.visibility.get(node.path)
+        if visibility is None:
+            answer = selector(params, self.session, node.path)
+            if not isinstance(answer, SectionVisibility):
+                raise PromptRenderError(
+                    f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY", section_path=node.path
+                )
+            visibility = self.decisions.visibility[node.path] = answer
+        return visibility
 
     def _params(self, node: SectionNode) -> object:
         """What is bound, else the default, else the type built with no arguments, once a rendered prompt."""
@@ -228,27 +299,14 @@ def session_overrides(session: StateView | None) -> Mapping[SectionPath, Section
     return NOTHING if latest is None else latest.overrides
 
 
-def disclosure_tool(disclosure: Disclosure, node: SectionNode) -> str:
-    """The name of the tool that discloses the section at `node`."""
-    opens = disclosure is Disclosure.OPEN or (disclosure is Disclosure.SPLIT and node.tools_in_subtree)
-    return OPEN_SECTIONS if opens else READ_SECTION
-
-
-def summary_suffix(disclosure: Disclosure, node: SectionNode) -> str:
-    """The rule and the line that end a summarized section; the children named are the direct ones."""
-    tool = disclosure_tool(disclosure, node)
-    if tool not in node.suffixes:
-        node.suffixes[tool] = _suffix(tool, node)
-    return node.suffixes[tool]
-
-
-def _suffix(tool: str, node: SectionNode) -> str:
-    children = ", ".join([child.key for child in node.section.children])
-    if not children:
+def _suffix(tool: str, node: SectionNode, children: Sequence[SectionNode]) -> str:
+    # Below the roots, where a child's own key would not tell which section is meant, keys are dotted.
+    keys = ", ".join([child.key if node.depth else child.section.key for child in children])
+    if not keys:
         return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'
     return (
         f'---\n[This section is summarized. Call `{tool}` with key "{node.key}" to view full content '
-        f"including subsections: {children}.]"
+        f"including subsections: {keys}.]"
     )
 
 
@@ -258,14 +316,6 @@ def _body(node: SectionNode, params: object) -> str:
     else:
         body = node.section.render_override(node.body, params, path=node.path)
     return "\n\n".join(filter(None, (_trimmed(_text(body)), node.examples)))
-
-
-def _summary(node: SectionNode, params: object, disclosure: Disclosure) -> str:
-    if node.summary is None:
-        summary = node.section.render_summary(params, path=node.path)
-    else:
-        summary = substitute(node.summary, params, node.path)
-    return "\n\n".join(filter(None, (_trimmed(_text(summary)), summary_suffix(disclosure, node))))
 
 
 def _text(written: object) -> str:
@@ -281,11 +331,3 @@ def _trimmed(text: str) -> str:
     """Without blank lines around it; the first line keeps its indentation."""
     text = text.rstrip()
     return text[text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1 :]
-
-
-def _selected(own: object, params: object, session: StateView | None, path: SectionPath) -> SectionVisibility:
-    """What a selector answers. An override that came after the render may be none."""
-    answer = own(params, session, path) if isinstance(own, BoundSelector) else own
-    if not isinstance(answer, SectionVisibility):
-        raise PromptRenderError(f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY", section_path=path)
-    return answer

@@ -21,6 +21,7 @@ __all__ = [
     "EventBus",
     "InProcessEventBus",
     "OverridesDropped",
+    "ParamsMissing",
     "PromptExecuted",
     "PromptRendered",
     "ProviderCalled",
@@ -73,6 +74,16 @@ class OverridesDropped(Event):
     key: str
     tag: str
     texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamsMissing(Event):
+    """The model cannot open `sections`, given by their keys, because params of theirs are not bound."""
+
+    ns: str
+    key: str
+    sections: tuple[str, ...]
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool_journal import ToolJournal
-from ..prompt.walk import session_overrides
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from ..visibility_overrides import SetVisibilityOverride
 from .events import VisibilityExpanded, Work
 
@@ -60,9 +59,10 @@ class MainLoop(Generic[OutputT]):
     """Runs prompts to their end on one adapter.
 
     When the model asks for sections that only a new evaluation can open, the request is written to the session and the
-    prompt evaluated again, at most `max_expansions` times. Deadline and budget hold for all evaluations together, and
-    the prompt's resources stay open from the first to the last. A tool declared `effect="at_most_once"` is not run
-    again when a new evaluation asks for a call that was made before.
+    prompt evaluated again, at most `max_expansions` times. Each evaluation goes on with what the ones before it had
+    decided about the sections; the session and conditions are not asked again. Deadline and budget hold for all
+    evaluations together, and the prompt's resources stay open from the first to the last. A tool declared
+    `effect="at_most_once"` is not run again when a new evaluation asks for a call that was made before.
     """
 
     def __init__(self, adapter: ProviderAdapter[OutputT], *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
@@ -146,8 +146,7 @@ class _Run[Out]:
         bus = session.bus if bus is None else bus
         self.work = Work(bus=bus, kind="execution", name=prompt.name, session_id=session.session_id)
         self._overrides = dict(overrides or {})
-        self._seen = session_overrides(session)
-        self._requested: set[SectionPath] = set()
+        self._decisions: SectionDecisions | None = None
         self._journal = ToolJournal()
         self._expansions: list[Expansion] = []
         self._spent = Spent()
@@ -163,13 +162,13 @@ class _Run[Out]:
     def rendered(self) -> RenderedPrompt[Out]:
         """The prompt as the next evaluation opens with it."""
         self._journal.rewind()
-        live = session_overrides(self._session)
-        for path, visibility in live.items():  # what the model has opened and closed beats what the caller asked for
-            if path in self._requested or self._seen.get(path) is not visibility:
-                self._overrides[path] = visibility
         rendered = self._prompt.render(
-            session=self._session, visibility_overrides=self._overrides or None, deadline=self.deadline
+            session=self._session,
+            visibility_overrides=self._overrides,
+            decisions=self._decisions,
+            deadline=self.deadline,
         )
+        self._decisions = rendered.scene.decisions
         return replace(rendered, journal=self._journal)
 
     def __enter__(self) -> None:
@@ -202,7 +201,9 @@ class _Run[Out]:
         self._publish(VisibilityExpanded(section_keys=signal.section_keys, reason=signal.reason, session_id=of))
         for path, visibility in signal.requested_overrides.items():
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
-        self._requested.update(signal.requested_overrides)
+        decisions = signal.decisions or self._decisions
+        if decisions is not None:
+            self._decisions = decisions.changed(signal.requested_overrides)
 
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """The result of the whole execution."""

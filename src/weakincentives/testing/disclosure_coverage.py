@@ -4,7 +4,7 @@ Counts alone are kept, as plain values that pytest-xdist's workers can send.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -35,20 +35,22 @@ def count(events: Iterable[object]) -> Counts:
                 full[prompt].update(path for path, how in rendered.visibility.items() if how is _FULL)
             case ToolInvoked(success=True, prompt_name=name) if name in named:
                 for section in event.requested_sections:
-                    full[named[name]] |= _opened(newest[named[name]], section)
+                    full[named[name]] |= _opened(newest[named[name]], section, event.current_visibility_state)
             case _:
                 pass
     return {prompt: _rows(rendered, full[prompt]) for prompt, rendered in newest.items()}
 
 
-def _opened(rendered: RenderedPrompt[Any], key: str) -> set[SectionPath]:
+def _opened(
+    rendered: RenderedPrompt[Any], key: str, before: Mapping[SectionPath, SectionVisibility]
+) -> set[SectionPath]:
     """The section and those inside that it shows in full."""
     node = rendered.registry.find(key)
     found = set[SectionPath]()
     if node is not None:
         found.add(node.path)
         with suppress(Exception):  # conditions of sections inside, which are asked once more
-            inside = rendered.scene.now().opening({node.path: _FULL})
+            inside = rendered.scene.apart().opening({**before, node.path: _FULL})
             found.update(one.path for one, _, how in inside.visits(node.index, node.end) if how is _FULL)
     return found
 

@@ -29,6 +29,7 @@ from ...errors import WeakIncentivesError
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.errors import VisibilityExpansionRequired
 from ...prompt.prompt import Prompt
+from ...prompt.registry import RESERVED_TOOL_NAMES
 from ...prompt.renderer import RenderedPrompt
 from ...prompt.structured_output import parse_output
 from ...prompt.tool import AnyTool
@@ -48,7 +49,7 @@ __all__ = [
     "to_input",
 ]
 
-_FORMAT = 1  # of the records; part of an agent's version, so that runs begun in another one wait for their own code
+_FORMAT = 2  # of the records; part of an agent's version, so that runs begun in another one wait for their own code
 
 # Any: records are JSON objects, read key by key.
 type Record = dict[str, Any]
@@ -328,11 +329,16 @@ class _RunJournal:
             if not own:
                 tools.recall(call, None)
             opened = serde.parse(list[SetVisibilityOverride], came["signal"])
-            raise VisibilityExpansionRequired(
+            request = VisibilityExpansionRequired(
+                *came["args"],
                 requested_overrides={one.path: one.visibility for one in opened},
                 reason=came["reason"],
                 section_keys=tuple(came["section_keys"]),
             )
+            if call.name not in RESERVED_TOOL_NAMES:
+                raise request
+            answer = ToolMessage(call.call_id, str(request))
+            return (ToolExecutionOutcome(call.call_id, answer, answer.success, request=request),)
         told = came["outcome"]
         message = serde.parse(ToolMessage, told["message"])
         if not own:
@@ -345,7 +351,6 @@ class _RunJournal:
             told["section_key"],
             tuple(map(tuple, told["opened"])),
             tuple(told["closed_tools"]),
-            told["opened_by"],
         )
         return (outcome,)
 
@@ -362,13 +367,19 @@ def _answer(ask: Callable[[], AssistantMessage]) -> Record:
 def _outcome(run: Callable[[], Sequence[ToolExecutionOutcome]]) -> Record:
     try:
         [one] = run()
-    except VisibilityExpansionRequired as asked:
-        opened = [SetVisibilityOverride(path=path, visibility=to) for path, to in asked.requested_overrides.items()]
-        keys, reason = list(asked.section_keys), sendable(asked.reason)
-        return {"signal": serde.dump(opened), "reason": reason, "section_keys": keys}
+    except VisibilityExpansionRequired as request:
+        return _request(request)
+    if one.request is not None:
+        return _request(one.request)
     outcome: Record = {"message": one.message, "tools": [tool.name for tool in one.expanded_tools]}
-    outcome |= {name: getattr(one, name) for name in ("section_key", "opened", "closed_tools", "opened_by")}
+    outcome |= {name: getattr(one, name) for name in ("section_key", "opened", "closed_tools")}
     return {"outcome": serde.dump(outcome)}
+
+
+def _request(request: VisibilityExpansionRequired) -> Record:
+    opened = [SetVisibilityOverride(path=path, visibility=to) for path, to in request.requested_overrides.items()]
+    told = {"reason": sendable(request.reason), "section_keys": list(request.section_keys), "args": list(request.args)}
+    return {"signal": serde.dump(opened), **told}
 
 
 def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:

@@ -1,0 +1,551 @@
+"""What has been shown in an evaluation is known to it: the live session and conditions are not asked again."""
+
+import logging
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from support.agents import answers, recorded, tool
+from weakincentives.adapters.errors import BudgetExceededError, LimitError, TurnLimitError
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, ToolsAdded, ToolsRemoved
+from weakincentives.limits import Budget
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
+from weakincentives.runtime.events import ParamsMissing, ToolInvoked, ToolsInjected, ToolsWithdrawn
+from weakincentives.runtime.main_loop import Expansion, MainLoop
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+READ, OPEN, SPLIT = Disclosure.READ, Disclosure.OPEN, Disclosure.SPLIT
+
+type Overrides = dict[SectionPath, SectionVisibility]
+
+
+# Any below: tools, sections and prompts of every type.
+def hidden(key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any) -> Section[Any]:
+    arguments = {"summary": f"{key} in short.", "visibility": SUMMARY, **more}
+    return MarkdownSection(title=key, key=key, template=f"All of {key}.", tools=tools, children=children, **arguments)
+
+
+def shown(key: str, *tools: Tool[Any, Any], **more: Any) -> Section[Any]:
+    return hidden(key, *tools, visibility=FULL, **more)
+
+
+def of(*sections: Section[Any], disclosure: Disclosure = READ, closable: bool = False) -> Prompt[Any]:
+    return Prompt(ns="tests", key="conversation", sections=sections, disclosure=disclosure, closable=closable)
+
+
+def named(name: str, handler: Callable[..., Any] | None = None) -> Tool[Any, Any]:
+    return tool(name=name) if handler is None else tool(handler, name=name)
+
+
+def read(*keys: str) -> AssistantMessage:
+    return call(*(("read_section", {"section_key": key}) for key in keys))
+
+
+def opening(*keys: str) -> AssistantMessage:
+    return call(("open_sections", {"section_keys": keys, "reason": "need it"}))
+
+
+def closing(key: str) -> AssistantMessage:
+    return call(("close_section", {"section_key": key}))
+
+
+def disclosing(disclosure: Disclosure, key: str) -> AssistantMessage:
+    return read(key) if disclosure is READ else opening(key)
+
+
+def remembered(session: Session) -> Overrides:
+    latest = session[VisibilityOverrides].latest()
+    return {} if latest is None else dict(latest.overrides)
+
+
+def run(
+    prompt: Prompt[Any], *turns: AssistantMessage, session: Session | None = None, dynamic: bool = True, **given: Any
+) -> list[str]:
+    """Answers to the tool calls of the last evaluation of an execution."""
+    adapter = ScriptedAdapter[Any]([*turns, say("done")], dynamic_tools=dynamic)
+    done = MainLoop(adapter).execute(prompt, session=session or Session(), **given)
+    return [answer.content for answer in answers(done.response.transcript)]
+
+
+# --- What changes the session or a condition in mid-run
+
+
+def overriding(path: SectionPath, visibility: SectionVisibility) -> Tool[Any, Any]:
+    def handler(params: Any, *, context: ToolContext) -> ToolResult[None]:
+        context.session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+        return ToolResult("changed")
+
+    return named("change", handler)
+
+
+def delegating(inner: Callable[[], Prompt[Any]]) -> Tool[Any, Any]:
+    def handler(params: Any, *, context: ToolContext) -> ToolResult[None]:
+        done = MainLoop(context.adapter).execute(inner(), session=context.session, bus=context.event_bus)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a scripted one
+        return ToolResult(done.text)
+
+    return named("change", handler)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """When the session has one, a condition answers otherwise."""
+
+
+def flagging() -> Tool[Any, Any]:
+    def handler(params: Any, *, context: ToolContext) -> ToolResult[None]:
+        context.session.dispatch(Flag())
+        return ToolResult("changed")
+
+    return named("change", handler)
+
+
+def flips(*, session: Any) -> SectionVisibility:
+    return FULL if session[Flag].all() else SUMMARY
+
+
+def vanishes(*, session: Any) -> bool:
+    return not session[Flag].all()
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("disclosure", Disclosure)
+@pytest.mark.parametrize("cause", ["handler", "nested run", "nested run of another prompt", "visibility", "enabled"])
+def test_what_is_shown_as_a_summary_can_be_opened_whatever_happened_meanwhile(
+    cause: str,
+    disclosure: Disclosure,
+    dynamic: bool,  # noqa: FBT001 - a case
+) -> None:
+    opens = disclosing(disclosure, "context")
+    between: list[AssistantMessage] = []
+    conditions: dict[str, Any] = {}
+    match cause:
+        case "handler":
+            change = overriding(("context",), FULL)
+        case "visibility":
+            change, conditions = flagging(), {"visibility": flips}
+        case "enabled":
+            change, conditions = flagging(), {"enabled": vanishes}
+        case _:
+            own = cause == "nested run"
+
+            def inner() -> Prompt[Any]:
+                key = "main" if own else "other"
+                return of(shown(key), hidden("context", named("search")), disclosure=disclosure)
+
+            change, between = delegating(inner), [opens, say("nested done")]
+    prompt = of(shown("main", change), hidden("context", named("search"), **conditions), disclosure=disclosure)
+    said = run(prompt, call(("change", {})), *between, opens, call(("search", {})), dynamic=dynamic)
+    assert said[-1] == "ok"
+
+
+def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_below_a_summary() -> None:
+    asked: list[str] = []
+
+    def condition(name: str, *, answer: object) -> Callable[..., Any]:
+        def ask() -> object:
+            asked.append(name)
+            return answer
+
+        return ask
+
+    def prompt() -> Prompt[Any]:
+        conditions: dict[str, Any] = {
+            "enabled": condition("deep?", answer=True),
+            "visibility": condition("deep", answer=SUMMARY),
+        }
+        deep = hidden("deep", named("dig"), **conditions)
+        guide = hidden("guide", children=[deep], visibility=condition("guide", answer=SUMMARY))
+        return of(guide, hidden("rest", named("last"), enabled=condition("rest?", answer=True)))
+
+    for dynamic in (True, False):
+        asked.clear()
+        turns = [read("guide"), read("rest"), read("guide"), read("guide.deep"), call(("dig", {}))]
+        said = run(prompt(), *turns, dynamic=dynamic)
+        assert said[-1] == "ok"
+        assert sorted(asked) == ["deep", "deep?", "guide", "rest?"]
+
+
+def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
+    # what the event log measures at the start must not be what the model gets later
+    from weakincentives.prompt.measure import measure
+
+    session = Session()
+    prompt = of(hidden("guide", children=[hidden("deep", named("dig"), visibility=flips)]))
+    rendered = prompt.render(session=session)
+    measure(rendered.scene)
+    session.dispatch(Flag())
+    adapter = ScriptedAdapter[Any]([read("guide"), say()])
+    adapter.evaluate(rendered, session=session)
+    assert "dig" in adapter.requests[1].tool_names
+
+
+# --- Rendered without the session, or twice evaluated
+
+
+def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed() -> None:
+    prompt = of(hidden("a", named("own"), children=[shown("b", named("deep"))]), closable=True)
+    adapter = ScriptedAdapter[Any](
+        [read("a"), read("a"), closing("a.b"), call(("deep", {})), closing("a"), call(("own", {})), say()]
+    )
+    session = Session()
+    said = [one.content for one in answers(adapter.evaluate(prompt.render(), session=session).transcript)]
+    assert said[1].startswith("Section is already expanded.")
+    assert said[2:] == [
+        "Closed section 'a.b'.",
+        "Tool 'deep' is closed; call read_section with key 'a.b' first.",
+        "Closed section 'a'.",
+        "Tool 'own' is closed; call read_section with key 'a' first.",
+    ]
+    assert adapter.requests[-1].tool_names == ("read_section", "close_section")
+    assert remembered(session) == {("a",): SUMMARY, ("a", "b"): SUMMARY}
+
+
+def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
+    session = Session()
+    rendered = of(hidden("a", named("own"), children=[hidden("b", visibility=flips)])).render(session=session)
+    for shows in ("b in short.", "All of b."):
+        adapter = ScriptedAdapter[Any]([read("a"), call(("own", {})), say()])
+        said = [one.content for one in answers(adapter.evaluate(rendered, session=session).transcript)]
+        assert said[0].startswith("Content of section 'a':")
+        assert shows in said[0]
+        assert said[1] == "ok"
+        session.dispatch(Flag())  # the render did not ask for b, so each conversation asks anew
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_session_had_it_open(
+    dynamic: bool,  # noqa: FBT001 - a case
+) -> None:
+    session = Session()
+    session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
+    prompt = of(hidden("a", named("own")), closable=True)
+    injected = recorded(session.bus, ToolsInjected)
+    adapter = ScriptedAdapter[Any](
+        [closing("a"), read("a"), read("a"), closing("a"), call(("own", {})), say()], dynamic_tools=dynamic
+    )
+    MainLoop(adapter).execute(prompt, session=session, visibility_overrides={("a",): SUMMARY})
+    said = [event.content for event in session[ToolInvoked]]
+    assert said[0] == "Section 'a' is not one that you opened."
+    assert said[2].startswith("Section is already expanded.")
+    assert said[3:] == ["Closed section 'a'.", "Tool 'own' is closed; call read_section with key 'a' first."]
+    assert len(injected) == int(dynamic)
+    assert remembered(session) == {("a",): SUMMARY}
+
+
+def test_an_override_that_a_handler_writes_counts_from_the_next_execution_on() -> None:
+    session = Session()
+    prompt = of(shown("main", overriding(("rest",), FULL)), hidden("rest", named("last")), hidden("a", named("own")))
+    adapter = ScriptedAdapter[Any]([call(("change", {})), read("a"), say(), say()], dynamic_tools=False)
+    MainLoop(adapter).execute(prompt, session=session)
+    assert "last" not in adapter.requests[-1].tool_names
+    MainLoop(adapter).execute(prompt, session=session)
+    assert "last" in adapter.requests[-1].tool_names
+
+
+# --- Suffixes
+
+
+def test_a_suffix_names_the_children_that_opening_shows() -> None:
+    children = [
+        shown("on"),
+        shown("off", enabled=False),
+        shown("later", enabled=lambda: False),
+        hidden("short", enabled=lambda: True),
+    ]
+    for disclosure, opener in ((READ, "read_section"), (OPEN, "open_sections")):
+        text = of(hidden("a", children=children), disclosure=disclosure).render().text
+        assert text.endswith(
+            f'[This section is summarized. Call `{opener}` with key "a" to view full content including '
+            "subsections: on, short.]"
+        )
+    text = of(hidden("a", children=children[1:3])).render().text
+    assert text.endswith('[This section is summarized. To view full content, call `read_section` with key "a".]')
+
+
+def test_a_nested_suffix_names_children_by_keys_that_the_tool_accepts() -> None:
+    text = of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])).render().text
+    assert text.endswith('with key "a.b" to view full content including subsections: a.b.c, a.b.d.]')
+    said = run(of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])), read("a.b.c", "a.b.d"))
+    assert [one.partition("\n")[0] for one in said] == [
+        "Content of section 'a.b.c':",
+        "Content of section 'a.b.d':",
+    ]
+
+
+@pytest.mark.parametrize("enabled", [False, lambda: False])
+def test_split_reads_what_has_only_disabled_tools(enabled: Any) -> None:
+    deep = shown("deep", children=[shown("deeper", named("never"))], enabled=enabled)
+    prompt = of(hidden("a", children=[shown("b", children=[deep])]), disclosure=SPLIT)
+    assert [one.name for one in prompt.render().tools] == ["read_section"]
+    assert "`read_section`" in prompt.render().text
+
+
+# --- Tools of sections that are not open
+
+
+@pytest.mark.parametrize(
+    ("disclosure", "how"),
+    [(READ, "call read_section with key 'a.b' first"), (OPEN, "call open_sections with keys 'a', 'a.b' first")],
+)
+def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(disclosure: Disclosure, how: str) -> None:
+    inner = hidden("b", named("deep"), children=[shown("off", named("gone"), enabled=False)])
+    prompt = of(hidden("a", named("own"), children=[inner]), disclosure=disclosure)
+    said = run(prompt, call(("own", {}), ("deep", {}), ("gone", {}), ("nope", {})))
+    opener = "read_section" if disclosure is READ else "open_sections"
+    assert said == [
+        f"Tool 'own' is closed; call {opener} with key 'a' first.",
+        f"Tool 'deep' is closed; {how}.",
+        f"Unknown tool 'gone'. Available tools: {opener}.",
+        f"Unknown tool 'nope'. Available tools: {opener}.",
+    ]
+
+
+def test_what_it_says_works() -> None:
+    prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
+    adapter = ScriptedAdapter[Any]([call(("deep", {})), opening("a", "a.b"), call(("deep", {})), say()])
+    done = MainLoop(adapter).execute(prompt, session=Session())
+    assert [one.content for one in answers(done.response.transcript)] == ["ok"]
+
+
+def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None:
+    prompt = of(hidden("a", named("own")))
+    said = run(prompt, call(("read_section", {"section_key": "a"}), ("own", {})), call(("own", {})))
+    assert said[1:] == ["Unknown tool 'own'. It is available from the next turn on.", "ok"]
+
+
+# --- SPLIT
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(dynamic: bool) -> None:  # noqa: FBT001 - a case
+    session = Session()
+    prompt = of(hidden("a", named("own")), hidden("prose"), disclosure=SPLIT)
+    adapter = ScriptedAdapter[Any]([read("a"), call(("own", {})), say()], dynamic_tools=dynamic)
+    said = [one.content for one in answers(adapter.evaluate(prompt, session=session).transcript)]
+    assert said == [
+        "Content of section 'a', whose tools come with `open_sections`:\n\n## 1. a\n\nAll of a.",
+        "Tool 'own' is closed; call open_sections with key 'a' first.",
+    ]
+    assert session[VisibilityOverrides].all() == ()
+    assert session[ToolsInjected].all() == ()
+
+
+# --- Several requests in one turn
+
+
+OPENINGS = call(*(("open_sections", {"section_keys": [key], "reason": f"why {key}"}) for key in "abc"))
+
+
+@pytest.mark.parametrize(
+    ("disclosure", "turn", "reason"),
+    [
+        (READ, read("a", "b", "c"), "Adapter does not support dynamic tools"),
+        (OPEN, OPENINGS, "why a; why b; why c"),
+    ],
+)
+def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
+    disclosure: Disclosure, turn: AssistantMessage, reason: str
+) -> None:
+    session = Session()
+    prompt = of(*(hidden(key, named(f"of-{key}")) for key in "abc"), disclosure=disclosure)
+    adapter = ScriptedAdapter[Any]([turn, say()], dynamic_tools=False)
+    done = MainLoop(adapter, max_expansions=1).execute(prompt, session=session)
+    assert done.expansions == (Expansion(("a", "b", "c"), reason),)
+    assert remembered(session) == {("a",): FULL, ("b",): FULL, ("c",): FULL}
+    assert [one for one in adapter.requests[-1].tool_names if one.startswith("of-")] == ["of-a", "of-b", "of-c"]
+    assert [event.requested_sections for event in session[ToolInvoked]] == [("a",), ("b",), ("c",)]
+
+
+def test_a_long_list_of_reasons_is_cut() -> None:
+    turn = call(*(("open_sections", {"section_keys": [key], "reason": key * 200}) for key in "ab"))
+    with pytest.raises(VisibilityExpansionRequired) as caught:
+        ScriptedAdapter[Any]([turn]).evaluate(of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session())
+    assert len(caught.value.reason) == 256
+    assert (caught.value.spent.calls, caught.value.spent.tool_calls) == (1, 2)
+
+
+@pytest.mark.parametrize("mode", ["in_order", "isolated"])
+def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> None:
+    ran: list[str] = []
+
+    def noting(name: str) -> Tool[Any, Any]:
+        def handler(params: Any, *, context: ToolContext) -> ToolResult[None]:
+            ran.append(name)
+            return ToolResult(name)
+
+        return named(name, handler)
+
+    def paying(params: Any, *, context: ToolContext) -> ToolResult[None]:
+        ran.append("pay")
+        return ToolResult(f"paid {ran.count('pay')}")
+
+    pay = Tool[Any, Any](name="pay", handler=paying, params_type=Flag, result_type=object, effect="at_most_once")
+    read_a, read_b = (("read_section", {"section_key": key}) for key in "ab")
+    turn = call(("one", {}), ("pay", {}), read_a, ("two", {}), ("pay", {}), ("nope", {}), read_b, ("two", {}))
+    adapter = ScriptedAdapter[Any](
+        [turn, call(("pay", {}), ("pay", {})), say()],
+        dynamic_tools=False,
+        config=InnerLoopConfig(parallel_tool_calls=mode),
+    )
+    session = Session()
+    prompt = of(shown("main", noting("one"), noting("two"), pay), hidden("a", named("x")), hidden("b", named("y")))
+    done = MainLoop(adapter).execute(prompt, session=session)
+    assert [one.content for one in answers(done.response.transcript)] == ["paid 1", "paid 2"]  # the first is a record
+    assert ran == ["one", "pay", "pay"]
+    events = [(event.name, event.replayed) for event in session[ToolInvoked]]
+    assert events == [
+        ("one", False),
+        ("pay", False),
+        ("read_section", False),
+        ("read_section", False),
+        ("pay", True),
+        ("pay", False),
+    ]
+    assert done.restarts == 1
+
+
+def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_the_rest() -> None:
+    turn = call(*(("open_sections", {"section_keys": [key], "reason": "r"}) for key in ("a", "nope", "a.b", "a")))
+    session = Session()
+    adapter = ScriptedAdapter[Any]([turn, say()])
+    prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
+    done = MainLoop(adapter).execute(prompt, session=session)
+    assert done.expansions == (Expansion(("a", "a.b"), "r"),)
+    assert "deep" in adapter.requests[-1].tool_names
+    assert [event.success for event in session[ToolInvoked]] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_restart(dynamic: bool) -> None:  # noqa: FBT001 - a case
+    session = Session()
+    withdrawn = recorded(session.bus, ToolsWithdrawn)
+    turn = call(("read_section", {"section_key": "b"}), ("close_section", {"section_key": "a"}))
+    prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
+    adapter = ScriptedAdapter[Any]([read("a"), turn, say()], dynamic_tools=dynamic)
+    MainLoop(adapter).execute(prompt, session=session)
+    assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
+    assert {"own", "other"} & {*adapter.requests[-1].tool_names} == {"other"}
+    assert [event.tool_names for event in withdrawn] == [("own",)]
+
+
+def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for() -> None:
+    prompt = of(*(hidden(key, named(f"of-{key}")) for key in "abc"))
+    session = Session()
+    adapter = ScriptedAdapter[Any]([read("a", "b", "c"), call(("of-a", {})), say()], dynamic_tools=False)
+    with pytest.raises(BudgetExceededError, match="max_tool_calls"):
+        MainLoop(adapter).execute(prompt, session=session, budget=Budget(max_tool_calls=2))
+    assert remembered(session) == {("a",): FULL, ("b",): FULL}
+
+
+def test_the_signal_with_its_decisions_can_be_pickled() -> None:
+    prompt = of(hidden("a", named("own")), hidden("b", named("other"), visibility=flips), closable=True)
+    with pytest.raises(VisibilityExpansionRequired) as caught:
+        ScriptedAdapter[Any]([read("b")], dynamic_tools=False).evaluate(prompt, session=Session())
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.decisions is not None
+    assert again.decisions.visibility == {("b",): SUMMARY}
+    assert (again.args, again.requested_overrides) == (caught.value.args, caught.value.requested_overrides)
+
+
+# --- Limits
+
+
+LIMITS: list[tuple[Any, type[LimitError]]] = [
+    ({"config": InnerLoopConfig(max_turns=2)}, TurnLimitError),
+    ({"config": InnerLoopConfig(budget=Budget(max_tool_calls=2))}, BudgetExceededError),
+]
+
+
+@pytest.mark.parametrize(("options", "error"), LIMITS, ids=["turns", "tool calls"])
+def test_what_was_answered_is_recorded_also_when_a_limit_ends_the_evaluation_just_then(
+    options: Any, error: type[LimitError]
+) -> None:
+    session = Session()
+    turn = call(("close_section", {"section_key": "a"}), ("read_section", {"section_key": "b"}), ("nope", {}))
+    injected, withdrawn = recorded(session.bus, ToolsInjected), recorded(session.bus, ToolsWithdrawn)
+    session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
+    prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
+    replies = [call(("own", {})), turn] if error is TurnLimitError else [turn]
+    adapter = ScriptedAdapter[Any](replies, **options)
+    with pytest.raises(error) as caught:
+        adapter.evaluate(prompt, session=session)
+    transcript = caught.value.transcript
+    assert [one for one in transcript if isinstance(one, ToolsRemoved)] == [ToolsRemoved(("own",))]
+    assert [[tool.name for tool in one.tools] for one in transcript if isinstance(one, ToolsAdded)] == [["other"]]
+    assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
+    assert [event.tool_names for event in injected] == [("other",)]
+    assert [event.tool_names for event in withdrawn] == [("own",)]
+    unrun = [one.content for one in transcript if isinstance(one, ToolMessage)][-1]
+    assert unrun.startswith("Not run" if error is BudgetExceededError else "Unknown tool 'nope'.")
+
+
+# --- Missing params
+
+
+@dataclass(frozen=True)
+class Needed:
+    value: str
+
+
+def needing(*tools: Tool[Any, Any]) -> Section[Any]:
+    return MarkdownSection[Needed](title="Deep", key="deep", template="$value", tools=tools)
+
+
+@pytest.mark.parametrize("disclosure", Disclosure)
+def test_params_that_are_missing_below_a_summary_are_told_at_the_start(
+    disclosure: Disclosure, caplog: pytest.LogCaptureFixture
+) -> None:
+    off = MarkdownSection[Needed](title="Off", key="off", template="$value", enabled=False)
+    prompt = of(hidden("guide", children=[needing(), off]), disclosure=disclosure)
+    rendered = prompt.render()
+    assert rendered.missing_params == {("guide", "deep"): Needed}
+    session = Session()
+    with caplog.at_level(logging.WARNING):
+        ScriptedAdapter[Any]([say()]).evaluate(rendered, session=session)
+    [event] = session[ParamsMissing]
+    assert (event.ns, event.key, event.sections) == ("tests", "conversation", ("guide.deep",))
+    assert event.remedy == "bind them: prompt.bind(Needed(…))"
+    assert event.remedy in caplog.text
+    ScriptedAdapter[Any]([say()]).evaluate(prompt.bind(Needed("x")), session=session)
+    assert len(session[ParamsMissing]) == 1
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("disclosure", Disclosure)
+def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
+    disclosure: Disclosure,
+    dynamic: bool,  # noqa: FBT001 - a case
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    prompt = of(hidden("guide", children=[needing(named("own"))]), disclosure=disclosure)
+    session = Session()
+    assert run(prompt, disclosing(disclosure, "guide"), session=session, dynamic=dynamic) == [
+        "This section cannot be shown in this conversation; go on without it."
+    ]
+    assert remembered(session) == {}
+    assert "prompt.bind(Needed(…))" in caplog.text
+
+
+def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
+    child = MarkdownSection[Flag](title="Deep", key="deep", template="x")
+    assert of(hidden("guide", children=[child])).render().missing_params == {}
+    default = MarkdownSection[Needed](title="D", key="d", template="$value", default_params=Needed("x"))
+    assert of(hidden("guide", children=[needing(), default])).render().missing_params == {}
