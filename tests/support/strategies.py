@@ -191,8 +191,8 @@ def sections(
                 template=plan.text,
                 summary=plan.summary,
                 params_type=plan.params,
-                enabled=_selector(plan.enabled_form, plan.enabled, log, path, "enabled", flipped),
-                visibility=_selector(plan.visibility_form, plan.visibility, log, path, "visibility", flipped),
+                enabled=_selector(plan.enabled_form, plan.enabled, log, path, "enabled", flipped=flipped),
+                visibility=_selector(plan.visibility_form, plan.visibility, log, path, "visibility", flipped=flipped),
                 tools=[Tool[Nothing, Nothing](name=name) for name in plan.tool_names(own)],
                 children=sections(plan.children, log, path, f"{own}.", flipped=flipped),
             )
@@ -202,7 +202,7 @@ def sections(
 
 # Any: one function stands for selectors of every form and answer.
 def _selector(
-    form: str, answer: Any, log: list[Asked], path: SectionPath, which: str, flipped: Collection[SectionPath]
+    form: str, answer: Any, log: list[Asked], path: SectionPath, which: str, *, flipped: Collection[SectionPath]
 ) -> Any:
     other = {True: False, False: True, FULL: SUMMARY, SUMMARY: FULL}[answer]
 
