@@ -441,9 +441,11 @@ def data_flow() -> Picture:
     known = {f"runtime.events.{one.__name__}" for one in events.Event.__subclasses__()}
     for module in ("runtime.main_loop", "adapters.core", "adapters.tool_executor"):
         y += 20
-        told = ", ".join(sorted(one.split(".")[-1] for one in imports(module) & known))
+        told = sorted(one.split(".")[-1] for one in imports(module) & known)
         picture.text(10, y, f"{module} publishes")
-        picture.text(260, y, told, look="muted")
+        for at in range(0, len(told), 4):  # as many as a line holds
+            y += 20 * (at > 0)
+            picture.text(260, y, ", ".join(told[at : at + 4]), look="muted")
     return picture
 
 

@@ -88,6 +88,8 @@ def _line(record: Any) -> str:  # Any: JSON, read key by key
             return f"starts again with {', '.join(record['section_keys'])} open: {record['reason']}"
         case "OverridesDropped":
             return f"overrides that do not apply: {', '.join(record['texts'])}"
+        case "ParamsMissing":
+            return f"sections that cannot be opened: {', '.join(record['sections'])}; {record['remedy']}"
         case "PromptExecuted":
             return f"answer after {counted(record['turns'], 'turn')}: {record['text']}"
         case other:
