@@ -575,10 +575,35 @@ def test_the_door_has_these_names() -> None:
         "dump_json_lossless",
         "dump_lossless",
         "json_schema",
+        "check_unique_keys",
         "line_matcher",
         "parse",
         "parse_json",
     }
+
+
+# ------------------------------------------------------------------------------------------------------- unique keys
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+)
+
+
+@given(value=JSON_VALUES, key=TEXT, place=st.lists(st.sampled_from(["list", "dict"]), max_size=4))
+def test_a_key_that_stands_twice_is_refused_wherever_it_stands(value: object, key: str, place: list[str]) -> None:
+    text, name = json.dumps(value), json.dumps(key)
+    serde.check_unique_keys("file", text)
+    text = f"{{{name}: 1, {name}: {text}}}"
+    for outer in place:
+        text = f"[1, {text}]" if outer == "list" else f'{{"a": {text}}}'
+    with pytest.raises(SerdeError, match=r"file: the key .* stands twice in one object; remove one of them"):
+        serde.check_unique_keys("file", text)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1, "a": 2', b"\xff", "[" * 100_000, '{"a": NaN}', "1" * 5_000])
+def test_text_that_is_no_json_is_left_to_the_parser(text: str | bytes) -> None:
+    serde.check_unique_keys("file", text)
 
 
 # ---------------------------------------------------------------------------------------------------- strict scalars

@@ -11,7 +11,9 @@ no part of the JSON.
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, time, timezone
 from enum import Enum
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Json",
     "JsonSchema",
+    "check_unique_keys",
     "dump",
     "dump_json",
     "dump_json_lossless",
@@ -156,6 +159,25 @@ def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> o
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
     """JSON `text` as an instance of the type `of`. Raises `SerdeError` with every fault."""
     return _parse(of, lambda adapter: adapter.validator.validate_json(text), allow_extra=allow_extra)
+
+
+def check_unique_keys(subject: str, text: str | bytes) -> None:
+    """Raises `SerdeError` about `subject` for a JSON object that has a key twice.
+
+    Parsers keep the last value in silence. Text that is no JSON passes, since a parser says better what is wrong.
+    """
+    with suppress(json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        json.loads(text, object_pairs_hook=partial(_unique_keys, subject), parse_int=str)
+
+
+# Any: values of every JSON type.
+def _unique_keys(subject: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        message = f"the key {repeated!r:.200} stands twice in one object; remove one of them"
+        raise SerdeError(subject, (Fault((), message),))
+    return found
 
 
 def json_schema(of: Any) -> JsonSchema:  # Any: types of every form, unions and generics included

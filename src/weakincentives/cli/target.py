@@ -168,6 +168,7 @@ def _read(path: Path) -> Mapping[str, Mapping[str, object]]:
 
             found: object = yaml.safe_load(text) or {}
         else:
+            serde.check_unique_keys("params", text)
             found = json.loads(text)
     except Exception as error:  # of either parser
         raise Mistake(f"{path}: {error}") from error

@@ -257,6 +257,8 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "a text that is no list": lambda text: text.replace(b'[\n        "Other."\n      ]', b'"Other."'),
     "a newer schema that reads alike": lambda text: text.replace(b'"schema": 1', b'"schema": 2'),
     "a newer schema": lambda text: text.replace(b'"schema": 1', b'"schema": 2, "more": {}'),
+    "a key twice": lambda text: text.replace(b'"schema": 1', b'"overrides": [], "schema": 1'),
+    "a key of an entry twice": lambda text: text.replace(b'"at"', b'"kind": "body", "at"'),
     "an entry twice": lambda text: json.dumps({"schema": 1, "overrides": json.loads(text)["overrides"] * 2}).encode(),
 }
 

@@ -203,6 +203,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
                 raise _error(
                     stored, f"'{path}' has schema {schema}, this version knows {_SCHEMA}; upgrade weakincentives"
                 )
+            serde.check_unique_keys("overrides", text)
             overrides = serde.parse_json(_File, text).overrides
         entries = {TextId(one.kind, one.at): one for one in overrides}
         if len(entries) < len(overrides):
