@@ -232,15 +232,29 @@ def test_a_cli_that_hangs_up_is_an_error_and_leaves_nothing_waiting(*, calls: bo
     assert [one.content for one in answers(caught.value.transcript)] == ["Not run: the CLI ended."] * calls
 
 
-def test_how_long_to_wait_is_what_the_cli_would_have_waited() -> None:
+@pytest.mark.parametrize(
+    ("attempt", "delay", "status", "seconds"),
+    [
+        (1, 8029, 429, 8.029),  # 7 s and the CLI's jitter
+        (1, 625, 429, None),
+        (4, 5000, 429, None),
+        (4, 5001, 429, 5.001),
+        (9, 40_000, 429, None),
+        (1, 8029, 529, None),
+    ],
+)
+def test_how_long_to_wait_is_told_where_the_provider_asked_for_more_than_the_cli_waits_by_itself(
+    attempt: int, delay: int, status: int, seconds: float | None
+) -> None:
     async def play(cli: FakeCLI) -> None:
-        cli.emit({"type": "system", "subtype": "api_retry", "error_status": 429, "retry_delay_ms": 1500})
+        retry = {"attempt": attempt, "retry_delay_ms": delay, "error_status": status}
+        cli.emit({"type": "system", "subtype": "api_retry", **retry})
         cli.result("API Error: 429", is_error=True, api_error_status=429, terminal_reason="api_error")
 
     with pytest.raises(ThrottleError) as caught:
         evaluate(play)
-    assert caught.value.retry_after is not None
-    assert caught.value.retry_after.total_seconds() == 1.5
+    wait = caught.value.retry_after
+    assert (wait and wait.total_seconds()) == seconds
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ from ..core import Conversation, LoopAdapter, OutputT
 from ..errors import PromptEvaluationError
 from ..faults import request_fault, status_fault
 from ..inner_loop import InnerLoopConfig, ProviderRequest
+from ..redaction import Redactor, header_credentials
 from ..tool_spec import OutputSpec
 from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
 from .bridge import Bridge
+from .process import CLIProcess, StderrTail
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -46,9 +48,13 @@ _QUIET = {
     "DISABLE_AUTOUPDATER": "1",
     "ENABLE_TOOL_SEARCH": "false",  # else the CLI keeps tools back until the model looks for them
 }
-# Variables that could change what the CLI sends or how it treats our tools, by how their names begin.
-_INHERITED = ("ANTHROPIC_", "CLAUDE", "API_TIMEOUT_MS", "DISABLE_", "ENABLE_", "MAX_MCP_", "MAX_THINKING_", "MCP_")
+_KEY = "ANTHROPIC_API_KEY"
 _SECONDS_TO_STOP = 2.0
+_SECONDS_TO_LOOK_AGAIN = 0.02
+_FIRST_BACKOFF_MS = 500
+_MOST_BACKOFF_MS = 32_000
+_JITTER = 1.25
+_NO_STDERR = "\nError output: Check stderr output for details"  # the SDK's words, which say nothing
 _SENT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 _TOTAL = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
 
@@ -64,7 +70,8 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
     """Evaluates prompts on a Claude model through the Claude Agent SDK and its bundled CLI, one process an evaluation.
 
     `api_key` is by default `ANTHROPIC_API_KEY`. `isolated` gives the CLI an empty home and configuration, no settings
-    files and none of this process's variables that are meant for it; `env` is for what it needs of them.
+    files and of this process's variables only those for language, paths, proxies and certificates; `env` adds others.
+    `start_timeout` bounds the seconds until the CLI is ready, `max_reply_bytes` each message of the model.
     `builtin_tools` are the CLI's own tools to offer, such as `("Read", "Bash")`; they run in `cwd`, by default the root
     of the prompt's `HostFilesystem`, else the empty home. `dynamic_tools` adds the tools of an opened section to the
     running conversation instead of starting it again. `options` are further `ClaudeAgentOptions`; `transport` replaces
@@ -84,6 +91,8 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         isolated: bool = True,
+        start_timeout: float = 60.0,
+        max_reply_bytes: int = 64 * 1024 * 1024,
         dynamic_tools: bool = False,
         options: Mapping[str, object] | None = None,
         transport: Callable[[Any], Any] | None = None,  # Any: from the SDK's options to its `Transport`
@@ -106,9 +115,16 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
         self.builtin_tools = tuple(builtin_tools)
         self.cwd = cwd
         self.transport = transport
-        self._given = {"ANTHROPIC_API_KEY": api_key, "ANTHROPIC_BASE_URL": base_url}
-        self._env = {"CLAUDE_CODE_MAX_RETRIES": str(max_retries), **_QUIET, **(env or {})}
-        self._isolated = isolated
+        given = {_KEY: api_key, "ANTHROPIC_BASE_URL": base_url}
+        self._env = {
+            "CLAUDE_CODE_MAX_RETRIES": str(max_retries),
+            **_QUIET,
+            **{name: value for name, value in given.items() if value},
+            **(env or {}),
+        }
+        self.isolated = isolated
+        self.start_timeout = start_timeout
+        self._max_reply_bytes = max_reply_bytes
         self._dynamic_tools = dynamic_tools
         self._options = dict(options or {})
 
@@ -120,7 +136,10 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
         """A new process, started by the first request."""
         return _Conversation(self, rendered)
 
-    def options(self, servers: Wire, output: OutputSpec | None, home: str, cwd: str) -> Any:  # Any: the SDK's own
+    # Any: the SDK's own.
+    def options(
+        self, servers: Wire, output: OutputSpec | None, cwd: str, env: dict[str, str], stderr: StderrTail
+    ) -> Any:
         """The SDK's options for one evaluation."""
         values: Wire = {
             "model": self.model,
@@ -133,27 +152,35 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
             "verbatim_prompts": True,
             "output_format": None if output is None else {"type": "json_schema", "schema": output.schema},
             "cwd": self.cwd or cwd,
-            "env": self._environment(home),
-            "stderr": _log.debug,
+            "max_buffer_size": self._max_reply_bytes,
+            "env": env,
         }
-        if self._isolated:
+        if self.isolated:
             values |= {"strict_mcp_config": True, "setting_sources": [], "extra_args": {"no-session-persistence": None}}
-        return self.sdk.ClaudeAgentOptions(**values | self._options)
+        return self.sdk.ClaudeAgentOptions(**values | self._options | {"stderr": stderr})
 
     @property
     def api_key(self) -> str | None:
         """The key, if it is known here."""
-        return self._given["ANTHROPIC_API_KEY"] or os.environ.get("ANTHROPIC_API_KEY")
+        return self._env.get(_KEY) or os.environ.get(_KEY)
 
-    def _environment(self, home: str) -> dict[str, str]:
-        """The CLI inherits this process's variables, and the SDK can only overwrite them: with nothing, here."""
-        env: dict[str, str] = {}
-        if self._isolated:
-            env = {name: "" for name in os.environ if name.startswith(_INHERITED)}
-            env |= {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/.claude", "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
-            env["TMPDIR"] = f"{self._env.get('HOME', home)}/.claude"  # what it leaves there goes with the home
-        given = {**self._given, "ANTHROPIC_API_KEY": self.api_key}
-        return env | {name: value for name, value in given.items() if value} | self._env
+    @property
+    def redact(self) -> Redactor:
+        """Masks the key, and what `env` holds under a name of credentials."""
+        return Redactor().adding([self.api_key, *header_credentials(self._env)])
+
+    def stderr_tail(self) -> StderrTail:
+        """Takes what the CLI writes to stderr in one evaluation."""
+        listener: Any = self._options.get("stderr")  # Any: the user's own function
+        return StderrTail(self.redact, listener)
+
+    def environment(self, home: str) -> dict[str, str]:
+        """The variables that are set for the CLI."""
+        if not self.isolated:
+            return dict(self._env)
+        env = {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/.claude", "CLAUDE_CODE_ENTRYPOINT": "sdk-py"}
+        env["TMPDIR"] = f"{self._env.get('HOME', home)}/.claude"  # what it leaves there goes with the home
+        return env | {name: value for name, value in self._env.items() if name != _KEY}
 
 
 class _Conversation(Conversation):
@@ -171,6 +198,12 @@ class _Conversation(Conversation):
         self._portal: BlockingPortal | None = None
         self._bridge = Bridge(dynamic=adapter.supports_dynamic_tools, called=lambda: self._messages.put_nowait(None))
         self._client: Any = None  # Any: the SDK's
+        self._home = ""
+        self._env: dict[str, str] = {}
+        self._process: CLIProcess | None = None
+        self._stderr = adapter.stderr_tail()
+        self._connecting: asyncio.Task[None] | None = None
+        self._deadline: Deadline | None = None
         # Any: the SDK's messages, None when it calls a tool, and the exception that ends them.
         self._messages: asyncio.Queue[Any] = asyncio.Queue()
         self._reader: asyncio.Task[None] | None = None
@@ -204,7 +237,16 @@ class _Conversation(Conversation):
         from anyio.from_thread import start_blocking_portal
 
         if self._portal is None:
-            self._portal = self._running.enter_context(start_blocking_portal())
+            adapter = self._adapter
+            self._home = self._running.enter_context(TemporaryDirectory(prefix="wink-", ignore_cleanup_errors=True))
+            self._env = adapter.environment(self._home)
+            options: Wire = {}
+            if adapter.transport is None:
+                key = adapter.api_key if adapter.isolated else None
+                self._process = CLIProcess(self._env, key=key, isolated=adapter.isolated)
+                options["loop_factory"] = self._process.loop
+            self._portal = self._running.enter_context(start_blocking_portal(backend_options=options))
+            self._portal.call(_log_failing_tasks)
         return self._portal
 
     def _builtin_tool(self, params: BuiltinCall, *, context: ToolContext) -> ToolResult[object]:
@@ -212,19 +254,19 @@ class _Conversation(Conversation):
         return self._open().call(self._builtin_result, context.call_id, context.deadline)
 
     async def _ask(self, request: ProviderRequest) -> AssistantMessage:
+        self._deadline = request.deadline
         try:
             async with asyncio.timeout(self._adapter.seconds_left(request.deadline)):
+                self._asking = True
                 if self._client is None:
                     await self._connect(request)
-                self._asking = True
                 self._transcript = request.transcript
                 await self._tell()
                 return await self._hear()
         except PromptEvaluationError:
             raise
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            raise request_fault(_PROVIDER, "client_error", told, "check the adapter's options and the CLI") from error
+            raise self._client_error(error) from (None if self._adapter.redact.quoted_in(error) else error)
 
     async def _builtin_result(self, call_id: str, deadline: Deadline | None) -> ToolResult[object]:
         self._answer()  # the CLI runs the calls of a turn one after another, and may be waiting for one before
@@ -233,31 +275,64 @@ class _Conversation(Conversation):
                 answer = await asyncio.shield(self._bridge.reply(call_id))
         except TimeoutError:
             return ToolResult(message="The deadline passed.", success=False)
-        return ToolResult(message=answer.content, success=answer.success)
+        # A tool of the CLI can read what this user can, the key in this process's environment among it.
+        return ToolResult(message=self._adapter.redact(answer.content), success=answer.success)
+
+    def _client_error(self, error: Exception) -> PromptEvaluationError:
+        """The error for what the SDK raises. Its text says how the process ended, the process itself said why."""
+        reason = self._adapter.redact(f"{type(error).__name__}: {error}").replace(_NO_STDERR, "")
+        if "maximum buffer size" in reason:
+            remedy = "raise max_reply_bytes or ask for less"
+            return request_fault(_PROVIDER, "reply_too_large", "a message of the CLI is too large", remedy, phase="response")
+        if last_lines := str(self._stderr):
+            reason = f"{reason}; the CLI wrote: {last_lines}"
+        return request_fault(_PROVIDER, "client_error", reason, "check the adapter's options and the CLI")
 
     async def _end(self) -> None:
+        """Ends the CLI, at once while a request is under way, and kills all that its tools have left running."""
         if self._client is None:
             return
+        process = self._process
+        if process is not None:
+            process.find()  # where processes are found by their parents, those of an ended one are lost
+        ending = asyncio.create_task(self._disconnect())
+        if process is None or not self._asking:
+            left = self._adapter.seconds_left(self._deadline)
+            await asyncio.wait([ending], timeout=min(_SECONDS_TO_STOP, left or _SECONDS_TO_STOP))
+        if process is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SECONDS_TO_STOP):
+                    while process.kill() or not ending.done():  # noqa: ASYNC110 - other processes set no event
+                        await asyncio.sleep(_SECONDS_TO_LOOK_AGAIN)
+            process.close()
+        ending.cancel()
+
+    async def _disconnect(self) -> None:
         try:
-            if self._asking and self._reader is not None and not self._reader.done():
-                with suppress(Exception):  # a process with a request under way takes five seconds to end
-                    async with asyncio.timeout(_SECONDS_TO_STOP):
-                        await self._client.interrupt()
+            if self._connecting is not None:
+                await asyncio.wait([self._connecting])
             await self._client.disconnect()
         except Exception as error:  # the evaluation has its result, or a failure that matters more
-            _log.warning("The CLI did not end well", extra={"error": str(error)})
+            _log.warning("The CLI did not end well", extra={"error": self._adapter.redact(str(error))})
         finally:
             if self._reader is not None:
                 self._reader.cancel()
 
     async def _connect(self, request: ProviderRequest) -> None:
         adapter = self._adapter
-        home = self._running.enter_context(TemporaryDirectory(prefix="wink-", ignore_cleanup_errors=True))
         servers = self._bridge.open(tool for tool in request.tools if tool.name not in self._builtin)
-        options = adapter.options(servers, request.output, home, self._workspace() or home)
+        options = adapter.options(servers, request.output, self._workspace() or self._home, self._env, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = self._sdk.ClaudeSDKClient(options, transport=transport)
-        await self._client.connect()
+        # The SDK shields its clean-up from a cancellation, which then would wait for a process that does not react.
+        self._connecting = asyncio.create_task(self._client.connect())
+        await asyncio.wait([self._connecting], timeout=adapter.start_timeout)
+        if not self._connecting.done():
+            reason = f"the CLI was not ready after {adapter.start_timeout:g} seconds"
+            raise request_fault(_PROVIDER, "timeout", reason, "raise start_timeout or look at the machine's load")
+        await self._connecting
+        if self._process is not None and not self._process.started:
+            raise RuntimeError("the SDK started the CLI past the adapter, with all variables of this process")
         self._reader = asyncio.create_task(self._read())
 
     def _workspace(self) -> str | None:
@@ -327,8 +402,8 @@ class _Conversation(Conversation):
                 for block in blocks:  # a subagent's call, of which our loop does not know
                     if isinstance(block, sdk.ToolUseBlock) and self._bridge.own_name(block.name) != block.name:
                         self._bridge.answer(ToolMessage(block.id, "Not available to subagents.", success=False))
-            case sdk.SystemMessage(subtype="api_retry", data={"retry_delay_ms": int() | float() as delay}):
-                self._retry_after = str(delay / 1000)
+            case sdk.SystemMessage(subtype="api_retry", data=data):
+                self._retry_after = _asked_to_wait(data)
             case _:
                 pass
 
@@ -409,9 +484,7 @@ class _Conversation(Conversation):
 
     def _failure(self, result: Any) -> PromptEvaluationError:  # Any: the SDK's
         """Why the CLI gives up; its `subtype` says "success" of most failures."""
-        said = str(result.result or "; ".join(result.errors or ()) or result.subtype)
-        if key := self._adapter.api_key:
-            said = said.replace(key, "***")
+        said = self._adapter.redact(str(result.result or "; ".join(result.errors or ()) or result.subtype))
         status: int | None = result.api_error_status
         if result.subtype == "error_max_structured_output_retries":
             return PromptEvaluationError(said, phase="response", code="output", provider=_PROVIDER)
@@ -433,6 +506,25 @@ class _Conversation(Conversation):
 def _usage(counts: Mapping[str, Any], names: tuple[str, str, str, str]) -> TokenUsage:  # Any: JSON
     fresh, written, cached, output = (counts.get(name) or 0 for name in names)
     return TokenUsage(fresh + written + cached, output, cached)
+
+
+def _asked_to_wait(retry: Mapping[str, Any]) -> str | None:  # Any: JSON
+    """The seconds that the provider asked for: a wait that is longer than the CLI's own before this retry."""
+    match retry:
+        case {"error_status": 429, "attempt": int() as attempt, "retry_delay_ms": int() | float() as delay}:
+            own = min(_FIRST_BACKOFF_MS * 2 ** (attempt - 1), _MOST_BACKOFF_MS) * _JITTER
+            return str(delay / 1000) if delay > own else None
+        case _:
+            return None
+
+
+def _log_failing_tasks() -> None:
+    """Logs what the SDK's own tasks raise, such as those that write to a CLI that has ended: nobody awaits them."""
+
+    def log(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: asyncio's own
+        _log.debug("A task of the SDK failed: %s", context.get("exception") or context["message"])
+
+    asyncio.get_running_loop().set_exception_handler(log)
 
 
 def _text(content: Any) -> str:  # Any: a text, or a list of blocks

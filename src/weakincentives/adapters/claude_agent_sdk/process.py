@@ -1,0 +1,174 @@
+"""The CLI's process: how it starts, with which variables, and how it ends with all processes that its tools started.
+
+The SDK starts the CLI with all variables of this process, and ends the CLI alone. But the SDK runs in an event loop of
+ours, and event loops start processes. `CLIProcess.loop` makes one that starts the CLI as is said here.
+"""
+
+import asyncio
+import logging
+import os
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+from uuid import uuid4
+
+from ..redaction import Redactor
+
+__all__ = ["CLIProcess"]
+
+_log = logging.getLogger(__name__)
+
+_MARK = "WINK_RUN"
+_KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # where the CLI reads its key, once
+_INHERITED = frozenset({"LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}) | {
+    *("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy"),
+    *("AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE"),
+}
+_LAST_LINES = 10
+_MAX_LAST_WORDS = 300
+
+
+class CLIProcess:
+    """One process of the CLI, from its start to its end.
+
+    `env` holds the variables that are meant for it. An isolated CLI gets of this process's other variables only those
+    for language, paths, proxies and certificates. It reads `key` from a pipe: a variable could be read by its tools.
+    """
+
+    def __init__(self, env: Mapping[str, str], *, key: str | None, isolated: bool) -> None:
+        self._env = env
+        self._key = key
+        self._isolated = isolated
+        self._mark = uuid4().hex
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._seen: set[int] = set()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Returns an event loop that starts the CLI as its first process."""
+        return _Loop(self)
+
+    @property
+    def started(self) -> bool:
+        """Whether the CLI was started in the event loop."""
+        return self._transport is not None
+
+    async def start(self, start: Callable[..., Any], options: dict[str, Any]) -> Any:  # Any: asyncio's own
+        """Calls `start`, which starts a process by `options`, with what is said here in place of some of these."""
+        options |= {"env": self._variables(options["env"]), "start_new_session": True}
+        if self._key is None:
+            self._transport, protocol = await start(**options)
+            return self._transport, protocol
+        reading, writing = os.pipe()
+        try:
+            os.write(writing, self._key.encode())
+            os.close(writing)
+            options["env"][_KEY_DESCRIPTOR] = str(reading)
+            options["pass_fds"] = [*options.get("pass_fds", ()), reading]
+            self._transport, protocol = await start(**options)
+        finally:
+            os.close(reading)
+        return self._transport, protocol
+
+    def _variables(self, merged: Mapping[str, str]) -> dict[str, str]:
+        """Returns those of the SDK's `merged` variables that the CLI gets: its own, and few of this process's."""
+        variables = {
+            name: value
+            for name, value in merged.items()
+            if not self._isolated or name in self._env or _passes(name) or os.environ.get(name) != value
+        }
+        return variables | {_MARK: self._mark}
+
+    def find(self) -> set[int]:
+        """Returns the ids of the CLI and of the processes that descend from it.
+
+        All inherit a mark in the environment. Where `/proc` shows no environments, as on macOS, the ids of parents lead
+        to the descendants; those that have lost their parent are found only if they were found before.
+        """
+        parents = dict(_parents())
+        mark = f"{_MARK}={self._mark}".encode()
+        found = {pid for pid in parents if pid in self._seen or mark in _environment(pid)}
+        if self._transport is not None and self._transport.get_returncode() is None:
+            found |= {self._transport.get_pid()} & parents.keys()
+        while children := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= children
+        self._seen = found
+        return found
+
+    def kill(self) -> bool:
+        """Kills the processes that `find` finds, and tells whether there were any. Call it until there are none."""
+        found = self.find()
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, SIGKILL)
+        return bool(found)
+
+    def close(self) -> None:
+        """Closes the pipes to the CLI, of which the SDK leaves open what it has not read to the end."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Starts its first process as a `CLIProcess` says."""
+
+    def __init__(self, process: CLIProcess) -> None:
+        super().__init__()
+        self._process = process
+
+    # Any: as in asyncio, whose parameters pass through.
+    async def subprocess_exec(self, protocol_factory: Any, *command: Any, **options: Any) -> Any:
+        start = partial(super().subprocess_exec, protocol_factory, *command)
+        return await (start(**options) if self._process.started else self._process.start(start, options))
+
+
+class StderrTail:
+    """Keeps the last lines that the CLI writes to stderr, without credentials; `listener` gets all of them."""
+
+    def __init__(self, redact: Redactor, listener: Callable[[str], None] | None = None) -> None:
+        self._redact = redact
+        self._listener = listener
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def __call__(self, line: str) -> None:
+        line = self._redact(line)
+        self._lines.append(line)
+        _log.debug(line)
+        if self._listener is not None:
+            self._listener(line)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)[-_MAX_LAST_WORDS:]
+
+
+def _passes(name: str) -> bool:
+    return name in _INHERITED or name.startswith("LC_")
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yields the ids of living processes, each with that of its parent."""
+    if not Path("/proc/self/stat").exists():
+        command = ["ps", "-A", "-o", "pid=,ppid=,stat="]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - constant
+        for line in listed.stdout.splitlines():
+            pid, parent, state = line.split(maxsplit=2)
+            if not state.startswith("Z"):
+                yield int(pid), int(parent)
+        return
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                yield int(folder.name), int(parent)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, is another user's, or this system does not show it
+        return []

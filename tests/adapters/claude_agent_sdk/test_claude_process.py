@@ -1,0 +1,326 @@
+"""The CLI's process: what it and its tools can see of this one, how it fails, and that nothing is left of it."""
+
+import asyncio
+import gc
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from support.agents import Args, answers, prompt, tool
+from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
+from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
+from weakincentives.adapters.claude_agent_sdk.process import CLIProcess
+from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.limits import Deadline
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.session import Session
+
+KEY = "sk-ant-marked-0123456789"
+TOKEN = "inherited-token-9876"  # noqa: S105 - not a real one
+
+
+# Reads the pipe that the CLI had its key from.
+DESCRIPTOR = """
+number=$(tr '\\0' '\\n' < /proc/$PPID/environ | sed -n 's/^CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR=//p')
+echo number $number; timeout 1 cat /proc/$PPID/fd/$number; timeout 1 cat /proc/self/fd/$number; echo read
+"""
+
+
+@dataclass(frozen=True)
+class Long:
+    text: str
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ:
+        if name.startswith(("ANTHROPIC_", "CLAUDE", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+# Any: prompts of every output, options of every kind.
+def adapter(server: ScriptedServer | None, **given: Any) -> ClaudeAgentSDKAdapter[Any]:
+    url = "http://127.0.0.1:9" if server is None else server.url
+    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **given}
+    arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
+    return ClaudeAgentSDKAdapter("claude-sonnet-4-5", **arguments)
+
+
+def script(folder: Path, text: str) -> Path:
+    """A program that stands in for the CLI."""
+    path = folder / "claude-stand-in"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def living(name: str) -> list[int]:
+    """The ids of all living processes whose command line holds `name`."""
+    pids: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if name in (folder / "cmdline").read_text(errors="replace"):
+                pids.append(int(folder.name))
+    return pids
+
+
+def cli_pid() -> int:
+    """The CLI of the one evaluation under way: it is this process's only child of that name."""
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    [pid] = [pid for pid in children if "claude" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return int(pid)
+
+
+# --- What the CLI's tools can see
+
+
+def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", TOKEN)
+    monkeypatch.setenv("AN ODD NAME", TOKEN)
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    commands = "env; tr '\\0' '\\n' < /proc/$PPID/environ", DESCRIPTOR
+    session = Session()
+    script = [Say(calls=(Call("Bash", {"command": command}),)) for command in commands]
+    with ScriptedServer(*script, Say("done")) as server:
+        given = {"MINE": "for the tools", "no_proxy": "127.0.0.1"}
+        response = adapter(server, builtin_tools=["Bash"], env=given).evaluate(prompt(), session=session)
+        assert [request.header("x-api-key") for request in server.requests] == [KEY] * 3
+        bodies = b"".join(request.body for request in server.requests)
+    variables, descriptor = [one.content for one in answers(response.transcript)]
+    assert "MINE=for the tools" in variables
+    assert "https_proxy=" in variables
+    assert "WINK_KEY" not in variables
+    assert re.search(r"number \d+\n(.*\n)?read", descriptor)
+    for secret in (KEY, TOKEN):
+        assert secret.encode() not in bodies
+        assert secret not in repr(response)
+        assert secret not in repr(session[ToolInvoked].all())
+
+
+def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session()
+    with ScriptedServer(Say(calls=(Call("Bash", {"command": f"echo {KEY[:8]}'{KEY[8:]}'"}),)), Say("done")) as server:
+        response = adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=session)
+    assert [one.content for one in answers(response.transcript)] == ["***"]
+    assert KEY not in repr(session[ToolInvoked].all())
+
+
+def test_an_isolated_cli_gets_language_paths_proxies_certificates_and_what_is_given_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inherited = {"LC_ALL": "C", "NO_PROXY": "x", "SSL_CERT_FILE": "y"}
+    others = {"AWS_SECRET_ACCESS_KEY": TOKEN, "MY_TOKEN": TOKEN, "BASH_FUNC_f%%": "() { :; }", "AN ODD*NAME": "b"}
+    for name, value in {**inherited, **others}.items():
+        monkeypatch.setenv(name, value)
+    seen = variables_of(tmp_path, env={"MINE": "z"})
+    assert (inherited | {"PATH": os.environ["PATH"], "MINE": "z"}).items() <= seen.items()
+    assert not others.keys() & seen.keys()
+    assert KEY not in seen.values()
+
+
+def test_without_isolation_the_cli_gets_all_variables_and_the_key_as_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", TOKEN)
+    seen = variables_of(tmp_path, isolated=False)
+    assert {"MY_TOKEN": TOKEN, "ANTHROPIC_API_KEY": KEY}.items() <= seen.items()
+
+
+def variables_of(folder: Path, **given: Any) -> dict[str, str]:
+    """The variables that the CLI is started with."""
+    path = script(folder, f"env -0 > {folder}/seen; exit 1")
+    with pytest.raises(PromptEvaluationError):
+        adapter(None, options={"cli_path": path}, **given).evaluate(prompt(), session=Session())
+    lines = (folder / "seen").read_text().split("\0")
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+# --- What is left of it
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Path]:
+    """A program that sleeps under a name of its own, for as many seconds as told; what is left of it is killed."""
+    path = tmp_path / f"left-behind-{uuid4().hex}"
+    path.symlink_to(shutil.which("sleep") or "sleep")
+    yield path
+    for pid in living(path.name):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(sleeper: Path) -> None:
+    detached = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; nohup {sleeper} 601 > /dev/null 2>&1 &"
+    calls = (
+        Call("Bash", {"command": f"{sleeper} 602", "run_in_background": True}),
+        Call("Bash", {"command": f"{detached} until pgrep -f '{sleeper.name} 601'; do :; done"}),
+    )
+    seen: list[int] = []
+
+    def last(request: Request) -> Say:
+        seen.extend(living(f"{sleeper.name}"))
+        return Say("done")
+
+    with ScriptedServer(Say(calls=calls), last, strict=False) as server:
+        assert adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=Session()).text == "done"
+    assert len(seen) >= 3
+    assert living(sleeper.name) == []
+
+
+def test_so_does_what_is_left_by_a_cli_that_was_killed(sleeper: Path) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        assert living(sleeper.name)
+        os.kill(cli_pid(), signal.SIGKILL)
+        return ToolResult("killed")
+
+    command = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; until pgrep -f '{sleeper.name} 600'; do :; done"
+    calls = Call("Bash", {"command": command}), Call("mcp__wink__probe", {"a": 1})
+    with (
+        ScriptedServer(Say(calls=calls), strict=False) as server,
+        pytest.raises(PromptEvaluationError, match="code -9"),
+    ):
+        adapter(server, builtin_tools=["Bash"]).evaluate(prompt(tool(handler)), session=Session())
+    assert living(sleeper.name) == []
+
+
+def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
+    """As where no environment can be read: what has lost its parent is found if it was found before."""
+    process = CLIProcess({}, key=None, isolated=True)
+
+    async def main() -> None:
+        clear = f"/usr/bin/env -i /bin/sh -c '{sleeper} 600; :' > /dev/null & echo begun; wait"
+        begun = await asyncio.create_subprocess_exec("/bin/sh", "-c", clear, stdout=subprocess.PIPE, env={})
+        assert begun.stdout is not None
+        await begun.stdout.readline()
+        while len(found := process.find()) < 3:  # noqa: ASYNC110 - other processes set no event
+            await asyncio.sleep(0.01)
+        begun.kill()
+        await begun.wait()
+        assert process.find() == found - {begun.pid}
+        while process.kill():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+        process.close()
+
+    with asyncio.Runner(loop_factory=process.loop) as runner:
+        runner.run(asyncio.wait_for(main(), 30))
+    assert living(sleeper.name) == []
+
+
+# --- A CLI that does not react
+
+
+def ended_in_time(one: ClaudeAgentSDKAdapter[Any], seconds: float, **given: Any) -> PromptEvaluationError:
+    began = monotonic()
+    with pytest.raises(PromptEvaluationError) as caught:
+        one.evaluate(given.pop("asked", prompt()), session=Session(), **given)
+    assert seconds - 0.1 < monotonic() - began < seconds + 2
+    return caught.value
+
+
+def test_a_cli_that_is_frozen_at_its_start_keeps_the_deadline(tmp_path: Path) -> None:
+    path = script(tmp_path, "kill -STOP $$")
+    one = adapter(None, options={"cli_path": path})
+    assert isinstance(ended_in_time(one, 1, deadline=Deadline.after(1)), DeadlineExceededError)
+    assert living(path.name) == []
+
+
+def test_without_a_deadline_it_is_given_up_after_the_time_for_its_start(tmp_path: Path) -> None:
+    path = script(tmp_path, "kill -STOP $$")
+    error = ended_in_time(adapter(None, start_timeout=0.5, options={"cli_path": path}), 0.5)
+    assert (error.phase, error.code) == ("request", "timeout")
+    assert "raise start_timeout" in str(error)
+    assert living(path.name) == []
+
+
+def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        os.kill(cli_pid(), signal.SIGSTOP)
+        return ToolResult("x" * 90_000)  # more than its stdin holds
+
+    with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), strict=False) as server:
+        error = ended_in_time(adapter(server), 4, asked=prompt(tool(handler)), deadline=Deadline.after(4))
+    assert isinstance(error, DeadlineExceededError)
+
+
+def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> None:
+    with ScriptedServer(Raw(b"{}", delay=60), strict=False) as server:
+        evaluating = adapter(server).evaluate_async(prompt(), session=Session(), deadline=Deadline.after(2.5))
+        began = monotonic()
+        with pytest.raises(DeadlineExceededError):
+            asyncio.run(evaluating)
+        assert monotonic() - began < 4.5
+
+
+# --- How it fails
+
+
+def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path: Path) -> None:
+    path = script(
+        tmp_path, "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; echo out of order >&2; exit 3"
+    )
+    heard: list[str] = []
+    one = adapter(None, options={"cli_path": path, "stderr": heard.append})
+    with pytest.raises(PromptEvaluationError) as caught:
+        one.evaluate(prompt(), session=Session())
+    assert caught.value.code == "client_error"
+    assert "1000\n***out of order" in str(caught.value)
+    assert "Check stderr" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert heard[-1] == "***out of order"
+    assert KEY not in "".join(heard)
+
+
+def test_a_cli_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PromptEvaluationError, match="no-such-cli"):
+        adapter(None, options={"cli_path": tmp_path / "no-such-cli"}).evaluate(prompt(), session=Session())
+
+
+def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        os.kill(cli_pid(), signal.SIGKILL)
+        return ToolResult("killed")
+
+    with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), strict=False) as server:
+        with caplog.at_level(logging.DEBUG), pytest.raises(PromptEvaluationError, match="code -9"):
+            adapter(server).evaluate(prompt(tool(handler)), session=Session())
+        gc.collect()
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio" and one.levelno > logging.INFO] == []
+
+
+# --- How much it may say
+
+
+def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
+    seen: list[int] = []
+
+    def handler(params: Long, *, context: ToolContext) -> ToolResult[object]:
+        seen.append(len(params.text))
+        return ToolResult("ok")
+
+    text = '"\\' * 350_000
+    call = Call("mcp__wink__probe", {"text": text})
+    with ScriptedServer(Say(calls=(call,)), Say("y" * 2_000_000)) as server:
+        response = adapter(server).evaluate(prompt(tool(handler, params=Long)), session=Session())
+    assert seen == [len(text)]
+    assert response.text == "y" * 2_000_000
+
+
+def test_an_answer_beyond_the_bound_is_an_error_that_names_it() -> None:
+    with ScriptedServer(Say("y" * 200_000), strict=False) as server, pytest.raises(PromptEvaluationError) as caught:
+        adapter(server, max_reply_bytes=100_000).evaluate(prompt(), session=Session())
+    assert (caught.value.phase, caught.value.code) == ("response", "reply_too_large")
+    assert "raise max_reply_bytes" in str(caught.value)
