@@ -35,6 +35,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 FOREIGN = set(
     WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel socket_allow_hosts
     connect_ex GEMINI_API_KEY CLAUDE_CODE_USE_BEDROCK encrypted_content web_search mcp__wink__name
+    ANTHROPIC_AUTH_TOKEN AWS_PROFILE
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows engine_kwargs
     function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")

@@ -189,7 +189,7 @@ def test_long_results_reach_the_model_whole() -> None:
         return ToolResult("x" * 200_000)
 
     with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
-        evaluate(adapter(server), prompt(tool(handler)), Session())
+        evaluate(adapter(server, config=InnerLoopConfig(max_result_chars=None)), prompt(tool(handler)), Session())
         assert results(server.requests[1])[0].strip() == "x" * 200_000
 
 

@@ -23,6 +23,7 @@ from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.claude_agent_sdk.process import CLIProcess
 from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.limits import Deadline
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.events import ToolInvoked
@@ -314,9 +315,24 @@ def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
     text = '"\\' * 350_000
     call = Call("mcp__wink__probe", {"text": text})
     with ScriptedServer(Say(calls=(call,)), Say("y" * 2_000_000)) as server:
-        response = adapter(server).evaluate(prompt(tool(handler, params=Long)), session=Session())
+        config = InnerLoopConfig(max_argument_chars=None)
+        response = adapter(server, config=config).evaluate(prompt(tool(handler, params=Long)), session=Session())
     assert seen == [len(text)]
     assert response.text == "y" * 2_000_000
+
+
+def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return ToolResult("x" * 600_000)
+
+    config = InnerLoopConfig(max_result_chars=None)
+    with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), Say("done")) as server:
+        response = adapter(server, config=config).evaluate(prompt(tool(handler)), session=Session())
+        sent = str(server.requests[1].json["messages"][-1])
+    [answer] = answers(response.transcript)
+    assert 490_000 < len(answer.content) <= 500_000
+    assert answer.content[:490_000] in sent
+    assert "persisted" not in sent.replace(answer.content, "").lower()
 
 
 def test_an_answer_beyond_the_bound_is_an_error_that_names_it() -> None:

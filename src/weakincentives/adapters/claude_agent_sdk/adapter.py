@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
@@ -29,7 +29,7 @@ from ..inner_loop import InnerLoopConfig, ProviderRequest
 from ..redaction import Redactor, header_credentials
 from ..tool_spec import OutputSpec
 from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
-from .bridge import Bridge
+from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
             raise ImportError(
                 "ClaudeAgentSDKAdapter needs the Claude Agent SDK: pip install 'weakincentives[claude-agent-sdk]'"
             )
-        super().__init__(config=config, clock=clock)
+        config = config or InnerLoopConfig()
+        chars = min(config.max_result_chars or MAX_RESULT_CHARS, MAX_RESULT_CHARS)
+        super().__init__(config=replace(config, max_result_chars=chars), clock=clock)
         taken = sorted(_OWN_OPTIONS & (options or {}).keys())
         if taken:
             raise ValueError(f"options {taken!r} are set by the adapter itself; use its own arguments")
@@ -283,7 +285,9 @@ class _Conversation(Conversation):
         reason = self._adapter.redact(f"{type(error).__name__}: {error}").replace(_NO_STDERR, "")
         if "maximum buffer size" in reason:
             remedy = "raise max_reply_bytes or ask for less"
-            return request_fault(_PROVIDER, "reply_too_large", "a message of the CLI is too large", remedy, phase="response")
+            return request_fault(
+                _PROVIDER, "reply_too_large", "a message of the CLI is too large", remedy, phase="response"
+            )
         if last_lines := str(self._stderr):
             reason = f"{reason}; the CLI wrote: {last_lines}"
         return request_fault(_PROVIDER, "client_error", reason, "check the adapter's options and the CLI")

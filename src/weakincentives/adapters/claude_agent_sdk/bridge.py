@@ -13,12 +13,13 @@ from typing import Any
 from ..tool_spec import ToolSpec
 from ..transcript import ToolMessage
 
-__all__ = ["Bridge"]
+__all__ = ["MAX_RESULT_CHARS", "Bridge"]
 
 _SERVER = "wink"
 _CALL_ID = "claudecode/toolUseId"
 _SPARES = 4
-_WHOLE = {"anthropic/maxResultSizeChars": 500_000}  # else the CLI shows 2 kB of a result that is longer than 50
+MAX_RESULT_CHARS = 500_000  # the most that the CLI passes on; of a longer result it shows 2 kB and a path
+_WHOLE = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # else it does so beyond 50 kB
 
 
 class Bridge:
