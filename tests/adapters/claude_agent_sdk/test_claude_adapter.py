@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -425,10 +426,15 @@ def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
 
 def children_named(name: str) -> list[str]:
     """Command lines of this process's children that hold `name`."""
-    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    pids = [pid for one in children for pid in one.read_text().split()]
-    lines = [Path(f"/proc/{pid}/cmdline") for pid in pids]
-    return [line.read_text() for line in lines if line.exists() and name in line.read_text()]
+    pids: list[str] = []
+    lines: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            pids += (thread / "children").read_text().split()
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            lines.append(Path(f"/proc/{pid}/cmdline").read_text())
+    return [line for line in lines if name in line]
 
 
 # --- Isolation

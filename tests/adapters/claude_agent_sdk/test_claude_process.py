@@ -81,7 +81,10 @@ def living(name: str) -> list[int]:
 
 def cli_pid() -> int:
     """The CLI of the one evaluation under way: it is this process's only child of that name."""
-    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    children: list[str] = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            children += (thread / "children").read_text().split()
     [pid] = [pid for pid in children if "claude" in Path(f"/proc/{pid}/cmdline").read_text()]
     return int(pid)
 
