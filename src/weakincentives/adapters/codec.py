@@ -271,8 +271,7 @@ class _CodecConversation(Conversation):
         with self._faults(request.deadline) as left:
             source = await self._reply(body, left, stream=True)
             try:
-                iterator = aiter(source)
-                while (event := await self._next_event(iterator, request.deadline)) is not _NO_EVENT:
+                async for event in source if left is None else self._timed(source, request.deadline):
                     events.append(event)
                     if text := self.codec.text_of(event):
                         yield TextDelta(text)
@@ -281,10 +280,14 @@ class _CodecConversation(Conversation):
             answer = decoded(self.codec, events, joined=True)
         yield answer
 
+    async def _timed(self, source: Any, deadline: Deadline | None) -> AsyncGenerator[Any]:  # Any: an SDK's own stream
+        """The events of a stream, each of which must come before the deadline."""
+        events = aiter(source)
+        while (event := await self._next_event(events, deadline)) is not _NO_EVENT:
+            yield event
+
     async def _next_event(self, events: Any, deadline: Deadline | None) -> Any:  # Any: an SDK's iterator and its items
         """The next event of a stream, `_NO_EVENT` at its end."""
-        if deadline is None:
-            return await anext(events, _NO_EVENT)
         async with asyncio.timeout(self.adapter.seconds_left(deadline)):
             event = await anext(events, _NO_EVENT)
         self.adapter.check_deadline(deadline)  # a flood of events leaves a time-out no moment to act

@@ -89,7 +89,7 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behavio
 
 @routes
 def test_a_deadline_ends_retries(model: str) -> None:
-    with HostileServer(retried_later(1.5)) as server:
+    with HostileServer(retried_later(4)) as server:
         one = adapter(server, model)
         if model == ANTHROPIC:  # LiteLLM retries nothing there
             for door in DOORS:
@@ -97,8 +97,8 @@ def test_a_deadline_ends_retries(model: str) -> None:
                     door(one, Session(), Deadline.after(60))
         else:
             with ThreadPoolExecutor(len(DOORS)) as pool:
-                assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + 0.9
-        assert not server.asked(len(DOORS) + 1, timeout=2)
+                assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + MUCH_LATER
+        assert not server.asked(len(DOORS) + 1, timeout=4.5)
 
 
 def failure(door: Door, one: Any, deadline: float | None = None) -> tuple[PromptEvaluationError, str]:  # Any: as above
