@@ -4,6 +4,8 @@ The only module that imports LiteLLM, which takes seconds and 150 MB: that happe
 """
 
 import os
+import re
+from collections import deque
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -17,9 +19,10 @@ from .chat import ChatCodec
 from .codec import CodecAdapter, CodecOptions, Wire, malformed
 from .core import OutputT
 from .errors import PromptEvaluationError
-from .faults import check_key, request_fault, status_fault, without_keys
+from .faults import check_key, request_fault, status_fault
 from .inner_loop import InnerLoopConfig
 from .litellm_clients import LiteLLMClients, refusal
+from .redaction import Redactor, header_credentials
 from .replies import MAX_REPLY_BYTES
 
 __all__ = ["LiteLLMAdapter"]
@@ -31,6 +34,19 @@ _OBSERVERS = (
     *("_async_input_callback", "_async_success_callback", "_async_failure_callback", "max_budget"),
 )
 """Where LiteLLM keeps who wants to hear of a call: its own attributes, and options of a call."""
+
+_KNOWN_CREDENTIALS = 64  # the last ones: tokens are renewed by the hour
+_CREDENTIAL_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "JWT")
+_VARIABLES = {
+    "bedrock": ("AWS",),
+    "sagemaker": ("AWS",),
+    "azure": ("AZURE",),
+    "vertex": ("GOOGLE", "VERTEX"),
+    "gemini": ("GOOGLE",),
+    "watsonx": ("WX",),
+    "huggingface": ("HF",),
+}
+"""By a part of LiteLLM's name of a provider, what its variables begin with besides that name."""
 
 
 class LiteLLMAdapter(CodecAdapter[OutputT]):
@@ -69,6 +85,8 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         self.litellm: Any = import_module("litellm")  # Any: often not installed where types are checked
         vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
         self._internal = _internal_call()
+        self._environment = self._provider_prefixes(model, base_url)
+        self._sent: deque[str] = deque(maxlen=_KNOWN_CREDENTIALS)
         if structured_output == "auto":
             structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
         codec_options = CodecOptions(
@@ -82,15 +100,36 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         self.api_key = api_key
         self._arguments: Wire = {"api_base": base_url, "api_key": api_key, "max_retries": max_retries}
 
+    @property
+    def redactor(self) -> Redactor:
+        """Masks what was given or sent as a credential: keys, `options`, headers, the provider's own variables."""
+        return Redactor(tuple(_credentials(self._options.extra))).adding(
+            [self.api_key, *_from_environment(self._environment), *self._sent]
+        )
+
     def without_keys(self, text: str) -> str:
-        """`text` without the key, or without any that LiteLLM may have found in the environment."""
-        held = [value for name, value in os.environ.items() if name.endswith(("_KEY", "_TOKEN"))]
-        return without_keys(text, [self.api_key] if self.api_key else held)
+        """`text` with the credentials of this adapter masked."""
+        return self.redactor(text)
 
     def call(self, body: Wire, left: float | None) -> Wire:
         """The arguments of one call, with what is left until the deadline as its time-out."""
         check_key(_PROVIDER, self.api_key or "")
-        return {**self._arguments, "timeout": min(self.timeout, left or self.timeout), **body}
+        arguments = {**self._arguments, "timeout": min(self.timeout, left or self.timeout), **body}
+        listener = body.get("logger_fn")
+
+        def note(details: Wire) -> None:
+            """Notes the credentials that LiteLLM found for this request, before it sends them."""
+            headers = (details.get("additional_args") or {}).get("headers") or {}
+            self._note([details.get("api_key"), *header_credentials({f"{key}": f"{headers[key]}" for key in headers})])
+            if callable(listener):
+                listener(details)
+
+        return {**arguments, "logger_fn": note}
+
+    def _note(self, credentials: Iterable[object]) -> None:
+        for value in credentials:
+            if isinstance(value, str) and value and value not in self._sent:
+                self._sent.append(value)
 
     def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         arguments = self.call(body, left)
@@ -104,6 +143,15 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
         with self._unobserved(body):
             reply = await self.litellm.acompletion(**arguments, **client)
         return _Stream(reply) if stream else _plain(reply)
+
+    def _provider_prefixes(self, model: str, base_url: str | None) -> tuple[str, ...]:
+        """What the variables of the model's provider begin with; nothing for a model that LiteLLM does not know."""
+        try:
+            provider = str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
+        except Exception:  # LiteLLM's own; the first request will say it
+            return ()
+        own = re.sub(r"^text-completion-|[-_](ai|chat)$|[^a-z0-9]", "", provider.lower()).upper()
+        return (own, *(prefix for name, more in _VARIABLES.items() if name in provider for prefix in more))
 
     @contextmanager
     def _unobserved(self, body: Wire) -> Generator[None]:
@@ -162,8 +210,24 @@ class LiteLLMAdapter(CodecAdapter[OutputT]):
     def harmless(self, error: Exception) -> Exception | None:
         """`error`, unless it or what led to it quotes a key."""
         refused = getattr(error, "status_code", None) in (401, 403)
-        quoted = any(self.without_keys(str(one)) != str(one) for one in _causes(error))
-        return None if refused or quoted else error
+        return None if refused or self.redactor.quoted_in(error) else error
+
+
+def _credentials(options: Mapping[str, object]) -> Iterator[str]:
+    """The credentials among `options` of a call, its headers included."""
+    for name, value in options.items():
+        if isinstance(value, Mapping) and "headers" in name:
+            yield from header_credentials({f"{key}": f"{inner}" for key, inner in value.items()})
+        elif isinstance(value, str) and any(word in name.upper() for word in _CREDENTIAL_WORDS):
+            yield value
+
+
+def _from_environment(prefixes: Iterable[str]) -> Iterator[str]:
+    """The credentials that LiteLLM may read from variables of a provider, to trade them for tokens, say."""
+    for name, value in os.environ.items():
+        ours = any(name.replace("_", "").startswith(prefix) for prefix in prefixes)
+        if ours and any(word in name for word in _CREDENTIAL_WORDS) and len(value.split()) == 1:
+            yield value
 
 
 def _internal_call() -> ContextVar[bool] | None:
@@ -184,7 +248,7 @@ class _LiteLLMCodec(ChatCodec):
             return None
         beside: Wire = {}
         for event in events:
-            for choice in event["choices"]:
+            for choice in [one for one in event["choices"] if one.get("index") == 0]:
                 beside |= choice["delta"].pop("provider_specific_fields", None) or {}
         reply: Any = super().joined(events)  # Any: JSON of every shape
         for choice in reply["choices"] if reply else ():

@@ -1,0 +1,104 @@
+"""What is masked in the texts of failures: credentials that were given or sent, and nothing else."""
+
+from traceback import format_exception
+from typing import Any
+
+import pytest
+
+from support.agents import prompt
+from support.scripted_server import Fail, ScriptedServer
+from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.runtime.events import ProviderCalled
+from weakincentives.runtime.session import Session
+
+GIVEN = "given.to.the.provider.0123456789"
+OPENAI = "openai/gpt-4o"
+ANTHROPIC = "anthropic/claude-sonnet-4-5"
+
+
+# Any: options of every kind.
+def failure(message: str, model: str = OPENAI, **arguments: Any) -> str:
+    """All that a failing request tells, its traceback included; the provider's text is `message`."""
+    session = Session()
+    with ScriptedServer(Fail(400, message)) as server:
+        url = server.url if model == ANTHROPIC else server.openai_url
+        one: LiteLLMAdapter[Any] = LiteLLMAdapter(model, base_url=url, max_retries=0, **arguments)
+        with pytest.raises(PromptEvaluationError) as caught:
+            one.evaluate(prompt(), session=session)
+    return "".join(format_exception(caught.value)) + repr(session[ProviderCalled].all())
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "sk-unused-0123456789")
+
+
+@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"api_key": GIVEN},
+        {"extra_headers": {"Authorization": f"Bearer {GIVEN}"}},
+        {"extra_headers": {"X-Api-Key": GIVEN}},
+        {"aws_secret_access_key": GIVEN},
+        {"azure_ad_token": GIVEN},
+    ],
+    ids=str,
+)
+def test_credentials_among_the_options_are_masked(model: str, options: dict[str, Any]) -> None:
+    told = failure(f"Not with {GIVEN}.", model, api_key="sk-other-0123456789", options=options)
+    assert GIVEN not in told
+    assert "Not with ***." in told
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("watsonx/ibm/granite", "WATSONX_APIKEY"),
+        ("watsonx/ibm/granite", "WX_API_KEY"),
+        ("azure/gpt-4o", "AZURE_CLIENT_SECRET"),
+        ("azure_ai/mistral", "AZURE_AI_API_KEY"),
+        ("bedrock/anthropic.claude-v2", "AWS_SECRET_ACCESS_KEY"),
+        ("bedrock/anthropic.claude-v2", "AWS_BEARER_TOKEN_BEDROCK"),
+        ("vertex_ai/gemini-pro", "GOOGLE_API_KEY"),
+        ("fireworks_ai/llama", "FIREWORKS_API_KEY"),
+        ("together_ai/llama", "TOGETHERAI_API_KEY"),
+        ("text-completion-openai/davinci-002", "OPENAI_API_KEY"),
+        (OPENAI, "OPENAI_API_KEY"),
+    ],
+)
+def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
+    model: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, GIVEN)
+    one: LiteLLMAdapter[Any] = LiteLLMAdapter(model)
+    assert one.without_keys(f"Not with {GIVEN}.") == "Not with ***."
+
+
+def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    one: LiteLLMAdapter[Any] = LiteLLMAdapter(OPENAI)
+    monkeypatch.setattr(one.litellm, "openai_key", GIVEN)
+    assert "Not with ***." in failure(f"Not with {GIVEN}.")
+
+
+@pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+@pytest.mark.parametrize("name", ["CACHE_KEY", "SESSION_TOKEN", "OTHER_API_KEY", "OPENAI_CACHE_KEY"])
+def test_what_is_no_credential_of_the_provider_s_stays_readable(
+    model: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "the model")
+    assert "the model is overloaded" in failure("the model is overloaded", model)
+
+
+def test_a_word_from_another_service_s_variables_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHE_KEY", "overloaded")
+    assert "the model is overloaded" in failure("the model is overloaded", options={"prompt_cache_retention": "24h"})
+
+
+def test_a_listener_of_the_user_s_still_hears_of_each_request() -> None:
+    heard: list[Any] = []
+    failure("No.", options={"logger_fn": heard.append})
+    assert heard
