@@ -82,11 +82,12 @@ OPENED: Mapping[SectionPath, SectionVisibility] = {(f"matter-{i}",): SectionVisi
 class Model(Conversation):
     """Uses the tool of each wanted section in turn and reads the section first where the tool is not there.
 
-    What it did before a restart it does not know, so it does it again.
+    What it did before a restart it does not know, so it does it again. `at_once` reads all that it lacks in one turn.
     """
 
     codec: Codec
     sent: list[str]
+    at_once: bool
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = dict(self.codec.encode(request))
@@ -105,6 +106,11 @@ class Model(Conversation):
         if number is None:
             return AssistantMessage(text="All three are in order.")
         name, arguments = f"look_{number}", {"account": f"A-{number}", "since": "2026-05-01", "limit": 2}
+        missing = [number for number in WANTED if f"look_{number}" not in tools]
+        if self.at_once and missing:
+            keys = [json.dumps({"section_key": f"matter-{number}"}) for number in missing]
+            reads = [ToolCall(f"call_{len(self.sent)}_{at}", "read_section", key) for at, key in enumerate(keys)]
+            return AssistantMessage(tool_calls=tuple(reads), finish="tool_calls")
         if name not in tools:
             name, arguments = "read_section", {"section_key": f"matter-{number}"}
         call = ToolCall(f"call_{len(self.sent)}", name, json.dumps(arguments))
@@ -119,8 +125,9 @@ class Capturing(LoopAdapter[Any]):  # Any: prompts of every output
 
     name = "capturing"
 
-    def __init__(self, *, dynamic: bool, in_conversation: bool) -> None:
+    def __init__(self, *, dynamic: bool, in_conversation: bool, at_once: bool) -> None:
         super().__init__()
+        self._at_once = at_once
         self._dynamic = dynamic
         self._options = CodecOptions(model="gpt-5.2", tools_in_conversation=in_conversation)
         self.sent: list[str] = []
@@ -130,7 +137,7 @@ class Capturing(LoopAdapter[Any]):  # Any: prompts of every output
         return self._dynamic
 
     def converse(self, rendered: RenderedPrompt[Any], /) -> Model:  # Any: as above
-        return Model(ResponsesCodec(self._options, self.name), self.sent)
+        return Model(ResponsesCodec(self._options, self.name), self.sent, self._at_once)
 
 
 @dataclass(frozen=True)
@@ -159,13 +166,14 @@ def run(
     opened: Mapping[SectionPath, SectionVisibility] | None = None,
     dynamic: bool = True,
     in_conversation: bool = False,
+    at_once: bool = False,
 ) -> Counted:
     """One execution; checks that it ends with the same tools used and the same sections open as the others."""
-    adapter, session = Capturing(dynamic=dynamic, in_conversation=in_conversation), Session()
+    adapter, session = Capturing(dynamic=dynamic, in_conversation=in_conversation, at_once=at_once), Session()
     done = MainLoop(adapter).execute(TEMPLATE.bind(), session=session, visibility_overrides=opened)
     answers = [message.content for message in done.response.transcript if isinstance(message, ToolMessage)]
     assert len([text for text in answers if text.startswith("Found.")]) == len(WANTED)
-    assert done.restarts == (0 if dynamic else len(WANTED))
+    assert done.restarts == (0 if dynamic else 1 if at_once else len(WANTED))
     remembered = session[VisibilityOverrides].latest()
     assert opened or (remembered is not None and remembered.overrides == OPENED)
     return counted(adapter.sent)
@@ -177,9 +185,17 @@ def rows() -> Iterator[Row]:
     listed = run()
     placed = run(in_conversation=True)
 
+    together = run(dynamic=False, at_once=True)
+
     calls = {"floor": floor.calls, "ours": listed.calls, "restart": restart.calls}
     yield Row(workload="W6", case="injection", unit="calls", took=calls, target=7, judged="value")
     sent = {"floor": floor.sent, "ours": listed.sent, "restart": restart.sent, "tools in the conversation": placed.sent}
     yield Row(workload="W6", case="injection, sent", unit="k chars", took=sent, target=265, judged="value")
     fresh = {"floor": floor.fresh, "ours": placed.fresh, "restart": restart.fresh, "injection": listed.fresh}
     yield Row(workload="W6", case="tools in the conversation, fresh", unit="k chars", took=fresh, target=1.3)
+    calls = {"floor": floor.calls, "ours": together.calls}
+    yield Row(workload="W6", case="restart, three at once", unit="calls", took=calls, target=5, judged="value")
+    fresh = {"floor": floor.fresh, "ours": together.fresh}
+    yield Row(
+        workload="W6", case="restart, three at once, fresh", unit="k chars", took=fresh, target=70, judged="value"
+    )

@@ -39,7 +39,7 @@ type Overrides = dict[SectionPath, SectionVisibility]
 
 # Any below: tools, sections and prompts of every type.
 def hidden(key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any) -> Section[Any]:
-    arguments = {"summary": f"{key} in short.", "visibility": SUMMARY, **more}
+    arguments: dict[str, Any] = {"summary": f"{key} in short.", "visibility": SUMMARY, **more}
     return MarkdownSection(title=key, key=key, template=f"All of {key}.", tools=tools, children=children, **arguments)
 
 
