@@ -64,7 +64,11 @@ class SliceAccessor[T](SliceView[T], Protocol):
 
 @runtime_checkable
 class Snapshotable(Protocol):
-    """State that can be captured as a value and put back."""
+    """State that can be captured as a value and put back.
+
+    A class may also have `release(snapshot)`. It is called once for each snapshot of a transaction, when that has
+    ended and after any `restore`, newest first. After an interrupt, `restore` and `release` may be called again.
+    """
 
     # Any: only the object that made a snapshot reads it.
     def snapshot(self) -> Any:

@@ -9,12 +9,12 @@ import sys
 from _contextvars import ContextVar, Token  # contextvars and threading have the same, and more to import
 from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
+from functools import partial
+from itertools import count
 from typing import Any, NoReturn, Self
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from .errors import WeakIncentivesError
 from .ports import Forkable, Resources, Snapshotable
@@ -29,6 +29,7 @@ __all__ = [
     "ResourceError",
     "ResourceRegistry",
     "Scope",
+    "release",
 ]
 
 # Any: bindings and values of every type stand side by side, each found by its own.
@@ -174,22 +175,32 @@ class _Made:
     async def leave(self, *reason: Any) -> None:
         """Ends it, and logs it if that fails."""
         try:
-            if self.ending is not None:
-                left = self.ending(*(reason if self.told else ()))
+            end = _end_of(self) if self.ending is None else ""
+            ending = getattr(self.value, end) if end and not end.endswith("exit__") else self.ending
+            if ending is not None:
+                left = ending(*(reason if self.told else ()))
                 if self.binding.asynchronous and inspect.isawaitable(left):
                     await left
         except Exception:
             _report("Closing a resource failed", self.binding.protocol)
 
 
+def _end_of(made: _Made) -> str:
+    """The name of the method that ends a resource, or nothing."""
+    ends = _ENDS[made.binding.asynchronous] if made.binding.owned else ()
+    return next((name for name in ends if callable(getattr(made.value, name, None))), "")
+
+
 class _Mark:
     """What was alive at one moment, and how that which was made since was at its birth."""
 
-    __slots__ = ("__weakref__", "born", "kept")
+    __slots__ = ("__weakref__", "born", "kept", "number", "taken")
 
-    def __init__(self, kept: tuple[_Made, ...]) -> None:
+    def __init__(self, kept: tuple[_Made, ...], number: int) -> None:
         self.kept = kept
+        self.number = number
         self.born: dict[_Made, Any] = {}
+        self.taken: list[_Made] = []  # what is to be closed when it is undone, oldest first
 
 
 class _Living:
@@ -199,12 +210,29 @@ class _Living:
     before, such as files of the host, so its state goes back first.
     """
 
-    __slots__ = ("_marks", "lock", "made", "parts", "values")
+    __slots__ = ("_marks", "_numbers", "lock", "now", "taken")
+
+    # What was made, the values by type, and what a transaction can put back: always replaced together.
+    type _Now = tuple[tuple[_Made, ...], dict[_Kind, Any], tuple[Snapshotable, ...]]
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._marks = WeakSet[_Mark]()
+        self._numbers = count()
+        self._marks = WeakValueDictionary[int, _Mark]()  # oldest first, since savepoints may lie within each other
+        self.taken: list[_Made] = []  # what is to be closed at the end, oldest first
         self._become(())
+
+    @property
+    def made(self) -> tuple[_Made, ...]:
+        return self.now[0]
+
+    @property
+    def values(self) -> dict[_Kind, Any]:
+        return self.now[1]
+
+    @property
+    def parts(self) -> tuple[Snapshotable, ...]:
+        return self.now[2]
 
     def one(self, binding: Binding[Any], resolver: Resources) -> Any:
         """The one value of `binding`, made now if it was not."""
@@ -224,54 +252,74 @@ class _Living:
 
     async def make(self, binding: Binding[Any], resolver: Resources) -> Any:
         """As `another`; waits only for an asynchronous provider."""
-        value: Any = binding.provider(resolver)
-        if binding.asynchronous:
-            value = await value
-        elif inspect.iscoroutine(value):
-            value.close()
-            raise ResourceError(
-                f"the provider of {_name(binding.protocol)} gave a coroutine; declare it with `async def`"
-            )
-        ends = _ENDS[binding.asynchronous] if binding.owned else ()
-        end = next((name for name in ends if callable(getattr(value, name, None))), "")
-        ending = getattr(value, end) if end else None
-        if end == "__aexit__":  # what a context manager gives is the resource
-            value = await value.__aenter__()
-        elif end == "__exit__":
-            value = value.__enter__()
-        made = _Made(binding, value, ending, told=end.endswith("exit__"))
+        made = _Made(binding, None, None, told=False)
+        captured: list[tuple[_Mark, Any]] = []
         try:
+            value: Any = binding.provider(resolver)
+            made.value = value
+            if binding.asynchronous:
+                value = made.value = await value
+            elif inspect.iscoroutine(value):
+                value.close()
+                raise ResourceError(
+                    f"the provider of {_name(binding.protocol)} gave a coroutine; declare it with `async def`"
+                )
+            end = _end_of(made)
+            if end == "__aexit__":  # what a context manager gives is the resource
+                made.value, made.ending, made.told = await value.__aenter__(), value.__aexit__, True
+            elif end == "__exit__":
+                made.value, made.ending, made.told = value.__enter__(), value.__exit__, True
             with self.lock:
-                for mark in self._marks if isinstance(value, Snapshotable) else ():
-                    mark.born[made] = value.snapshot()
+                for mark in list(self._marks.values()) if isinstance(made.value, Snapshotable) else ():
+                    captured.append((mark, made.value.snapshot()))  # noqa: PERF401 - released if a later one fails
+                for mark, state in captured:
+                    mark.born[made] = state
                 self._become((*self.made, made))
         except BaseException as error:
+            with self.lock:
+                self._become(tuple([one for one in self.made if one is not made]))
+            for mark, state in reversed(captured):
+                mark.born.pop(made, None)
+                release(made.value, state)
             await _close([made], error, waiting=binding.asynchronous)
             raise
-        return value
+        return made.value
 
-    def take(self, kept: tuple[_Made, ...] = ()) -> list[_Made]:
-        """Forgets all but those `kept`, and gives what it forgot."""
+    def take(self, taken: list[_Made], kept: tuple[_Made, ...] = ()) -> None:
+        """Moves all but those `kept` to `taken`."""
         with self.lock:
-            taken = [one for one in self.made if one not in kept]
+            taken += [one for one in self.made if one not in kept and one not in taken]
             self._become(tuple([one for one in self.made if one in kept]))
-            return taken
 
     def snapshot(self) -> _Mark:
         with self.lock:
-            mark = _Mark(self.made)
-            self._marks.add(mark)
+            mark = _Mark(self.made, next(self._numbers))
+            self._marks[mark.number] = mark
             return mark
 
     def restore(self, mark: _Mark, /) -> None:
         if self.made is not mark.kept:
-            _at_once(_close(self.take(mark.kept), ResourceError("made in what is undone"), mark.born))
+            self.take(mark.taken, mark.kept)
+        _close_now(mark.taken, ResourceError("made in what is undone"), mark.born)
+
+    def release(self, mark: _Mark, /) -> None:
+        """The transaction is over: of what was made in it, the state at its birth is not needed any more."""
+        self._marks.pop(mark.number, None)
+        while mark.born:
+            made, state = next(reversed(mark.born.items()))
+            release(made.value, state)
+            mark.born.pop(made, None)
 
     def _become(self, made: tuple[_Made, ...]) -> None:
-        self.made = made
-        self.values: dict[_Kind, Any] = {one.binding.protocol: one.value for one in made}
         undoable = [one.value for one in made if isinstance(one.value, Snapshotable)]
-        self.parts: tuple[Snapshotable, ...] = (*undoable, self)
+        self.now: _Living._Now = (made, {one.binding.protocol: one.value for one in made}, (*undoable, self))
+
+
+def release(part: Snapshotable, snapshot: Any) -> None:
+    """Tells `part` that `snapshot` will not be restored any more, if its class wants to know."""
+    own = getattr(type(part), "release", None)
+    if own is not None:
+        own(part, snapshot)
 
 
 _NONE = _Living()  # of every call for which nothing can be made
@@ -328,36 +376,55 @@ class ResourceContext:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        _at_once(_close(self._leave(), error))
+        taken, interrupt = self._leave()
+        _close_now(taken, interrupt or error)
+        if interrupt is not None:
+            raise interrupt
 
     async def __aenter__(self) -> Self:
         await self._enter(waiting=True)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await _close(self._leave(), error, waiting=True)
+        taken, interrupt = self._leave()
+        await _close(taken, interrupt or error, waiting=True)
+        if interrupt is not None:
+            raise interrupt
 
     async def _enter(self, *, waiting: bool) -> None:
-        with self.living.lock:
-            self._entered += 1
-            if self._entered > 1:
-                return
+        before = None
         try:
-            for binding in self.registry.bindings:
+            with self.living.lock:
+                before = self._entered
+                self._entered = before + 1
+            for binding in () if before else self.registry.bindings:
                 if binding.asynchronous and waiting:
                     await self.living.make(binding, _Resolver(self, None, (binding.protocol,)))
-            for binding in self.registry.bindings:
+            for binding in () if before else self.registry.bindings:
                 if binding.eager and not binding.asynchronous:
                     self.get(binding.protocol)
         except BaseException as error:
-            await _close(self._leave(), error, waiting=waiting)
+            if before is not None and self._entered > before:
+                await _close(self._leave()[0], error, waiting=waiting)
             raise
 
-    def _leave(self) -> list[_Made]:
-        """Counts one exit, and gives what is to be closed by it. From then on nothing more is made."""
-        with self.living.lock:
-            self._entered -= 1
-            return [] if self.is_open else self.living.take()
+    def _leave(self) -> tuple[list[_Made], BaseException | None]:
+        """Counts one exit; gives what is to be closed by it, and the interrupt that came meanwhile.
+
+        From then on nothing more is made.
+        """
+        living, interrupt = self.living, None
+        with living.lock:
+            left = self._entered - 1
+            for _ in range(2):
+                try:
+                    self._entered = left
+                    if not left:
+                        living.take(living.taken)
+                    break
+                except BaseException as error:
+                    interrupt = error
+        return ([] if left else living.taken), interrupt
 
 
 class CallResources:
@@ -382,8 +449,10 @@ class CallResources:
 
     def close(self, error: BaseException | None = None) -> None:
         """Closes the call's own, newest first; `error` is what ended the call."""
-        if self.living.made:
-            _at_once(_close(self.living.take(), error))
+        living = self.living
+        if living.made:
+            living.take(living.taken)
+        _close_now(living.taken, error)
 
     def __iter__(self) -> Iterator[Snapshotable]:
         return iter(self.context) if self.living is _NONE else iter((*self.context, *self.living.parts))
@@ -505,26 +574,57 @@ class _Resolver:
 
 
 async def _close(
-    made: Iterable[_Made],
+    taken: list[_Made],
     error: BaseException | None,
-    born: Mapping[_Made, Any] = MappingProxyType({}),
+    born: dict[_Made, Any] | None = None,
     *,
     waiting: bool = False,
 ) -> None:
-    """Closes resources, newest first, each put back first to what it was when it was `born`; told of `error`.
+    """Closes what `taken` holds, newest first, and empties it; each is told of `error`.
 
-    An undo that fails is raised after all. Only if `waiting` does it wait for anything.
+    What was `born` in a transaction is first put back to what it was then. What fails does not stop the rest and is
+    raised at the end; what an interrupt broke off is done once more, unless it waits. After an interrupt from
+    elsewhere `taken` holds what is left to be closed.
     """
-    stack = AsyncExitStack()
-    for one in made:
+    raised: BaseException | None = None
+    born = {} if born is None else born
+    while taken:
+        one = taken[-1]
+        steps: list[Callable[[], Awaitable[None] | None]] = []
+        if one in born:
+            steps += [partial(one.value.restore, born[one]), partial(release, one.value, born[one])]
         if one.binding.asynchronous and not waiting:
             _report("A resource outlived its `async with` and stays open", one.binding.protocol)
         else:
-            stack.push_async_exit(one.leave)
-        if one in born:
-            stack.callback(one.value.restore, born[one])
-    # With the traceback, since the context managers of `contextlib` put back the one that they are told.
-    await stack.__aexit__(*((None, None, None) if error is None else (type(error), error, error.__traceback__)))
+            # With the traceback, since the context managers of `contextlib` put back the one that they are told.
+            told = raised or error
+            reason = (None, None, None) if told is None else (type(told), told, told.__traceback__)
+            steps.append(partial(one.leave, *reason))
+        for step in steps:
+            for last in (one.binding.asynchronous, True):
+                try:
+                    if (left := step()) is not None:
+                        await left
+                except BaseException as failure:
+                    raised = failure if raised is None or isinstance(raised, Exception) else raised
+                    if last or isinstance(failure, Exception):
+                        break
+                else:
+                    break
+        born.pop(one, None)
+        taken.pop()
+    if raised is not None:
+        raise raised
+
+
+def _close_now(taken: list[_Made], error: BaseException | None, born: dict[_Made, Any] | None = None) -> None:
+    """As `_close`, without waiting, and to the end whatever interrupts it."""
+    while taken:
+        try:
+            _at_once(_close(taken, error, born))
+        finally:
+            if taken:  # the interrupt came between two of them
+                _at_once(_close(taken, error, born))
 
 
 def _at_once[T](work: Coroutine[Any, Any, T]) -> T:

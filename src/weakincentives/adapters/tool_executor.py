@@ -246,19 +246,24 @@ class ToolExecutor:
                 self._resources.for_call() as resources,
                 tool_transaction(self._session, resources, call.name) as transaction,
             ):
-                context = self._context(call, resources, self._session, self._work.bus)
                 try:
-                    result, failure = yield isolated.replay if isolated else partial(handler, params, context=context)
-                    if failure is not None:
-                        raise failure
-                    content = _content(result)
-                finally:
-                    revoke(context)
-                if not result.success:
-                    transaction.rollback()
-                elif isinstance(result.value, ReadSectionResult) and result.value.expanded_tools and not self._dynamic:
-                    raise _restart(result.value, params)
-                resources.close()  # what they do then is the call's doing
+                    context = self._context(call, resources, self._session, self._work.bus)
+                    try:
+                        result = _result_of(
+                            (yield isolated.replay if isolated else partial(handler, params, context=context))
+                        )
+                        content = _content(result)
+                    finally:
+                        revoke(context)
+                    if not result.success:
+                        transaction.rollback()
+                    elif not self._dynamic:
+                        _check_restart(result.value, params)
+                    resources.close()  # what they do then is the call's doing
+                    transaction.end()
+                except BaseException as error:  # here too, lest an interrupt at the block's exit leave things half done
+                    transaction.end(error)
+                    raise
         except ControlFlow as signal:
             told = ToolResult[Any](message=message_of(signal))
             outcome = self._answer(call, started, params, told, visibility=visibility, error=signal)
@@ -435,13 +440,22 @@ def _shortened(content: str, most: int | None) -> str:
     return content[:shown] + note.format(total - shown)
 
 
-def _restart(read: ReadSectionResult, params: object) -> VisibilityExpansionRequired:
-    return VisibilityExpansionRequired(
-        "Section expansion requires restart",
-        requested_overrides=dict.fromkeys(read.opened, SectionVisibility.FULL),
-        reason="Adapter does not support dynamic tools",
-        section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
-    )
+def _result_of(outcome: tuple[Any, BaseException | None]) -> Any:  # Any: results of every type
+    result, failure = outcome
+    if failure is not None:
+        raise failure
+    return result
+
+
+def _check_restart(value: object, params: object) -> None:
+    """Raises `VisibilityExpansionRequired` for a section whose tools cannot be added to a running conversation."""
+    if isinstance(value, ReadSectionResult) and value.expanded_tools:
+        raise VisibilityExpansionRequired(
+            "Section expansion requires restart",
+            requested_overrides=dict.fromkeys(value.opened, SectionVisibility.FULL),
+            reason="Adapter does not support dynamic tools",
+            section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
+        )
 
 
 def _failure(message: str) -> ToolResult[Any]:

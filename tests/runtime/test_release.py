@@ -1,0 +1,179 @@
+"""A resource hears when a transaction needs its snapshot no more: a SAVEPOINT of a real database is not left open."""
+
+import sqlite3
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, only_answer, prompt, tool
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
+from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import (
+    create_snapshot,
+    release_snapshot,
+    restore_snapshot,
+    tool_transaction,
+)
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+class Database:
+    """Rows in SQLite, put back by savepoints."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection.executescript(
+            "PRAGMA foreign_keys = ON; CREATE TABLE kind (name TEXT PRIMARY KEY);"
+            "CREATE TABLE note (text TEXT, kind TEXT REFERENCES kind (name) DEFERRABLE INITIALLY DEFERRED);"
+        )
+        self.numbers = count()
+
+    def add(self, text: str, kind: str | None = None) -> None:
+        self.connection.execute("INSERT INTO note VALUES (?, ?)", (text, kind))
+
+    @property
+    def notes(self) -> list[str]:
+        return [text for (text,) in self.connection.execute("SELECT text FROM note ORDER BY rowid")]
+
+    def snapshot(self) -> str:
+        name = f"call_{next(self.numbers)}"
+        self.connection.execute(f"SAVEPOINT {name}")
+        return name
+
+    def restore(self, snapshot: str, /) -> None:
+        self.connection.execute(f"ROLLBACK TO {snapshot}")
+
+    def release(self, snapshot: str, /) -> None:
+        self.connection.execute(f"RELEASE {snapshot}")
+
+
+def blocks(database: Database, session: Session, steps: list[Any]) -> list[str]:
+    """Runs blocks within each other; gives what should be left."""
+    kept: list[str] = []
+    for step in steps:
+        if isinstance(step, str):
+            database.add(step)
+            kept.append(step)
+            continue
+        inner, ending = step
+        try:
+            with tool_transaction(session, (database,)) as transaction:
+                done = blocks(database, session, inner)
+                if ending == "roll back":
+                    transaction.rollback()
+                    done = []
+                if ending == "raise":
+                    raise ValueError("no")
+            kept += done
+        except ValueError:
+            pass
+    return kept
+
+
+STEPS = st.recursive(
+    st.lists(st.text("ab", min_size=1, max_size=2), max_size=3),
+    lambda inner: st.lists(
+        st.text("ab", min_size=1, max_size=2) | st.tuples(inner, st.sampled_from(["commit", "roll back", "raise"])),
+        max_size=4,
+    ),
+    max_leaves=8,
+)
+
+
+@given(STEPS)
+def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepoint_open(steps: list[Any]) -> None:
+    database = Database()
+    kept = blocks(database, Session(), steps)
+    assert (database.notes, database.connection.in_transaction) == (kept, False)
+
+
+@pytest.mark.parametrize("ending", [True, False, ValueError])
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_the_first_to_use_it(
+    ending: Any,
+    eager: bool,  # noqa: FBT001 - a case
+) -> None:
+    database = Database()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Database).add("written")
+        if ending is ValueError:
+            raise ValueError("no")
+        return ToolResult("ok", success=ending)
+
+    registry = ResourceRegistry.of(Binding(Database, lambda _: database, eager=eager))
+    asked = prompt(tool(handler)).bind(resources=registry)
+    ScriptedAdapter[Any]([call(("probe", {})), call(("probe", {})), say("x")]).evaluate(asked, session=Session())
+    assert database.notes == (["written"] * 2 if ending is True else [])
+    assert not database.connection.in_transaction
+
+
+def test_a_release_that_fails_makes_the_call_fail_and_everything_goes_back() -> None:
+    database, session = Database(), Session()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("written"))
+        context.resources.get(Database).add("written", "no such kind")  # found out at the commit
+        return ToolResult("ok")
+
+    asked = prompt(tool(handler)).bind(resources={Database: database})
+    answer = only_answer(ScriptedAdapter[Any]([call(("probe", {})), say("x")]), asked, session)
+    assert (answer.success, answer.content) == (False, "FOREIGN KEY constraint failed")
+    assert (session[Note].all(), database.notes, database.connection.in_transaction) == ((), [], False)
+
+
+def test_releasing_goes_newest_first_after_restoring_and_once_for_each_snapshot() -> None:
+    log: list[tuple[str, str]] = []
+
+    class Part:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def snapshot(self) -> str:
+            return self.name
+
+        def restore(self, snapshot: str, /) -> None:
+            log.append(("restore", snapshot))
+
+        def release(self, snapshot: str, /) -> None:
+            log.append(("release", snapshot))
+
+    parts = (Part("first"), Part("second"))
+    with tool_transaction(Session(), parts):
+        assert log == []
+    assert log == [("release", "second"), ("release", "first")]
+    log.clear()
+    snapshot = create_snapshot(Session(), parts)
+    restore_snapshot(snapshot)
+    release_snapshot(snapshot)
+    assert log == [(what, name) for what in ("restore", "release") for name in ("second", "first")]
+
+
+def test_a_part_that_fails_to_be_captured_has_the_others_released() -> None:
+    class Shy:
+        def snapshot(self) -> Any:
+            raise ValueError("not now")
+
+        def restore(self, snapshot: Any, /) -> None: ...
+
+    database = Database()
+    with pytest.raises(ValueError, match="not now"):
+        create_snapshot(Session(), (database, Shy()))
+    assert not database.connection.in_transaction
+
+
+def test_what_is_first_made_within_nested_blocks_has_a_savepoint_for_each() -> None:
+    database = Database()
+    with ResourceContext(ResourceRegistry.of(Binding(Database, lambda _: database, owned=False))) as resources:
+        session = Session()
+        with tool_transaction(session, resources) as outer:
+            with tool_transaction(session, resources):
+                resources.get(Database).add("dropped")
+            outer.rollback()
+        with tool_transaction(session, resources):
+            resources.get(Database).add("kept")
+    assert (database.notes, database.connection.in_transaction) == (["kept"], False)
