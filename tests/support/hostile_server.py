@@ -14,6 +14,7 @@ import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import repeat
 from types import TracebackType
 from typing import Self
@@ -142,7 +143,8 @@ class HostileServer:
         self._listener.close()
         with self._changed:
             for accepted in self._open:
-                accepted.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # the client has closed it already
+                    accepted.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
 
