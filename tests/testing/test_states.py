@@ -322,7 +322,7 @@ def test_stored_texts_stand_in_the_states_of_their_tag(tmp_path: Path) -> None:
 def test_a_hidden_section_that_lacks_its_params_is_told_with_its_path() -> None:
     hidden = MarkdownSection[Who](title="Deep", template="$name", visibility=SUMMARY, summary="Who.")
     for limit in (0, 64):
-        with pytest.raises(PromptRenderError, match=r"bind one: prompt\.bind") as caught:
+        with pytest.raises(PromptRenderError, match=r"Bind one: prompt\.bind") as caught:
             render_states(template(closed("Guide", children=[hidden])), limit=limit)
         assert caught.value.section_path == ("guide", "deep")
         assert len(render_states(template(hidden).bind(Who("Ann")), limit=limit)) == 2
