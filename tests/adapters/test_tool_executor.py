@@ -309,19 +309,18 @@ class Mute(Exception):
         raise RuntimeError("no words")
 
 
-class Text(str):  # noqa: SLOT000 - as users write them
-    """A text of a user's own, which can be asked for nothing."""
+def refuse(*_: object) -> Never:
+    raise RuntimeError("hostile")
 
-    def _refuse(self, *_: object) -> Never:
-        raise RuntimeError("hostile")
 
-    __bool__ = __len__ = __getitem__ = __format__ = __add__ = __radd__ = __iter__ = _refuse
-    encode = isascii = removeprefix = _refuse  # type: ignore[assignment]
+HOSTILE = ("__bool__", "__len__", "__getitem__", "__format__", "__add__", "__radd__", "__iter__", "encode", "isascii")
+Text: Any = type("Text", (str,), dict.fromkeys(HOSTILE, refuse))  # Any: made here, since no `str` may override these
 
 
 class SaysText(Exception):
     def __str__(self) -> str:
-        return Text("it broke")
+        text: str = Text("it broke")
+        return text
 
 
 class Unshowable(Exception):
