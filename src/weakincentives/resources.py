@@ -255,16 +255,15 @@ class _Living:
         made = _Made(binding, None, None, told=False)
         captured: list[tuple[_Mark, Any]] = []
         try:
-            value: Any = binding.provider(resolver)
-            made.value = value
+            made.value = binding.provider(resolver)  # in one step, so that it is closed whatever comes next
             if binding.asynchronous:
-                value = made.value = await value
-            elif inspect.iscoroutine(value):
-                value.close()
+                made.value = await made.value
+            elif inspect.iscoroutine(made.value):
+                made.value.close()
                 raise ResourceError(
                     f"the provider of {_name(binding.protocol)} gave a coroutine; declare it with `async def`"
                 )
-            end = _end_of(made)
+            end, value = _end_of(made), made.value
             if end == "__aexit__":  # what a context manager gives is the resource
                 made.value, made.ending, made.told = await value.__aenter__(), value.__aexit__, True
             elif end == "__exit__":
