@@ -31,11 +31,11 @@ SPECS = sorted((ROOT / "specs").glob("*.md"))
 CONCEPTS = sorted((ROOT / "docs/concepts").glob("*.md"))
 CODE = re.compile(r"^\s*(>>>|```python)", re.MULTILINE)
 WORD = re.compile(r"[A-Za-z_]\w*")
-# What pages call by its name and is not ours: an example, other libraries, providers, DBOS, OpenTelemetry.
+# What pages call by its name and is not ours, or no longer: an example, other libraries, providers, OpenTelemetry.
 FOREIGN = set(
     WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel socket_allow_hosts
     connect_ex GEMINI_API_KEY CLAUDE_CODE_USE_BEDROCK encrypted_content web_search mcp__wink__name
-    ANTHROPIC_AUTH_TOKEN AWS_PROFILE
+    ANTHROPIC_AUTH_TOKEN AWS_PROFILE visibility_now
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows engine_kwargs
     function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")

@@ -229,6 +229,8 @@ def portrait(value: Any) -> Any:
         return kind, tuple(map(portrait, value))
     if isinstance(value, set | frozenset):
         return kind, frozenset(map(portrait, value))
+    if kind is int or (kind is float and value.is_integer() and repr(value) != "-0.0"):
+        return "number", int(value), None  # an integer may stand in a field of type float
     return kind, value if isinstance(value, int) else repr(value), None
 
 
@@ -306,7 +308,7 @@ CUTS = {
     "a fold": Cut(datetime, FOLD, (), "does not keep this datetime"),
     "a tuple in Any": Cut(Anything, Anything({"a": [(1,)]}), ("value", "a", 0), "makes a list of this tuple"),
     "a class in object": Cut(Anything, Anything(1, Pay(1)), ("other",), "makes a dict of this Pay"),
-    "an int in a float": Cut(Row, Row(1, 1), ("share",), "makes a float of this int"),
+    "an int that no float equals": Cut(Row, Row(1, 2**53 + 1), ("share",), "makes a float of this int"),
     "a truth value in a float": Cut(list[float], [True], (0,), "makes a float of this bool"),
     "text of a subclass": Cut(list[str], [Words("x")], (0,), "makes a str of this Words"),
     "a tuple for a list": Cut(Sequence[int], (1,), (), "makes a list of this tuple"),

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time
 from enum import Flag
 from functools import cached_property, partial
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, eq
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ __all__ = ["Check", "check_by_type", "difference"]
 type Check = Callable[[Sequence[Any]], bool]
 """Says of several values of one type at once, which is faster than one by one, that JSON keeps all of them."""
 
-_SCALARS = {"str": str, "bool": bool, "float": float, "bytes": bytes, "date": date, "uuid": UUID}
+_SCALARS = {"str": str, "bool": bool, "bytes": bytes, "date": date, "uuid": UUID}
 _CONTAINERS: dict[str, type[Any]] = {"list": list, "set": set, "frozenset": frozenset}
 _LARGEST = 2**63  # far below the 4,300 digits that Python reads
 _SILENT = {"type", "ref", "metadata"}
@@ -111,6 +111,8 @@ def _of_scalar(schema: Any) -> Check | None:
             return partial(_of_type, _SCALARS[kind])
         case {"type": "int"}, 0:
             return _are_integers
+        case {"type": "float"}, 0:
+            return _are_floats
         case {"type": "datetime", "microseconds_precision": "truncate"}, 1:
             return _are_plain_times
         case {"type": "enum", "cls": of, "members": members}, _ if schema.keys() - _SILENT <= _ENUM:
@@ -127,6 +129,10 @@ def _of_type(of: type[Any], values: Sequence[Any]) -> bool:
 
 def _are_integers(values: Sequence[Any]) -> bool:
     return _of_type(int, values) and (not values or (min(values) > -_LARGEST and max(values) < _LARGEST))
+
+
+def _are_floats(values: Sequence[Any]) -> bool:
+    return {float, int}.issuperset(map(type, values)) and all(map(eq, values, map(float, values)))
 
 
 def _are_plain_times(values: Sequence[Any]) -> bool:
@@ -150,8 +156,13 @@ _BY_EQUALITY = (str, bytes, int, type(None))
 
 
 def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault | None:
-    """The first place at which `back` is not the same as `value`, types included; `None` for values that are alike."""
+    """The first place at which `back` is not the same as `value`, types included; `None` for values that are alike.
+
+    An integer may come back as the float that equals it.
+    """
     kind = type(value)
+    if kind is int and type(back) is float and back == value:
+        return None  # where a float is declared, Python takes an integer too
     if type(back) is not kind:
         return Fault(path, f"JSON makes a {_name(type(back))} of this {_name(kind)}")
     remedy = "; it has no fold and no names of time zones" if isinstance(value, datetime | time) else ""

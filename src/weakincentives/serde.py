@@ -73,7 +73,8 @@ def dump_json_lossless(of: object, value: object) -> str:
     """`value` as compact JSON text of which `parse_json(of, text)` makes an equal value, of the same types throughout.
 
     Raises `SerdeError` with the path and the type of what JSON would lose or change, such as an instance of a subclass
-    of the declared type, a tuple in a field of type `Any`, or an integer in one of type `float`.
+    of the declared type, or a tuple in a field of type `Any`. An integer in a field of type `float` comes back as the
+    float that equals it.
     """
     text = _dump_by(lambda: _adapter(of), value, exclude_none=False)
     check = _check_by_type(of)

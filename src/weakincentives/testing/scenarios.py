@@ -250,7 +250,7 @@ SCENARIOS = (
     _row("a second try", _w("a", "refuse"), _w("a"), notes="a", answers=("refused", "noted")),
     # The model's mistakes are answers to it.
     _own("an unknown tool", [("nix", {}), _w("a")], answers=("Unknown tool 'nix'. Available", "noted"), notes="a"),
-    _own("a tool of a hidden section", _to("more", "a"), answers=("Unknown tool 'more'",), notes=""),
+    _own("a tool of a hidden section", _to("more", "a"), answers=("Tool 'more' is closed; call",), notes=""),
     _row("a tool without a handler", _to("manual", "a"), answers=("cannot be called here",)),
     _row("broken JSON", [("work", '{"note": "'), _w("a")], needs=Can.ARGUMENTS, answers=("Invalid JSON", "noted")),
     _row("a number for a text", ("work", {"note": 7}), answers=("note: ",), notes=""),
