@@ -176,7 +176,6 @@ HOSTILE = {
     "too deep": '{"version": 1, "slices": ' + "[" * 200_000,
     "a number of 5,000 digits": '{"version": ' + "9" * 5_000 + ', "slices": {}}',
     "another version": '{"version": 2, "slices": {}}',
-    "a slice twice": '{"version": 1, "slices": {"support.agents:Note": [{"text": "x"}], "support.agents:Note": []}}',
     "more keys": '{"version": 1, "slices": {}, "__class__": "os.system"}',
     "rows that do not fit": '{"version": 1, "slices": {"support.agents:Note": [{"text": 1}]}}',
     "no rows": '{"version": 1, "slices": {"support.agents:Note": {"text": "x"}}}',

@@ -79,7 +79,6 @@ class SessionSnapshot:
         A class is found by its name, and one of `types` also when it has moved to another module since. Raises
         `SerdeError` for another type, another version and for what does not fit.
         """
-        serde.check_unique_keys("snapshot", text)
         moved = frozenset(types)
         all_known: frozenset[Any] = moved.union(known)  # Any: typeshed does not know that every class has a hash
         found = {type_name(of): of for of in all_known if _can_be_read(of)}
