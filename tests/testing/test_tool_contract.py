@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -441,6 +442,102 @@ def test_a_tool_that_knows_by_the_session_alone_what_it_did_is_found() -> None:
 def test_a_tool_without_a_handler_is_refused() -> None:
     with pytest.raises(ValueError, match="tool 'none' has no handler"):
         assert_tool_contract(Tool(name="none", params_type=Text))
+
+
+# --- Resources whose snapshots do not tell the state
+
+
+class Database:
+    """Rows in SQLite; a snapshot is the name of a savepoint."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.connection.execute("CREATE TABLE note (text TEXT)")
+        self.names = itertools.count()
+
+    def add(self, text: str) -> None:
+        self.connection.execute("INSERT INTO note VALUES (?)", (text,))
+
+    def snapshot(self) -> str:
+        name = f"call_{next(self.names)}"
+        self.connection.execute(f"SAVEPOINT {name}")
+        return name
+
+    def restore(self, snapshot: str, /) -> None:
+        self.connection.execute(f"ROLLBACK TO {snapshot}")
+
+    def release(self, snapshot: str, /) -> None:
+        self.connection.execute(f"RELEASE {snapshot}")
+
+
+def rows(database: Database) -> list[tuple[str]]:
+    return database.connection.execute("SELECT text FROM note").fetchall()
+
+
+def databases(made: list[Database], of: type[Database] = Database) -> Callable[[], dict[Any, Any]]:
+    """Makes resources, and keeps each database."""
+
+    def make() -> dict[Any, Any]:
+        made.append(of())
+        return {Database: made[-1]}
+
+    return make
+
+
+def add(params: Text, *, context: ToolContext) -> ToolResult[None]:
+    context.resources.get(Database).add(params.text)
+    return ToolResult("Full.", success=params.text != "")
+
+
+def count_rows(params: Text, *, context: ToolContext) -> ToolResult[int]:
+    return ToolResult("Counted.", len(rows(context.resources.get(Database))))
+
+
+@pytest.mark.parametrize("state", [None, {Database: rows}], ids=["not told", "told"])
+@pytest.mark.parametrize(
+    "tool",
+    [Tool(name="add", handler=add, effect="at_most_once"), Tool(name="count", handler=count_rows, effect="pure")],
+    ids=lambda tool: tool.name,
+)
+def test_savepoints_of_a_database_are_no_change_and_none_is_left_open(tool: Tool[Any, Any], state: Any) -> None:
+    made: list[Database] = []
+    assert_tool_contract(tool, resources=databases(made), state=state or {}, max_examples=EXAMPLES)
+    assert len(made) > EXAMPLES
+    assert not any(one.connection.in_transaction for one in made)
+
+
+def test_a_reader_of_the_state_finds_what_savepoints_do_not_tell() -> None:
+    class Stuck(Database):
+        def restore(self, snapshot: str, /) -> None: ...
+
+    made: list[Database] = []
+    given: dict[str, Any] = {"resources": databases(made), "state": {Database: rows}}
+    assert "its effect is 'pure', yet it changed resource Database" in breach(add, "pure", **given)
+    assert "the same call run again changed resource Database" in breach(add, **given)
+    given["resources"] = databases(made, Stuck)
+    assert "a failed call changed resource Database" in breach(add, "at_most_once", **given)
+    assert not any(one.connection.in_transaction for one in made)
+
+
+def test_a_reader_tells_the_state_of_a_resource_without_snapshots_too() -> None:
+    class Tally:
+        total = 0
+
+    def raise_it(params: Text, *, context: ToolContext) -> ToolResult[None]:
+        context.resources.get(Tally).total += 1
+        return ToolResult("No.", success=False)
+
+    def total(tally: Tally) -> int:
+        return tally.total
+
+    def resources() -> dict[Any, Any]:
+        return {Tally: Tally()}
+
+    assert_tool_contract(Tool(name="raise_it", handler=raise_it), resources=resources, max_examples=EXAMPLES)
+    said = breach(raise_it, resources=resources, state={Tally: total})
+    assert "a failed call changed resource Tally" in said
+    with pytest.raises(ValueError, match="state= names Till, for which no singleton is bound; bound: Tally"):
+        assert_tool_contract(Tool(name="look", handler=look), resources=resources, state={Till: len})
 
 
 # --- hypothesis

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
@@ -23,7 +25,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext
-from ..resources import Bindable, Scope
+from ..resources import Bindable, Scope, release
 from ..runtime.events import ToolInvoked, Work
 from ..runtime.session import Session
 from ..runtime.session.slices import read
@@ -53,6 +55,7 @@ def assert_tool_contract(
     session: Callable[[], Session] = Session,
     resources: Callable[[], Bindable] = dict,
     adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
+    state: Mapping[Any, Callable[[Any], object]] = MappingProxyType({}),
     arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
     raises: type[Exception] | tuple[type[Exception], ...] = (),
     max_examples: int | None = None,
@@ -60,10 +63,12 @@ def assert_tool_contract(
     """Calls `tool` with arguments that fit its schema, and with others beside them.
 
     `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew for each example.
+    `state` has a function for each type of resource whose snapshots do not say what it holds: it takes the resource and
+    returns a value to compare with later, such as a database's rows.
     `arguments` is a strategy of params or dicts that replaces the made-up ones, or one for each param that it names.
     `raises` names exceptions by which the handler refuses, besides `ToolValidationError`. `max_examples`, as well as
     all that is not given here, is that of the settings of hypothesis, but for a deadline, of which there is none.
-    Raises `ToolContractError`.
+    Raises `ToolContractError`, and `ValueError` when `state` names a type for which no singleton is bound.
     """
     try:
         from hypothesis import given, settings
@@ -79,7 +84,7 @@ def assert_tool_contract(
         del schema["$ref"]
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
     bare: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
-    contract = _Contract(tool, raises, prompt or bare.bind, session, resources, adapter)
+    contract = _Contract(tool, raises, prompt or bare.bind, session, resources, adapter, state)
     answers: list[str] = []
 
     def fits(arguments: str) -> None:
@@ -136,7 +141,7 @@ class _Stage:
 
     prompt: Prompt[Any]
     session: Session
-    parts: Mapping[Any, Snapshotable]
+    parts: Mapping[Any, Callable[[], object]]  # what reads the state of each resource
     adapter: Evaluator
 
     def play(self, tool: Tool[Any, Any], text: str) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
@@ -163,13 +168,24 @@ class _Stage:
         """What slices and resources hold, by copy: what changes in its place must show as well."""
         slices = self.session.snapshot().slices.items()
         state = {("slice", of): held for of, top in slices if (held := [_copy(one) for one in read(top)])}
-        return {**state, **{("resource", of): _held(part) for of, part in self.parts.items()}}
+        return {**state, **{("resource", of): _copy(state()) for of, state in self.parts.items()}}
 
 
-def _held(part: Any) -> object:
-    if Filesystem in type(part).__mro__:  # whose snapshots tell nothing
-        return {one.path: part.read_bytes(one.path) if one.kind == "file" else one.kind for one in part.walk()}
-    return _copy(part.snapshot())
+def _files(files: Filesystem) -> object:  # whose snapshots do not say what it holds
+    return {one.path: files.read_bytes(one.path) if one.kind == "file" else one.kind for one in files.walk()}
+
+
+def _captured(part: Snapshotable) -> object:
+    """What a snapshot of `part` says about its state: nothing when two in a row differ, as names of savepoints do."""
+    snapshots: list[Any] = []
+    try:
+        for _ in range(2):
+            snapshots.append(part.snapshot())  # noqa: PERF401 - the first is released if the second fails
+        first, second = map(_copy, snapshots)
+        return first if first == second else None
+    finally:
+        for snapshot in reversed(snapshots):
+            release(part, snapshot)
 
 
 def _copy(value: Any) -> object:
@@ -188,6 +204,7 @@ class _Contract:
     session: Callable[[], Session]
     resources: Callable[[], Bindable]
     adapter: Callable[[], Evaluator]
+    state: Mapping[Any, Callable[[Any], object]]
 
     def breach(self, what: str, remedy: str, text: str | None = None) -> ToolContractError:
         cut = "" if text is None else f"\narguments: {sendable(text[:_MAX_SHOWN])}{'…' * (len(text) > _MAX_SHOWN)}"
@@ -198,8 +215,19 @@ class _Contract:
         prompt = self.prompt()
         with prompt.bind(resources=self.resources()).resources as opened:
             shared = [one.protocol for one in opened.registry.bindings if one.scope is Scope.SINGLETON]
-            parts = {kind: part for kind in shared if isinstance(part := opened.get(kind), Snapshotable)}
+            if unknown := ", ".join(_name(kind) for kind in self.state if kind not in shared):
+                bound = ", ".join(map(_name, shared)) or "nothing"
+                raise ValueError(f"state= names {unknown}, for which no singleton is bound; bound: {bound}")
+            parts = {kind: reader for kind in shared if (reader := self.reader(kind, opened.get(kind))) is not None}
             yield _Stage(prompt, self.session(), parts, self.adapter())
+
+    def reader(self, kind: Any, part: Any) -> Callable[[], object] | None:
+        """What reads the state of `part`."""
+        if kind in self.state:
+            return partial(self.state[kind], part)
+        if Filesystem in type(part).__mro__:
+            return partial(_files, part)
+        return partial(_captured, part) if isinstance(part, Snapshotable) else None
 
     def check(self, text: str) -> str:
         """Plays `text` as the model's arguments; gives the answer if they were refused."""
@@ -245,7 +273,11 @@ class _Contract:
 def _changes(before: _Seen, after: _Seen, *of: str) -> str:
     """The names of what differs, by default of everything."""
     keys = [key for key in before | after if (not of or key[0] in of) and before.get(key) != after.get(key)]
-    return ", ".join(f"{what} {getattr(kind, '__name__', kind)}" for what, kind in keys)
+    return ", ".join(f"{what} {_name(kind)}" for what, kind in keys)
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__name__", str(kind))
 
 
 def _fits(value: object, of: Any) -> bool:
