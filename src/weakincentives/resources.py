@@ -375,8 +375,15 @@ class ResourceContext:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        taken, interrupt = self._leave()
-        _close_now(taken, interrupt or error)
+        before = self._entered
+        try:
+            taken, interrupt = self._leave()
+            _close_now(taken, interrupt or error)
+        except BaseException as raised:  # it may have come before anything was counted or closed
+            taken = self._leave()[0] if self._entered == before else self.living.taken
+            if not self._entered:
+                _close_now(taken, raised)
+            raise
         if interrupt is not None:
             raise interrupt
 

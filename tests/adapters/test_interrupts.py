@@ -1,5 +1,6 @@
 """C4: an interrupt at any moment of a call leaves it done or undone as a whole, and resources closed."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceRegistry, Scope
 from weakincentives.runtime.events import Work
 from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing import ScriptedAdapter
 
 LIBRARY = str(Path(sys.modules["weakincentives"].__file__ or "").parent)
@@ -38,6 +40,7 @@ class Interrupter:
     count: int = 0
     armed: bool = True
     where: str = "nowhere"
+    before_exit: bool = False  # it came before the `try` of an `__exit__`
 
     def event(self, code: CodeType, *_: object) -> object:
         if not code.co_filename.startswith(LIBRARY):
@@ -46,6 +49,7 @@ class Interrupter:
             self.count += 1
             if self.count == self.at:
                 frame = sys._getframe(1)
+                self.before_exit = code.co_name == "__exit__" and frame.f_lineno <= code.co_firstlineno + 2
                 self.where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
                 raise Interrupt
         return None
@@ -105,6 +109,23 @@ class Tracked:
 
 class Late(Tracked):
     """One that is first made within the call."""
+
+
+class Manager(Tracked):
+    """One that is entered, and open until it is left."""
+
+    close = None  # type: ignore[assignment]  # so that it is entered
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.open = False
+
+    def __enter__(self) -> Self:
+        self.open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open = False
 
 
 def files_of(files: Filesystem) -> list[tuple[str, bytes]]:
@@ -181,3 +202,73 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(sort: str, ending:
             files.close()
 
     assert at_every_event(once) > 300
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: bool) -> None:
+    def once(interrupter: Interrupter) -> None:
+        opened: list[Tracked] = []
+        registry = ResourceRegistry.of(
+            Binding(Tracked, lambda _: Tracked(opened), eager=True),
+            Binding(Manager, lambda _: Manager(opened), eager=True),
+            Binding(Late, lambda _: Late(opened)),
+        )
+        asked = prompt().bind(resources=registry)
+        try:
+            with interrupter, asked.resources as resources:
+                resources.get(Late)
+                if fails:
+                    raise ValueError("no")
+        except (Interrupt, ValueError):
+            pass
+        where = f"interrupted in {interrupter.where}"
+        if interrupter.before_exit or interrupter.where.startswith(("_at_once", "ResourceContext.__enter__")):
+            return  # when the context has been entered, no signal comes between these lines and the block
+        assert [one for one in opened if one.open] == [], where
+        assert not asked.resources.is_open, where
+
+    assert at_every_event(once) > 100
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_at_any_moment_of_a_transaction_leaves_it_whole(*, fails: bool) -> None:
+    def once(interrupter: Interrupter) -> None:
+        opened: list[Tracked] = []
+        session, files, tracked = Session(), InMemoryFilesystem(dict(BEFORE)), Tracked(opened)
+        ended = False
+        try:
+            with interrupter:
+                with tool_transaction(session, (files, tracked)):
+                    files.delete("a")
+                    files.write_text("b/c", "changed")
+                    files.write_text("d/e", "new")
+                    session.dispatch(Note("written"))
+                    if fails:
+                        raise ValueError("no")
+                ended = True
+        except (Interrupt, ValueError):
+            pass
+        where = f"interrupted in {interrupter.where}"
+        if interrupter.before_exit:
+            return
+        left = (session[Note].all(), sorted(files_of(files)))
+        done = ((Note("written"),), AFTER)
+        assert left in ([done] if ended else [((), BEFORE), done][: 2 - fails]), where
+        assert tracked.savepoints == [], where
+
+    assert at_every_event(once) > 100
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_real_ctrl_c_at_any_moment_of_a_call_leaves_state_and_files_whole(seed: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.interrupted_calls", str(tmp_path), str(seed)],
+        cwd=Path(__file__).parents[1],
+        env={"PYTHONPATH": str(Path(LIBRARY).parent), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20

@@ -136,13 +136,17 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.end(error)
+        try:
+            self.end(error)
+        except BaseException as interrupt:  # it may have come before anything was put back
+            self.end(interrupt)
+            raise
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.end(error)
+        self.__exit__(kind, error, trace)
 
     def rollback(self) -> None:
         """Puts everything back to the start of the block, which goes on from there; outside of it does nothing.

@@ -1,0 +1,97 @@
+"""Calls whose handler writes state and files, each with a real SIGINT at some moment of it: `PROGRAM FOLDER SEED`.
+
+Fails with the first call that is left neither undone nor done as a whole; prints how many were interrupted.
+"""
+
+import logging
+import random
+import signal
+import sys
+from pathlib import Path
+from time import perf_counter
+
+from support.agents import Args, Note, prompt, tool
+from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.adapters.tool_executor import ToolExecutor
+from weakincentives.adapters.transcript import ToolCall
+from weakincentives.filesystem import Filesystem, HostFilesystem
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.runtime.events import Work
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter
+
+CALLS = 600
+SECONDS = 8.0
+BEFORE = {"a": b"1", "b/c": b"2"}
+AFTER = {"b/c": b"changed", "d/e": b"new"}
+
+
+def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    files = context.resources.get(Filesystem)
+    files.delete("a")
+    files.write_text("b/c", "changed")
+    files.write_text("d/e", "new")
+    context.session.dispatch(Note("written"))
+    if params.a:
+        raise ToolFailedError
+    return ToolResult("ok")
+
+
+class ToolFailedError(Exception):
+    """What the handler raises."""
+
+
+def main(root: Path, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - no secret
+    session, interrupted, started = Session(), 0, perf_counter()
+    files = HostFilesystem(root)
+    asked = prompt(tool(handler)).bind(resources={Filesystem: files})
+
+    def found() -> dict[str, bytes]:
+        return {one.path: files.read_bytes(one.path) for one in files.walk() if one.kind == "file"}
+
+    with asked.resources:
+        executor = ToolExecutor(
+            prompt=asked,
+            rendered=asked.render(session=session),
+            adapter=ScriptedAdapter([]),
+            config=InnerLoopConfig(),
+            session=session,
+            publish=lambda _: None,
+            work=Work(bus=session.bus, kind="evaluation", name="n"),
+        )
+        usual = 1.0
+        for number in range(CALLS):
+            if perf_counter() - started > SECONDS:
+                break
+            for path in found().keys() - BEFORE.keys():
+                files.delete(path)
+            for path, data in BEFORE.items():
+                files.write_bytes(path, data)
+            session[Note].clear()
+            fails = number % 4 > 0
+            delay = (
+                0.0 if number < 8 else rng.uniform(usual / 100, usual * 1.1)
+            )  # the first ones tell how long a call takes
+            done, began = False, perf_counter()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                [outcome] = executor.execute([ToolCall(str(number), "probe", f'{{"a": {int(fails)}}}')])
+                done = outcome.success
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            if number < 8:
+                usual = min(usual, perf_counter() - began)
+            left = (found(), [note.text for note in session[Note].all()])
+            if left not in ([(AFTER, ["written"])] if done else [(BEFORE, []), (AFTER, ["written"])][: 2 - fails]):
+                raise SystemExit(f"call {number} ({fails=}, {done=}) was interrupted after {delay} s and left {left}")
+    files.close()
+    sys.stdout.write(f"{interrupted}\n")
+
+
+if __name__ == "__main__":
+    logging.disable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
