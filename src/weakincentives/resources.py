@@ -254,8 +254,9 @@ class _Living:
         """As `another`; waits only for an asynchronous provider."""
         made = _Made(binding, None, None, told=False)
         captured: list[tuple[_Mark, Any]] = []
+        provider: Callable[[Resources], Any] = binding.provider  # gives a value, or what must be awaited for it
         try:
-            made.value = binding.provider(resolver)  # in one step, so that it is closed whatever comes next
+            made.value = provider(resolver)  # in one step, so that it is closed whatever comes next
             if binding.asynchronous:
                 made.value = await made.value
             elif inspect.iscoroutine(made.value):

@@ -114,7 +114,7 @@ class Late(Tracked):
 class Manager(Tracked):
     """One that is entered, and open until it is left."""
 
-    close = None  # type: ignore[assignment]  # so that it is entered
+    close = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - so that it is entered
 
     def __post_init__(self) -> None:
         super().__post_init__()
