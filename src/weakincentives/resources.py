@@ -280,7 +280,7 @@ class _Living:
                 self._become(tuple([one for one in self.made if one is not made]))
             for mark, state in reversed(captured):
                 mark.born.pop(made, None)
-                release(made.value, state)
+                release(made.value, state)  # pyright: ignore[reportArgumentType] - captured only if it can be put back
             await _close([made], error, waiting=binding.asynchronous)
             raise
         return made.value
