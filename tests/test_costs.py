@@ -137,14 +137,14 @@ def written(size: int) -> Prompt[None]:
     return Prompt(PromptTemplate(ns="costs", key="render", sections=sections))
 
 
-def test_each_shown_section_is_asked_once_and_each_hidden_one_never() -> None:
+def test_each_section_is_asked_once_and_a_hidden_one_only_whether_a_summary_may_name_it() -> None:
     shown = [Probe(f"shown-{i}") for i in range(500)]
     hidden = [Probe(f"hidden-{i}") for i in range(250)]
     short = [Probe(f"{i}-short", [section]) for i, section in enumerate(hidden)]
     Prompt(PromptTemplate(ns="costs", key="probes", sections=[*shown, *short])).bind(Account("Ada", 3)).render()
     assert all(section.asked == {"enabled": 1, "visibility": 1, "body": 1} for section in shown)
     assert all(section.asked == {"enabled": 1, "visibility": 1, "summary": 1} for section in short)
-    assert not any(section.asked for section in hidden)
+    assert all(section.asked == {"enabled": 1} for section in hidden)
 
 
 def test_each_placeholder_reads_its_field_once() -> None:
@@ -213,7 +213,7 @@ def test_a_tool_call_takes_as_many_calls_late_in_a_conversation_as_early() -> No
     calls = {length: calls_during(evaluation(length)).total() for length in (10, 20, 1000)}
     each = (calls[20] - calls[10]) / 10
     assert (calls[1000] - calls[20]) / 980 == each
-    assert each < 100
+    assert each < 120
 
 
 def test_a_tool_call_takes_as_many_calls_late_in_a_session_as_early() -> None:

@@ -549,3 +549,12 @@ def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
     assert of(hidden("guide", children=[child])).render().missing_params == {}
     default = MarkdownSection[Needed](title="D", key="d", template="$value", default_params=Needed("x"))
     assert of(hidden("guide", children=[needing(), default])).render().missing_params == {}
+
+
+def test_closing_takes_away_what_the_same_turn_has_read_inside() -> None:
+    prompt = of(hidden("a", named("own"), children=[hidden("b", named("deep"))]), closable=True)
+    turn = call(("read_section", {"section_key": "a.b"}), ("close_section", {"section_key": "a"}))
+    adapter = ScriptedAdapter[Any]([read("a"), turn, say("done")])
+    adapter.evaluate(prompt, session=Session())
+    assert adapter.requests[1].tool_names == ("read_section", "close_section", "own")
+    assert adapter.requests[2].tool_names == ("read_section", "close_section")

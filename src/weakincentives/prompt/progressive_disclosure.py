@@ -176,7 +176,8 @@ def _close_section(scene: Scene, params: CloseSectionParams) -> ToolResult[Close
     opened = scene.decisions.opened.get(node.path) is _FULL and scene.visibility_of(node) is _FULL
     if not opened or _summarized_above(scene, node):
         raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
-    names = tuple([tool.name for tool in scene.tools(scene.visits(node.index, node.end))])
+    # All that could be open there: another call of the same turn may have opened some of them.
+    names = tuple([tool.name for inner in scene.registry.sections[node.index : node.end] for tool in inner.tools])
     return ToolResult(
         message=f"Closed section '{params.section_key}'.",
         value=CloseSectionResult(params.section_key, names, node.path),
