@@ -1,12 +1,14 @@
 """A deadline is a promise, in each of the four ways to evaluate and whatever the server does meanwhile."""
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from itertools import repeat
 from signal import SIGINT, default_int_handler, pthread_kill, signal
 from time import monotonic
@@ -20,6 +22,7 @@ from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, r
 from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.errors import DeadlineExceededError
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.portal import portal
 from weakincentives.adapters.streaming import Completed, TextDelta
 from weakincentives.limits import Deadline
 from weakincentives.runtime.session import Session
@@ -178,6 +181,40 @@ def test_a_stream_that_is_closed_early_closes_its_connection(connect: Callable[.
         adapter = connect(server, "chat")
         with closing(adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))) as events:
             assert next(events) == TextDelta("Hello")
+        assert server.left()
+
+
+def test_a_deadline_may_be_as_far_as_the_calendar_goes(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+    far = Deadline(datetime.max.replace(tzinfo=UTC))
+    with ScriptedServer(Say("Hello"), Say("Hello")) as server:
+        adapter = connect(server, "chat")
+        assert adapter.evaluate(prompt(), session=Session(), deadline=far).text == "Hello"
+        *_, last = adapter.stream(prompt(), session=Session(), deadline=far)
+        assert isinstance(last, Completed)
+
+
+def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
+    def one_word(connection: Connection) -> None:
+        connection.send(SSE, b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n')
+        connection.trickle(repeat(b'data: {"choices": [{"delta": {}}]}\n\n'))
+
+    class Holder:
+        def __init__(self, events: object) -> None:
+            self.events, self.itself = events, self
+
+    async def collect() -> float:
+        started = monotonic()
+        gc.collect()  # on the portal's own thread
+        return monotonic() - started
+
+    with HostileServer(one_word) as server, portal.open() as run:
+        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", api="chat", base_url=server.openai_url, api_key="test")
+        for _ in range(4):
+            events = adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))
+            next(events)
+            Holder(events)
+            del events
+        assert run(collect(), 30) < 1.5  # each of them took half a second
         assert server.left()
 
 

@@ -76,6 +76,39 @@ def test_an_error_and_the_context_pass_between_caller_and_coroutine() -> None:
     portal.close()
 
 
+def test_code_on_the_loop_itself_gets_another_one() -> None:
+    portal = Portal()
+
+    async def nested() -> tuple[str, asyncio.AbstractEventLoop]:
+        with portal.open() as run:
+            return run(name_of_thread(), SOON), run(loop_here(), SOON)
+
+    async def loop_here() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    with portal.open() as run:
+        name, inner = run(nested(), SOON)
+        assert name == "weakincentives-portal"
+        assert inner is not run(loop_here(), SOON)
+    portal.close()
+
+
+def test_work_can_be_started_from_anywhere_and_is_dropped_after_the_end() -> None:
+    portal, done = Portal(), threading.Event()
+
+    async def work() -> None:
+        done.set()
+
+    async def start_on_the_loop() -> None:
+        run.start(work())
+
+    with portal.open() as run:
+        run(start_on_the_loop(), SOON)
+        assert done.wait(SOON)
+    portal.close()
+    run.start(work())
+
+
 def test_closing_ends_what_the_clients_left_open() -> None:
     portal, ended = Portal(), threading.Event()
 

@@ -318,11 +318,11 @@ class _CodecConversation(Conversation):
                         return
                     yield event
             finally:
-                with suppress(TimeoutError):
-                    run(self._end(source), _GRACE)
+                run.start(self._end(source))  # not awaited: the garbage collector may close this on the loop's thread
 
     async def _end(self, source: Any) -> None:  # Any: an SDK's own stream
-        await self.adapter.end_async(source)
+        with suppress(Exception):  # such as that the garbage collector has begun to close it
+            await self.adapter.end_async(source)
 
     def _from_thread(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> Generator[Any]:  # Any: as above
         """The events of a stream, or the one reply, from a client that can only be left behind."""

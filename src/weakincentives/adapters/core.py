@@ -36,6 +36,8 @@ OutputT = TypeVar("OutputT", default=Any)
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_WAIT = 365.0 * 24 * 3600  # neither sockets nor locks take every number of seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResponse[Out](Specialised):
@@ -167,8 +169,10 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         """Opens a line to the provider for one evaluation of `rendered`."""
 
     def seconds_left(self, deadline: Deadline | None) -> float | None:
-        """Seconds until the deadline, as a time-out: never zero; `None` without a deadline."""
-        return None if deadline is None else max(0.001, deadline.remaining(self.clock()).total_seconds())
+        """Seconds until the deadline, as a time-out: never zero, at most a year; `None` without a deadline."""
+        if deadline is None:
+            return None
+        return min(max(0.001, deadline.remaining(self.clock()).total_seconds()), _LONGEST_WAIT)
 
     def check_deadline(self, deadline: Deadline | None) -> None:
         """Raises `TimeoutError` once the deadline has passed."""

@@ -14,18 +14,39 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-__all__ = ["Portal", "Run", "pieces_from_thread", "portal"]
+__all__ = ["Caller", "Portal", "pieces_from_thread", "portal"]
 
 _IDLE_SECONDS = 5.0  # as long as HTTP clients keep an idle connection
 _EXIT_SECONDS = 1.0
 
 
-class Run(Protocol):
-    """Runs a coroutine in a portal and returns its result."""
+class Caller:
+    """Runs coroutines on a portal's loop for one of its users."""
 
-    def __call__[T](self, work: Coroutine[Any, Any, T], timeout: float, /) -> T: ...
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def __call__[T](self, work: Coroutine[Any, Any, T], timeout: float, /) -> T:
+        """Runs a coroutine and returns its result. Its context variables are the caller's.
+
+        Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is cancelled then, as it is
+        when the caller is interrupted.
+        """
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout)
+        finally:
+            future.cancel()  # without effect if it is done
+            del future  # its exception has this frame in its traceback
+
+    def start(self, work: Coroutine[Any, Any, object], /) -> None:
+        """Starts a coroutine without waiting for it, from any thread; drops it once the loop has ended."""
+        try:
+            asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
 
 
 class Portal:
@@ -41,40 +62,39 @@ class Portal:
     def forget(self) -> None:
         """Starts from nothing, as a child process must: it has its parent's portal, but not the thread."""
         self._lock = threading.Lock()
-        self._users = 0
+        self._users: set[object] = set()
         self._used_at = 0.0
+        self._inner: Portal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closing: asyncio.Event | None = None
 
     @contextmanager
-    def open(self) -> Generator[Run]:
-        """Keeps the loop while the block runs, and gives the function that runs a coroutine there.
+    def open(self) -> Generator[Caller]:
+        """Keeps the loop while the block runs, and gives what runs coroutines there.
 
-        The function raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is cancelled
-        then, as it is when the caller is interrupted. The caller's context variables hold in the coroutine, too.
+        Code that runs on the loop itself, such as a callback of an SDK, gets another portal's: a loop cannot wait for
+        its own work.
         """
+        if threading.current_thread() is self._thread:
+            self._inner = self._inner or Portal(self._idle)
+            with self._inner.open() as caller:
+                yield caller
+            return
+        user = object()
         with self._lock:
             loop = self._loop or self._start()
-            self._users += 1
-
-        def run[T](work: Coroutine[Any, Any, T], timeout: float, /) -> T:
-            future: Future[T] = asyncio.run_coroutine_threadsafe(work, loop)
-            try:
-                return future.result(timeout)
-            finally:
-                future.cancel()  # without effect if it is done
-                del future  # its exception has this frame in its traceback
-
+            self._users.add(user)
         try:
-            yield run
-        finally:
-            with self._lock:
-                self._users -= 1
-                self._used_at = monotonic()
+            yield Caller(loop)
+        finally:  # without the lock: the garbage collector may end the block at any place, in any thread
+            self._used_at = monotonic()
+            self._users.discard(user)
 
     def close(self) -> None:
         """Ends the loop, whoever uses it, and waits until its connections are closed, a second at most."""
+        if self._inner is not None:
+            self._inner.close()
         with self._lock:
             loop, thread, closing = self._loop, self._thread, self._closing
             self._loop = None
