@@ -1,5 +1,6 @@
 """L6 for state: what is written without loss is read back the same, types included, or writing names the place."""
 
+import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, is_dataclass, make_dataclass
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from support.typed_values import TEXT, Colour, Level, Tree, applied, typed_values
 from weakincentives.errors import SerdeError
+from weakincentives.runtime.session import Session
 from weakincentives.serde import dump_json_lossless, dump_lossless, parse, parse_json
 
 
@@ -298,6 +300,7 @@ class Cut(NamedTuple):
 
 
 CUTS = {
+    "a bound of a deque": Cut(deque[int], deque([1], maxlen=3), (), "does not keep this deque"),
     "a subclass in a field": Cut(Row, Row(1, pay=Card(1, "4")), ("pay",), "makes a Pay of this Card"),
     "a subclass in a list": Cut(list[Pay], [Pay(1), Card(1)], (1,), "makes a Pay of this Card"),
     "keys that read alike": Cut(dict[int | str, int], {1: 1, "1": 2}, (), "does not keep this dict"),
@@ -364,3 +367,61 @@ def test_a_refusal_tells_no_value() -> None:
     with pytest.raises(SerdeError) as caught:
         dump_json_lossless(list[str | bytes], [b"hunter2"])
     assert "hunter2" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------------------------------------- deep values
+
+
+@dataclass(frozen=True)
+class Chain:
+    number: int
+    before: "Chain | None" = None
+    tag: "int | str" = 0
+
+
+@dataclass(frozen=True)
+class PlainChain:
+    number: int
+    before: "PlainChain | None" = None
+
+
+def chain_of(kind: type[Any], depth: int) -> Any:
+    value = None
+    for number in range(depth):
+        value = kind(number, value)
+    return value
+
+
+def test_comparing_takes_as_many_calls_for_each_level_of_a_deep_value() -> None:
+    def calls(depth: int) -> int:
+        value, count = chain_of(Chain, depth), 0
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            dump_json_lossless(Chain, value)
+        finally:
+            sys.setprofile(before)
+        return count
+
+    calls(1)  # what is made once a class
+    assert calls(12) - calls(8) == calls(8) - calls(4)
+
+
+@pytest.mark.parametrize("kind", [Chain, PlainChain])
+def test_a_snapshot_of_a_deep_value_is_read_back_or_refused(kind: type[Any]) -> None:
+    session = Session()
+    written = 0
+    for depth in (50, 100, *range(180, 205), 250, 400):
+        session[kind].seed(chain_of(kind, depth))
+        try:
+            text = session.snapshot().to_json()
+        except SerdeError:
+            continue
+        assert session.parse_snapshot(text, types=[kind]).slices[kind] is not None
+        written += 1
+    assert written >= 2

@@ -54,6 +54,7 @@ class _Compiler:
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self._config = config
+        self._definitions: dict[str, Any] = {}
         self._by_reference: dict[str, Check] = {}
 
     def check(self, schema: Any) -> Check:
@@ -65,11 +66,10 @@ class _Compiler:
     def _of_parts(self, schema: Any) -> Check:
         match schema, len(schema.keys() - _SILENT):
             case {"type": "definitions", "definitions": definitions, "schema": inner}, 2:
-                for definition in definitions:
-                    self.check(definition)
+                self._definitions |= {definition["ref"]: definition for definition in definitions}
                 return self.check(inner)
             case {"type": "definition-ref", "schema_ref": reference}, 1:
-                return lambda values: not values or self._by_reference[reference](values)
+                return self._by_reference.get(reference) or self.check(self._take_definition(reference))
             case {"type": "nullable", "schema": inner}, 1:
                 check = self.check(inner)
                 return lambda values: check([value for value in values if value is not None])
@@ -85,6 +85,12 @@ class _Compiler:
                 return self._of_dataclass(schema)
             case _:
                 raise _UnknownError
+
+    def _take_definition(self, reference: str) -> Any:
+        """The schema of that name, once: a type within itself may be nested too deeply, which only reading tells."""
+        if reference not in self._definitions:
+            raise _UnknownError
+        return self._definitions.pop(reference)
 
     def _of_dataclass(self, schema: Any) -> Check:
         inner, of, slots = schema["schema"], schema["cls"], schema.get("slots")
@@ -167,6 +173,8 @@ def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault
         return Fault(path, f"JSON makes a {_name(type(back))} of this {_name(kind)}")
     remedy = "; it has no fold and no names of time zones" if isinstance(value, datetime | time) else ""
     other = Fault(path, f"JSON does not keep this {_name(kind)} as it is{remedy}")
+    if getattr(value, "maxlen", None) != getattr(back, "maxlen", None):
+        return other
     if value is back:
         return None
     if kind in _BY_EQUALITY:
@@ -208,7 +216,9 @@ def _rest(value: object, back: object, other: Fault) -> Fault | None:
 
 def _kept(value: object) -> dict[str, object]:
     of, attributes = type(value), getattr(value, "__dict__", {})
-    return {name: kept for name, kept in attributes.items() if not isinstance(getattr(of, name, None), cached_property)}
+    known = {field.name for field in fields(of)} if is_dataclass(of) else frozenset[str]()
+    rest = [name for name in attributes if name not in known]
+    return {name: attributes[name] for name in rest if not isinstance(getattr(of, name, None), cached_property)}
 
 
 def _first(found: Any) -> Fault | None:

@@ -81,6 +81,7 @@ def dump_json_lossless(of: object, value: object) -> str:
     if check is not None and check([value]):
         return text
     try:
+        parse_json(object, f"[[{text}]]")  # where it stands in a snapshot, it is nested more deeply
         lost = difference(value, parse_json(of, text))
     except SerdeError as error:
         faults = [Fault(fault.path, f"cannot be read back from JSON: {fault.message}") for fault in error.faults]

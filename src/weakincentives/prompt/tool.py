@@ -139,7 +139,7 @@ class ToolContext:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             raise RuntimeError(
                 f"tool call {self.call_id!r} is over, and so is the use of context.{name}; "
-                f"let threads and tasks end before the handler returns"
+                f"keep what you need of it during the call, and let threads and tasks end before the handler returns"
             )
 
 
