@@ -167,8 +167,8 @@ def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault
     An integer may come back as the float that equals it.
     """
     kind = type(value)
-    if kind is int and type(back) is float and back == value:
-        return None  # where a float is declared, Python takes an integer too
+    if _is_promoted(value, back):
+        return None
     if type(back) is not kind:
         return Fault(path, f"JSON makes a {_name(type(back))} of this {_name(kind)}")
     remedy = "; it has no fold and no names of time zones" if isinstance(value, datetime | time) else ""
@@ -194,6 +194,11 @@ def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault
     if value != back or ("__dict__" not in dir(value) and repr(value) != repr(back)):  # 1.0 and 1.00, fold, zones
         return other
     return _rest(value, back, other)
+
+
+def _is_promoted(value: object, back: object) -> bool:
+    """Whether an integer became the float that equals it: where a float is declared, Python takes an integer too."""
+    return type(value) is int and type(back) is float and back == value
 
 
 def _different_mapping(value: Any, back: Any, path: tuple[str | int, ...], other: Fault) -> Fault | None:
