@@ -52,7 +52,7 @@ class RenderedPrompt[Out](Specialised):
     missing_params: Mapping[SectionPath, type[Any]] = field(default_factory=dict[SectionPath, type[Any]])
     scene: Scene = field(repr=False)
     visits: tuple[Visit, ...] = field(repr=False)
-    lengths: tuple[int, ...] = field(repr=False)
+    parts: tuple[str, ...] = field(repr=False)
 
     @property
     def output_type(self) -> type[Any] | None:  # Any: see StructuredOutputConfig.item_type
@@ -90,7 +90,8 @@ class RenderedPrompt[Out](Specialised):
         """The part of `text` that each shown section gave, in order."""
         spans: list[Span] = []
         start = 0
-        for (node, _, _), length in zip(self.visits, self.lengths, strict=True):
+        for (node, _, _), part in zip(self.visits, self.parts, strict=True):
+            length = len(part)
             spans.append(Span(node.path, start, start + length))
             start += length + 2
         return tuple(spans)
@@ -136,7 +137,7 @@ class PromptRenderer[Out](Specialised):
             remembered = session_overrides(session)
             visibility = {**remembered, **visibility_overrides} if visibility_overrides else remembered
             decisions = SectionDecisions(visibility, remembered)
-        for path, one in decisions.overrides.items():
+        for path, one in decisions.overrides.items() if decisions.overrides else ():
             if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
                 raise PromptRenderError(
                     f"a visibility override is {path!r}: {one!r}; give a tuple of keys and a SectionVisibility, "
@@ -177,5 +178,5 @@ class PromptRenderer[Out](Specialised):
             missing_params=missing,
             scene=scene,
             visits=tuple(visits),
-            lengths=tuple(map(len, parts)),
+            parts=tuple(parts),
         )
