@@ -1,6 +1,7 @@
 """A resource hears when a transaction needs its snapshot no more: a SAVEPOINT of a real database is not left open."""
 
 import sqlite3
+import weakref
 from itertools import count
 from typing import Any
 
@@ -26,6 +27,7 @@ class Database:
 
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        weakref.finalize(self, self.connection.close)
         self.connection.executescript(
             "PRAGMA foreign_keys = ON; CREATE TABLE kind (name TEXT PRIMARY KEY);"
             "CREATE TABLE note (text TEXT, kind TEXT REFERENCES kind (name) DEFERRABLE INITIALLY DEFERRED);"

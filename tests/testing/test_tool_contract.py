@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -452,6 +453,7 @@ class Database:
 
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        weakref.finalize(self, self.connection.close)
         self.connection.execute("CREATE TABLE note (text TEXT)")
         self.names = itertools.count()
 
