@@ -85,12 +85,15 @@ def client(lineage: Lineage, *batches: list[str]) -> None:
             own.keep(run)
 
 
+def begin_worker(lineage: Lineage, name: str) -> int:
+    """Starts a worker process and returns its id."""
+    run = clumsy if name == "clumsy" else worker
+    return begin(partial(run, lineage, name), lineage.folder / f"{name}.log")
+
+
 @contextmanager
 def processes(lineage: Lineage, workers: list[str], *batches: list[str]) -> Generator[tuple[int, dict[str, int]]]:
-    begun = {
-        name: begin(partial(clumsy if name == "clumsy" else worker, lineage, name), lineage.folder / f"{name}.log")
-        for name in workers
-    }
+    begun = {name: begin_worker(lineage, name) for name in workers}
     asking = begin(partial(client, lineage, *batches), lineage.folder / "client.log")
     try:
         yield asking, begun
@@ -181,8 +184,9 @@ def test_postgres_may_stop_and_start_while_runs_go_on(lineage: Lineage, postgres
 
 def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behind(lineage: Lineage) -> None:
     run_ids = [f"run-{number}" for number in range(8)]
-    with processes(lineage, ["clumsy", "b"], run_ids) as (asking, pids):
+    with processes(lineage, ["b"], run_ids) as (asking, pids):
         stop_in_tool(lineage, "b", pids["b"], signal.SIGKILL)
+        pids["clumsy"] = begin_worker(lineage, "clumsy")  # now, or it could do all runs before b begins
         finish(lineage, asking, run_ids)
         assert "no room" in (lineage.folder / "clumsy.log").read_text()
         with Takeover(lineage.url, "b", every=0.3):
