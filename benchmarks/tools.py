@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.measure import MICRO, ROUNDS, Row
 from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse
-from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, RenderedPrompt, Tool
 from weakincentives.prompt.tool import ToolHandler
 from weakincentives.runtime.session import Session
@@ -32,7 +32,7 @@ class Replies(Conversation):
         return self.ask(request)
 
 
-class Instant(LoopAdapter[Any]):  # Any: prompts of every output
+class Instant(LoopAdapter):  # Any: prompts of every output
     """Calls `tool` once for each of `arguments`, one call a turn, and is then done."""
 
     name = "instant"

@@ -14,9 +14,10 @@ from typing import Any
 from benchmarks.measure import Row
 from weakincentives.adapters.codec import Codec, CodecOptions
 from weakincentives.adapters.core import Conversation, LoopAdapter
-from weakincentives.adapters.inner_loop import ProviderRequest
 from weakincentives.adapters.openai.responses import ResponsesCodec
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded
+from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, ToolsAdded
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -28,7 +29,6 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityOverrides,
 )
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 
 SECTIONS = 100
@@ -120,7 +120,7 @@ class Model(Conversation):
         return self.ask(request)
 
 
-class Capturing(LoopAdapter[Any]):  # Any: prompts of every output
+class Capturing(LoopAdapter):  # Any: prompts of every output
     """Writes each request as OpenAI's Responses API gets it, and keeps it in `sent`."""
 
     name = "capturing"

@@ -24,8 +24,8 @@ from statistics import median
 from time import monotonic, sleep
 
 from support.scripted_server import ScriptedServer
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.testing import say
 from weakincentives.testing.conformance import ConformanceError, Harness, ScriptedHarness, Way, check, run, scenarios
 from weakincentives.testing.scenarios import Can, Scenario

@@ -12,12 +12,12 @@ import pytest
 
 from support.agents import Args, Note
 from support.programs import Cell
-from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult, WorkspaceSection
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ToolInvoked
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Replace, Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
@@ -104,7 +104,7 @@ def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
     texts: list[str] = []
     cells: list[Cell] = []
     config = InnerLoopConfig(parallel_tool_calls="isolated" if number % 2 else "in_order")
-    loop = MainLoop(ScriptedAdapter[Any](script(number), dynamic_tools=number % 4 < 2, config=config))
+    loop = MainLoop(ScriptedAdapter(script(number), dynamic_tools=number % 4 < 2, config=config))
 
     def run() -> None:
         with asked.resources as resources:
@@ -128,6 +128,7 @@ def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
     return (lambda: asyncio.run(run_async())) if number % 8 < 4 else run, check
 
 
+@pytest.mark.claim("U-03")
 def test_many_threads_with_event_loops_and_sessions_of_their_own_use_one_template_at_once() -> None:
     agents = [agent(number) for number in range(THREADS)]
     at_once(*[run for run, _ in agents])
@@ -138,7 +139,7 @@ def test_many_threads_with_event_loops_and_sessions_of_their_own_use_one_templat
 def test_many_tasks_of_one_event_loop_use_one_template_at_once() -> None:
     async def one(number: int) -> str:
         asked = TEMPLATE.bind(Name(f"agent {number}"))
-        adapter = ScriptedAdapter[Any](script(number))
+        adapter = ScriptedAdapter(script(number))
         return (await adapter.evaluate_async(asked, session=Session())).text
 
     async def all_of_them() -> list[str]:
@@ -159,7 +160,7 @@ def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_
 
     def run(number: int) -> None:
         calls = [("write", {"a": a}) for a in range(number * 9, number * 9 + 9)]
-        ScriptedAdapter[Any]([call(*calls), say("done")]).evaluate(template.bind(), session=Session())
+        ScriptedAdapter([call(*calls), say("done")]).evaluate(template.bind(), session=Session())
 
     at_once(*[partial(run, number) for number in range(THREADS)])
     assert {int(path.name) for path in tmp_path.iterdir()} == {a for a in range(THREADS * 9) if a % 3}
@@ -180,7 +181,7 @@ def test_agents_that_share_a_session_lose_no_event_of_it() -> None:
     template: PromptTemplate[Any] = PromptTemplate(ns="tests", key="sum", sections=[section])
 
     def run() -> None:
-        adapter = ScriptedAdapter[Any]([call(*[("note", {"a": 1})] * 10), say("done")])
+        adapter = ScriptedAdapter([call(*[("note", {"a": 1})] * 10), say("done")])
         adapter.evaluate(template.bind(), session=session)
 
     at_once(*[run] * THREADS)
@@ -203,7 +204,7 @@ def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tu
     asked = PromptTemplate(ns="tests", key="slow", sections=[section]).bind(resources={Cell: cell})
 
     async def cancel() -> None:
-        adapter = ScriptedAdapter[Any]([call(("add", {"a": 1}), ("slow", {}))])
+        adapter = ScriptedAdapter([call(("add", {"a": 1}), ("slow", {}))])
         task = asyncio.create_task(adapter.evaluate_async(asked, session=session))
         assert await asyncio.to_thread(started.wait, TIMEOUT)
         task.cancel()

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from support.scripted_server import Call, Say, ScriptedServer
 from support.strategies import SUMMARY, Plan, forests, overrides, params, paths, sections
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, UserMessage
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -38,7 +39,6 @@ from weakincentives.prompt.progressive_disclosure import (
     create_read_section_handler,
 )
 from weakincentives.runtime.events import ToolInvoked
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
@@ -86,6 +86,7 @@ def answer_of(rendered: RenderedPrompt[Any], name: str, arguments: object) -> To
     return result
 
 
+@pytest.mark.claim("C-02")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_every_key_that_is_shown_is_accepted_by_the_tool_that_is_named_with_it(data: st.DataObject) -> None:
@@ -127,6 +128,7 @@ def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
 # --- L2
 
 
+@pytest.mark.claim("C-20", "DT-11", "DT-13")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: st.DataObject) -> None:
@@ -219,7 +221,7 @@ class World:
                 context.session.dispatch(SetVisibilityOverride(path=path, visibility=(FULL, SUMMARY)[which % 2]))
             case _:  # a conversation on the same session, with this prompt or with another one that has the same keys
                 opens = opening(self.disclosure, [".".join(path)])
-                adapter = ScriptedAdapter[Any]([opens, say("done"), say("done")], dynamic_tools=which % 2 == 0)
+                adapter = ScriptedAdapter([opens, say("done"), say("done")], dynamic_tools=which % 2 == 0)
                 inner = self.template("laws" if what == 2 else "other")
                 MainLoop(adapter).execute(inner.bind(), session=context.session)
         return ToolResult("stirred")
@@ -257,7 +259,7 @@ class End:
     tools: list[str]
 
 
-class Recording(ScriptedAdapter[Any]):
+class Recording(ScriptedAdapter):
     """Keeps the prompt that the last evaluation began with."""
 
     last: RenderedPrompt[Any]
@@ -374,6 +376,7 @@ def by_restart(world: World, turns: Sequence[Turn], start: Beginning) -> End:
 numbers = st.lists(st.integers(0, 9_999), max_size=8)
 
 
+@pytest.mark.claim("DT-36")
 @given(st.data())
 @settings(max_examples=120, deadline=None)
 def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.DataObject) -> None:
@@ -429,7 +432,7 @@ def restless(roots: Sequence[Plan]) -> bool:
     return any(plan.visibility is SUMMARY and plan.tools and plan.enabled for plan in roots)
 
 
-class Static(OpenAIAdapter[Any]):
+class Static(OpenAIAdapter):
     """As `OpenAIAdapter`, for a provider that takes no further tools once a conversation runs."""
 
     @property
@@ -446,11 +449,11 @@ def test_they_come_to_the_same_through_the_real_sdk(api: Any, roots: tuple[Plan,
     model = Model(drawn, closes=False, stirs=False)
     start = Beginning({}, {}, without_session=False)
     expected = by_injection(World(roots), model, start)
-    for kind in (OpenAIAdapter[Any], Static):
+    for kind in (OpenAIAdapter, Static):
         steps = [Say(calls=tuple(Call(name, arguments) for name, arguments in turn)) for turn in model.turns]
         session = Session()
         with ScriptedServer(*steps, Say("done")) as server:
-            adapter: OpenAIAdapter[Any] = kind(
+            adapter: OpenAIAdapter = kind(
                 "test-model", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0
             )
             MainLoop(adapter).execute(Prompt(prompt), session=session)

@@ -19,9 +19,10 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from weakincentives.adapters import faults, inner_loop
+from weakincentives.adapters import provider_errors
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation import inner_loop
 from weakincentives.runtime import events
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +65,7 @@ def test_the_architecture_lists_every_module_once() -> None:
     assert sorted(listed) == sorted(re.sub(r"/__init__\.py$", "/", module) for module in modules)
 
 
+@pytest.mark.claim("TL-43")
 @pytest.mark.parametrize("page", PAGES, ids=where)
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
     links = [
@@ -97,6 +99,7 @@ def test_a_text_block_below_python_is_what_it_prints(page: Path) -> None:
         assert printed == shown
 
 
+@pytest.mark.claim("C-18", "PD-38")
 def test_every_page_and_docstring_with_code_is_collected() -> None:
     modules = [path for path in PACKAGE.rglob("*.py") if CODE.search(path.read_text())]
     pages = [path for path in PAGES if CODE.search(path.read_text())]
@@ -114,9 +117,9 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
 
 
 def test_the_table_of_faults_lists_every_code() -> None:
-    codes = {code for code, _ in (*faults._BY_CODE.values(), *faults._BY_STATUS.values())}
+    codes = {code for code, _ in (*provider_errors._BY_CODE.values(), *provider_errors._BY_STATUS.values())}
     codes |= {code for _, code, _ in inner_loop._UNFINISHED.values()}
-    codes.add(faults.status_fault("any", 599, message="").code)
+    codes.add(provider_errors.status_fault("any", 599, message="").code)
     for module in (PACKAGE / "adapters").rglob("*.py"):
         for node in ast.walk(ast.parse(module.read_text())):
             match node:
@@ -206,6 +209,7 @@ def test_the_claims_of_a_spec_are_numbered_through(page: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.claim("C-18", "PD-38", "TL-43")
 @pytest.mark.parametrize(
     ("page", "links", "code"),
     [

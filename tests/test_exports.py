@@ -177,6 +177,7 @@ EXPORTS = {
 LAZY = ["weakincentives", "weakincentives.testing"]
 
 
+@pytest.mark.claim("TL-42", "PR-05")
 @pytest.mark.parametrize("name", EXPORTS)
 def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     door = importlib.import_module(name)

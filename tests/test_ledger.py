@@ -1,66 +1,48 @@
-"""The ledger of claims is whole: every row is there and names tests that exist. Whether they check it, people read."""
+"""The ledger of claims is whole: each claim is there, and a test is marked with it."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from support.ledger import TESTS, Ledger, exists, faults, read
+from support.ledger import find_faults, read_claims, read_marks
 
 
-def test_every_claim_names_tests_that_exist() -> None:
-    ledger, counts = read()
-    assert sum(counts.values()) == 253
-    assert list(faults(ledger, counts)) == []
+def test_every_claim_has_a_test_that_is_marked_with_it() -> None:
+    claims, counts = read_claims()
+    assert len(claims) == 253
+    assert list(find_faults(claims, counts, read_marks())) == []
 
 
 @pytest.mark.parametrize(
-    ("rows", "fault"),
+    ("claims", "fault"),
     [
-        ({"01": ["One.", "t.py::test_one"]}, "A-02: there is no such row"),
-        ({"01": ["One.", "t.py::test_one"], "02": ["Two."]}, "A-02: no test checks 'Two.'"),
-        ({"01": ["One.", "t.py::test_one"], "02": ["", "t.py::test_one"]}, "A-02: the claim has 0 characters; use"),
-        ({"01": ["One.", "t.py::test_one"], "02": ["x" * 101, "t.py::test_one"]}, "A-02: the claim has 101 char"),
-        (
-            {"01": ["One.", "t.py::test_one"], "02": ["Two.", "t.py::test_one", "t.py::test_two"]},
-            "A-02: there is no test 't.py::test_two'",
-        ),
-        (
-            {row: ["One.", "t.py::test_one"] for row in ("01", "02", "03")},
-            "A-03: is beyond the group's 2 rows",
-        ),
+        ({"A-01": "One."}, "A-02: there is no such claim"),
+        ({"A-01": "One.", "A-02": "Two.", "A-03": "Three."}, "A-03: is beyond the group's count"),
+        ({"A-01": "One.", "A-02": ""}, "A-02: the claim has 0 characters; use"),
+        ({"A-01": "One.", "A-02": "x" * 101}, "A-02: the claim has 101 char"),
     ],
-    ids=["missing", "untested", "empty", "long", "gone", "beyond"],
+    ids=["missing", "beyond", "empty", "long"],
 )
-def test_each_fault_of_a_ledger_is_found(tmp_path: Path, rows: dict[str, list[str]], fault: str) -> None:
-    (tmp_path / "t.py").write_text("def test_one(): ...\ndef helper(): ...\n")
-    ledger: Ledger = {"A": rows}
-    [found] = faults(ledger, {"A": 2}, tmp_path)
+def test_each_fault_of_the_claims_is_found(claims: dict[str, str], fault: str) -> None:
+    marks = {claim: ["t.py::test_one"] for claim in claims}
+    [found] = find_faults(claims, {"A": 2}, marks)
     assert found.startswith(fault)
 
 
-@pytest.mark.parametrize(
-    ("test", "there"),
-    [
-        ("t.py::test_one", True),
-        ("t.py::test_later", True),
-        ("t.py::TestGroup::test_inside", True),
-        ("t.py::TestMachine", True),
-        ("t.py::helper", False),
-        ("t.py::test_inside", False),
-        ("t.py", False),
-        ("gone.py::test_one", False),
-    ],
-)
-def test_a_test_is_known_by_the_id_that_pytest_gives_it(tmp_path: Path, test: str, there: bool) -> None:  # noqa: FBT001 - a table
-    (tmp_path / "t.py").write_text(
-        "def test_one(): ...\nasync def test_later(): ...\ndef helper(): ...\n"
-        "class TestGroup:\n    def test_inside(self): ...\nTestMachine = Machine.TestCase\n"
+def test_a_claim_without_a_mark_and_a_mark_without_a_claim_are_found(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        '@pytest.mark.claim("A-01", "A-09")\ndef test_one(): ...\n'
+        '@other\n@pytest.mark.claim("A-02")\nasync def test_later(): ...\n'
+        'class TestGroup:\n    @pytest.mark.claim("A-02")\n    def test_inside(self): ...\n'
+        'TestMachine = Machine.TestCase\nTestMachine.pytestmark = [pytest.mark.claim("A-01")]\n'
     )
-    assert exists(test, tmp_path) is there
-
-
-def test_the_numbers_of_rows_stand_in_the_ledger_alone() -> None:
-    number = re.compile(rf"\b(?:{'|'.join(read()[1])})-\d\d\b")
-    pages = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
-    assert [path.name for path in pages if number.search(path.read_text())] == []
+    marks = read_marks(tmp_path)
+    assert marks == {
+        "A-01": ["test_it.py::test_one", "test_it.py::TestMachine"],
+        "A-02": ["test_it.py::test_later", "test_it.py::TestGroup::test_inside"],
+        "A-09": ["test_it.py::test_one"],
+    }
+    claims = {"A-01": "One.", "A-02": "Two.", "A-03": "Three."}
+    unchecked, unknown = find_faults(claims, {"A": 3}, marks)
+    assert unchecked.startswith("A-03: no test checks 'Three.'")
+    assert unknown.startswith("A-09: test_it.py::test_one is marked with it")

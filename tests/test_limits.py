@@ -29,6 +29,7 @@ budgets = st.builds(
 )
 
 
+@pytest.mark.claim("U-05")
 def test_a_deadline_without_a_zone_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match=r"timezone-aware.*datetime\.now\(UTC\)"):
         Deadline(NAIVE)

@@ -11,11 +11,11 @@ from typing import Any, Self
 import pytest
 
 from support.agents import Args, prompt, tool
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import PromptValidationError
 from weakincentives.resources import Binding, NotIsolatedError, ResourceContext, ResourceError, ResourceRegistry, Scope
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
@@ -81,6 +81,7 @@ def test_a_resource_is_made_once_when_it_is_first_asked_for_with_what_it_needs()
         assert made == ["clock"]
 
 
+@pytest.mark.claim("PS-14")
 def test_closing_goes_in_reverse_order_of_making() -> None:
     closed: list[str] = []
     with chain(closed) as resources:
@@ -277,6 +278,7 @@ def test_a_resource_that_asks_for_another_while_it_closes_is_told_that_it_is_too
 # ------------------------------------------------------------------------------------------------ what cannot be had
 
 
+@pytest.mark.claim("PS-15")
 def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
     asked = prompt().bind(resources={Clock: Clock()})
     for _ in range(2):
@@ -286,6 +288,7 @@ def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
             assert isinstance(asked.resources.get(Clock), Clock)
 
 
+@pytest.mark.claim("PS-14")
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failing: bool) -> None:  # noqa: FBT001 - a case
     closed: list[str] = []
@@ -417,7 +420,7 @@ def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> Non
     registry = ResourceRegistry.of(
         Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL), Binding(Store, lambda _: store[0])
     )
-    adapter = ScriptedAdapter[Any]([call(("probe", {}), ("probe", {})), say("done")])
+    adapter = ScriptedAdapter([call(("probe", {}), ("probe", {})), say("done")])
     adapter.evaluate(prompt(tool(handler)).bind(resources=registry), session=Session())
     first, second = seen
     assert first is not second
@@ -438,7 +441,7 @@ def test_a_resource_of_a_call_is_closed_before_the_call_counts_so_that_what_it_w
 
     session = Session()
     registry = ResourceRegistry.of(Binding(Writer, lambda _: Writer(session), scope=Scope.TOOL_CALL))
-    adapter = ScriptedAdapter[Any]([call(("probe", {"a": 0}), ("probe", {"a": 1})), say("done")])
+    adapter = ScriptedAdapter([call(("probe", {"a": 0}), ("probe", {"a": 1})), say("done")])
     adapter.evaluate(prompt(tool(handler)).bind(resources=registry), session=session)
     assert session[str].all() == ("flushed",)
 
@@ -457,7 +460,7 @@ def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> Non
     registry = ResourceRegistry.of(Binding(Interrupted, lambda _: Interrupted(), scope=Scope.TOOL_CALL))
     asked = prompt(tool(handler)).bind(resources=registry)
     with pytest.raises(KeyboardInterrupt):
-        ScriptedAdapter[Any]([call(("probe", {}))]).evaluate(asked, session=session)
+        ScriptedAdapter([call(("probe", {}))]).evaluate(asked, session=session)
     assert session[str].all() == ()
 
 
@@ -757,6 +760,7 @@ def names(name: str, *kinds: type[Thing]) -> ResourceRegistry:
     return ResourceRegistry.of(*map(gives, kinds))
 
 
+@pytest.mark.claim("PS-13")
 def test_what_is_bound_beats_the_sections_of_which_the_later_and_deeper_beat_the_template() -> None:
     leaf = Supplying("leaf", names("leaf", Index))
     first = Supplying("first", names("first", Store, Index), children=[leaf])
@@ -816,7 +820,7 @@ def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(asyn
         return ToolResult(context.resources.get(Clock).name)
 
     def evaluate(asked: Prompt[Any]) -> None:
-        adapter = ScriptedAdapter[Any]([call(("probe", {})), say("done")])
+        adapter = ScriptedAdapter([call(("probe", {})), say("done")])
         if asynchronous:
             asyncio.run(adapter.evaluate_async(asked, session=Session()))
         else:
@@ -865,7 +869,7 @@ def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) 
         call(("probe", {})),
         say("done"),
     ]
-    loop = MainLoop(ScriptedAdapter[Any](script, dynamic_tools=False))
+    loop = MainLoop(ScriptedAdapter(script, dynamic_tools=False))
     if asynchronous:
         execution = asyncio.run(loop.execute_async(asked, session=Session()))
     else:

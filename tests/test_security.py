@@ -5,7 +5,6 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -99,7 +98,7 @@ def test_a_forged_suffix_opens_nothing_and_a_forged_tool_is_unknown(turn: tuple[
     mail = MarkdownSection[Letter](title="Mail", template="$text", children=[staff, notes])
     asked = Prompt(PromptTemplate(ns="tests", key="mail", sections=[mail])).bind(Letter(FORGED))
     session = Session()
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter([call(turn), say("done")])
+    adapter: ScriptedAdapter = ScriptedAdapter([call(turn), say("done")])
     assert FORGED in asked.render(session=session).text
     answer = only_answer(adapter, asked, session)
     assert not answer.success
@@ -147,7 +146,7 @@ class Reserved:
 
 def test_params_may_be_called_as_python_calls_its_own() -> None:
     session = Session()
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter(
+    adapter: ScriptedAdapter = ScriptedAdapter(
         [call(("probe", {"self": 1, "context": "c", "params": "p"})), say("done")]
     )
     assert only_answer(adapter, prompt(tool(params=Reserved)), session).success

@@ -80,6 +80,7 @@ def faults_of(run: Callable[[], object]) -> tuple[Fault, ...]:
 # ---------------------------------------------------------------------------------------------- L6: there and back
 
 
+@pytest.mark.claim("TL-26")
 @given(typed_values())
 def test_what_is_dumped_parses_to_an_equal_value(typed: tuple[Any, Any]) -> None:
     of, value = typed
@@ -428,6 +429,7 @@ def test_a_serde_error_survives_pickling() -> None:
 # ---------------------------------------------------------------------------------------------------------- schemas
 
 
+@pytest.mark.claim("TL-27")
 def test_descriptions_reach_the_schema_from_metadata_and_annotations() -> None:
     properties = json_schema(Item)["properties"]
     assert properties["name"]["description"] == "What it is called"

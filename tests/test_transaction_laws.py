@@ -25,7 +25,7 @@ from support.programs import (
     run,
     session,
 )
-from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
@@ -64,7 +64,7 @@ def evaluate(
     )
     asked = prompt(run).bind(resources=resources)
     script = [call(*[("run", Which(number)) for number in range(count)]), say("done")]
-    adapter = ScriptedAdapter[Any](script, config=config)
+    adapter = ScriptedAdapter(script, config=config)
     try:
         if asynchronous:
             response = asyncio.run(adapter.evaluate_async(asked, session=at))
@@ -81,6 +81,7 @@ hows = {"asynchronous": st.booleans(), "config": st.sampled_from([InnerLoopConfi
 # ---------------------------------------------------------------------------------------------------------------- L3
 
 
+@pytest.mark.claim("TL-41")
 @settings(max_examples=150)
 @given(good=programs([None]), bad=programs([False, *FAILURES]), **hows)
 def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(good: Program, bad: Program, **how: Any) -> None:

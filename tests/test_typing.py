@@ -24,6 +24,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.claim("DT-02", "TL-04", "TL-14")
 def test_mypy_strict_agrees_with_every_program() -> None:
     ran = run(
         "mypy",

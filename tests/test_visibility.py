@@ -16,6 +16,7 @@ paths = st.lists(st.sampled_from(["a", "b", "a.b"]), min_size=1, max_size=3).map
 mappings = st.dictionaries(paths, st.sampled_from(SectionVisibility), max_size=4)
 
 
+@pytest.mark.claim("PR-15")
 def test_visibility_is_full_or_summary_and_is_found_by_its_text() -> None:
     assert {text: SectionVisibility(text) for text in ("full", "summary")} == {"full": FULL, "summary": SUMMARY}
     assert list(SectionVisibility) == [FULL, SUMMARY]

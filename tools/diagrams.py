@@ -24,22 +24,22 @@ from typing import Any, get_args
 from weakincentives import Deadline, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolContext
 from weakincentives.adapters.codec import Codec
 from weakincentives.adapters.core import Conversation, ProviderAdapter
-from weakincentives.adapters.errors import LimitError, PromptEvaluationError
-from weakincentives.adapters.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
-from weakincentives.adapters.tool_executor import ToolExecutor
-from weakincentives.adapters.transcript import AssistantMessage, Finish, ToolCall, ToolExecutionOutcome, ToolMessage
+from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
+from weakincentives.evaluation.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, Finish, ToolCall, ToolExecutionOutcome, ToolMessage
+from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
-from weakincentives.prompt.markdown import compiled
+from weakincentives.prompt.output import StructuredOutputConfig
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.prompt.registry import CLOSE_SECTION
-from weakincentives.prompt.structured_output import StructuredOutputConfig
+from weakincentives.prompt.text_template import compiled
 from weakincentives.prompt.tool import ToolHandler
 from weakincentives.runtime import events
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, render_states, say
 from weakincentives.visibility import SectionPath
@@ -155,7 +155,7 @@ def disclosure_states() -> Picture:
             y += 46
             there.append(call((opens, {"section_key": node.key})))
             back.insert(0, call((closes, {"section_key": node.key})))
-    adapter = ScriptedAdapter[None]([*there, *back, say()])
+    adapter = ScriptedAdapter([*there, *back, say()])
     adapter.evaluate(template.bind(), session=Session())
     tools_of = [{tool.name for tool in state.tools} for state in (*states, *states[-2::-1])]
     assert [{*one.tool_names} for one in adapter.requests] == tools_of, "the arrows lead elsewhere"  # noqa: S101
@@ -189,7 +189,7 @@ def session_fold() -> Picture:
     tool = Tool[Any, None](name="pay", handler=pay, params_type=spent)  # Any: as above
     prompt = Prompt[None](ns="shop", key="p", sections=[MarkdownSection(title="Task", template="Pay.", tools=[tool])])
     replies = [call(("pay", spent(5))), call(("pay", spent(30))), say("Paid 5.")]
-    ScriptedAdapter[None](replies).evaluate(prompt, session=session)
+    ScriptedAdapter(replies).evaluate(prompt, session=session)
     picture = Picture("What happens in a run from top to bottom, and which slice of the session each event changes")
     picture.text(10, 34, "what happens", look="strong")
     for x, kind in zip(columns, kinds, strict=True):
@@ -243,7 +243,7 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
     tool = Tool[Any, None](name="book", handler=book, params_type=booking)  # Any: as above
     section = MarkdownSection(title="Seats", template="Book.", tools=[tool])
     prompt = Prompt[None](ns="coach", key="desk", sections=[section]).bind(resources={Filesystem: files})
-    adapter = ScriptedAdapter[None]([call((name, arguments)), say("Done.")])
+    adapter = ScriptedAdapter([call((name, arguments)), say("Done.")])
     try:
         then = "evaluation starts again" if MainLoop(adapter).execute(prompt, session=session).restarts else ""
     except KeyboardInterrupt:

@@ -5,8 +5,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from examples.local_model import find_weights, serve_model
-from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 
 __all__ = ["local_model"]
 

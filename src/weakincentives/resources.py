@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Self
 from weakref import WeakValueDictionary
 
 from .errors import WeakIncentivesError
-from .ports import Forkable, Resources, Snapshotable
+from .protocols import Forkable, Resources, Snapshotable
 
 __all__ = [
     "Bindable",

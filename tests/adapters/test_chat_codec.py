@@ -12,9 +12,9 @@ from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
 from weakincentives.adapters.chat import ChatCodec
 from weakincentives.adapters.codec import CodecOptions, decoded
-from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.tool_spec import OutputSpec, tool_to_spec
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from weakincentives.evaluation.schemas import OutputSpec, tool_to_spec
 from weakincentives.limits import TokenUsage
 
 SPEC = tool_to_spec(tool())
@@ -38,6 +38,7 @@ def asks(*calls: object, finish: object = "tool_calls") -> dict[str, Any]:
 CALL = {"id": "c1", "type": "function", "function": {"name": "probe", "arguments": "{}"}}
 
 
+@pytest.mark.claim("TL-34")
 def test_a_conversation_is_encoded_turn_by_turn() -> None:
     talk = Talk(codec(), "Go.", SPEC)
     first = encoded(talk.request())
@@ -279,6 +280,7 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
     encoded(talk.request())
 
 
+@pytest.mark.claim("TL-34")
 @example(name="\ud800", arguments={"\ud800": "\ud800"})
 @given(name=ANY_TEXT, arguments=ANY_TEXT | ANY_JSON)
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:

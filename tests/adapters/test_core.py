@@ -12,7 +12,8 @@ import pytest
 
 from support.agents import Args, answers, ok, prompt, recorded, tool
 from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse, ProviderAdapter
-from weakincentives.adapters.errors import (
+from weakincentives.errors import WeakIncentivesError
+from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
     LimitError,
@@ -20,9 +21,8 @@ from weakincentives.adapters.errors import (
     ThrottleError,
     TurnLimitError,
 )
-from weakincentives.adapters.inner_loop import InnerLoopConfig, ProviderRequest
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, ToolMessage, UserMessage
-from weakincentives.errors import WeakIncentivesError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from weakincentives.limits import Budget, Deadline, TokenUsage
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.prompt.errors import OutputParseError
@@ -61,7 +61,7 @@ class Watch:
 def test_the_events_of_an_evaluation_come_in_order_and_say_what_happened() -> None:
     session = Session()
     events = recorded(session.bus, Event)
-    adapter = ScriptedAdapter[Any]([call(("probe", {"a": 1}), usage=TokenUsage(5, 2, 1)), say("done")])
+    adapter = ScriptedAdapter([call(("probe", {"a": 1}), usage=TokenUsage(5, 2, 1)), say("done")])
     response = adapter.evaluate(prompt(tool()), session=session)
     rendered, asked, invoked, again, executed = events
     assert isinstance(rendered, PromptRendered)
@@ -97,26 +97,29 @@ def test_the_events_of_an_evaluation_come_in_order_and_say_what_happened() -> No
     assert isinstance(response.transcript, tuple)
 
 
+@pytest.mark.claim("C-08")
 def test_a_rendered_prompt_is_evaluated_as_it_is() -> None:
     rendered = prompt(text="First.").render()
-    adapter = ScriptedAdapter[Any]([say("done")])
+    adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(rendered, session=Session())
     assert adapter.requests[0].messages == (UserMessage(rendered.text),)
 
 
+@pytest.mark.claim("C-08", "DT-03")
 def test_a_prompt_and_its_rendering_get_equal_responses_and_the_session_goes_by_name() -> None:
     def response(one: Any) -> PromptResponse[Any]:
-        return ScriptedAdapter[Any]([call(("probe", {})), say("done")]).evaluate(one, session=Session())
+        return ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(one, session=Session())
 
     asked = prompt(tool())
     assert response(asked) == response(asked.render())
-    untyped: Any = ScriptedAdapter[Any]([say("done")])
+    untyped: Any = ScriptedAdapter([say("done")])
     with pytest.raises(TypeError, match="positional"):
         untyped.evaluate(asked, Session())
 
 
+@pytest.mark.claim("DT-02")
 def test_what_cannot_evaluate_is_no_adapter() -> None:
-    abstract: Any = ProviderAdapter[Any]
+    abstract: Any = ProviderAdapter
     with pytest.raises(TypeError, match="evaluate"):
         abstract()
 
@@ -125,11 +128,11 @@ def test_a_rendering_without_its_prompt_is_refused() -> None:
     template = prompt().template
     bare = template.renderer.render(param_lookup={})
     with pytest.raises(ValueError, match=r"rendered by Prompt\.render"):
-        ScriptedAdapter[Any]([]).evaluate(bare, session=Session())
+        ScriptedAdapter([]).evaluate(bare, session=Session())
 
 
 def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
-    adapter = ScriptedAdapter[Any]([say("done")])
+    adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(prompt(text="a\ud800b"), session=Session())
     [message] = adapter.requests[0].messages
     assert isinstance(message, UserMessage)
@@ -139,7 +142,7 @@ def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
 def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:
     session, bus = Session(), InProcessEventBus()
     own, foreign = recorded(session.bus, Event), recorded(bus, Event)
-    ScriptedAdapter[Any]([call(("probe", {})), say("done")]).evaluate(prompt(tool()), session=session, bus=bus)
+    ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(prompt(tool()), session=session, bus=bus)
     assert own == []
     assert len(foreign) == 5
     kept = [*session[PromptRendered], *session[ProviderCalled], *session[ToolInvoked], *session[PromptExecuted]]
@@ -158,7 +161,7 @@ def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
 
     session[Args].register(ToolInvoked, reduce)
     bus = InProcessEventBus() if foreign else None
-    adapter = ScriptedAdapter[Any]([call(("probe", {})), say("done")])
+    adapter = ScriptedAdapter([call(("probe", {})), say("done")])
     assert adapter.evaluate(prompt(tool()), session=session, bus=bus).text == "done"
     assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
 
@@ -166,7 +169,7 @@ def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
 def test_one_adapter_one_bus_two_sessions_do_not_mix() -> None:
     bus = InProcessEventBus()
     first, second = Session(bus=bus), Session(bus=bus)
-    adapter = ScriptedAdapter[Any]([call(("probe", {})), say("one"), say("two")])
+    adapter = ScriptedAdapter([call(("probe", {})), say("one"), say("two")])
     adapter.evaluate(prompt(tool()), session=first)
     adapter.evaluate(prompt(), session=second)
     assert [len(session[ToolInvoked]) for session in (first, second)] == [1, 0]
@@ -185,16 +188,17 @@ def late(watch: Watch, seconds: float) -> Any:
 
 
 def test_a_deadline_that_has_passed_asks_nothing() -> None:
-    adapter = ScriptedAdapter[Any]([], clock=Watch())
+    adapter = ScriptedAdapter([], clock=Watch())
     with pytest.raises(DeadlineExceededError) as caught:
         adapter.evaluate(prompt(), session=Session(), deadline=Deadline(START))
     assert (caught.value.phase, caught.value.code, caught.value.turns) == ("limit", "deadline", 0)
     assert len(caught.value.transcript) == 1
 
 
+@pytest.mark.claim("U-15")
 def test_a_handler_that_outlasts_the_deadline_is_recorded_and_the_next_call_answered_but_not_run() -> None:
     watch, session = Watch(), Session()
-    adapter = ScriptedAdapter[Any]([call(("probe", {}), ("probe", {}))], clock=watch)
+    adapter = ScriptedAdapter([call(("probe", {}), ("probe", {}))], clock=watch)
     with pytest.raises(DeadlineExceededError) as caught:
         adapter.evaluate(prompt(late(watch, 9)), session=session, deadline=Deadline.after(5, now=START))
     assert [event.content for event in session[ToolInvoked].all()] == ["late"]
@@ -213,7 +217,7 @@ def test_the_earliest_deadline_holds_wherever_it_was_set(where: str) -> None:
         deadline=soon if where == "config" else much_later,
         budget=Budget(max_seconds=5) if where == "config's budget" else Budget(max_seconds=500),
     )
-    adapter = ScriptedAdapter[Any]([call(("probe", {}))], clock=watch, config=config)
+    adapter = ScriptedAdapter([call(("probe", {}))], clock=watch, config=config)
     rendered = prompt(late(watch, 9)).render(deadline=soon if where == "rendered" else much_later)
     with pytest.raises(DeadlineExceededError):
         adapter.evaluate(
@@ -231,11 +235,12 @@ def test_handlers_are_told_the_deadline() -> None:
         seen.append(context.deadline)
         return ToolResult("ok")
 
-    adapter = ScriptedAdapter[Any]([call(("probe", {})), say("done")], clock=Watch())
+    adapter = ScriptedAdapter([call(("probe", {})), say("done")], clock=Watch())
     adapter.evaluate(prompt(tool(handler)), session=Session(), budget=Budget(max_seconds=60))
     assert seen == [Deadline(START + timedelta(seconds=60))]
 
 
+@pytest.mark.claim("U-16")
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
@@ -253,7 +258,7 @@ def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
     configured: bool,  # noqa: FBT001 - a case
 ) -> None:
     config = InnerLoopConfig(budget=budget if configured else Budget(max_calls=50))
-    adapter = ScriptedAdapter[Any]([call(("probe", {}))] * 9, config=config)
+    adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=config)
     with pytest.raises(BudgetExceededError, match=said) as caught:
         adapter.evaluate(prompt(tool()), session=Session(), budget=None if configured else budget)
     assert (caught.value.turns, caught.value.usage) == (1, TokenUsage(10, 5))
@@ -261,7 +266,7 @@ def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
 
 
 def test_the_number_of_turns_is_bounded() -> None:
-    adapter = ScriptedAdapter[Any]([call(("probe", {}))] * 9, config=InnerLoopConfig(max_turns=3))
+    adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=InnerLoopConfig(max_turns=3))
     with pytest.raises(TurnLimitError) as caught:
         adapter.evaluate(prompt(tool()), session=Session())
     assert (caught.value.turns, caught.value.usage, len(answers(caught.value.transcript))) == (
@@ -281,9 +286,10 @@ class Answer:
     score: int = 0
 
 
+@pytest.mark.claim("C-25")
 def test_a_typed_answer_is_repaired_with_all_faults_listed() -> None:
     session = Session()
-    adapter = ScriptedAdapter[Any]([say('{"score": "x", "more": 1}'), say('{"text": "ok", "score": 2}')])
+    adapter = ScriptedAdapter([say('{"score": "x", "more": 1}'), say('{"text": "ok", "score": 2}')])
     response = adapter.evaluate(prompt(output=Answer), session=session)
     assert response.output == Answer("ok", 2)
     asked = adapter.requests[1].messages[-1]
@@ -292,9 +298,10 @@ def test_a_typed_answer_is_repaired_with_all_faults_listed() -> None:
     assert [event.output for event in session[PromptExecuted].all()] == [Answer("ok", 2)]
 
 
+@pytest.mark.claim("C-25", "TL-37")
 def test_repairs_are_bounded_and_end_in_an_evaluation_error() -> None:
     session = Session()
-    adapter = ScriptedAdapter[Any]([say("no")] * 3)
+    adapter = ScriptedAdapter([say("no")] * 3)
     with pytest.raises(PromptEvaluationError) as caught:
         adapter.evaluate(prompt(output=Answer), session=session)
     assert (caught.value.phase, caught.value.code, caught.value.turns) == ("response", "output", 3)
@@ -303,7 +310,7 @@ def test_repairs_are_bounded_and_end_in_an_evaluation_error() -> None:
 
 
 def test_without_repairs_the_first_wrong_answer_ends_it() -> None:
-    adapter = ScriptedAdapter[Any]([say("no")], config=InnerLoopConfig(max_repairs=0))
+    adapter = ScriptedAdapter([say("no")], config=InnerLoopConfig(max_repairs=0))
     with pytest.raises(PromptEvaluationError, match="after 0 repairs"):
         adapter.evaluate(prompt(output=Answer), session=Session())
 
@@ -341,7 +348,7 @@ def test_an_error_survives_pickling_and_copying_with_all_it_knows(kind: type[Pro
 # --- A subclass
 
 
-class Broken(LoopAdapter[Any], Conversation):
+class Broken(LoopAdapter, Conversation):
     """A provider that fails in a way that its adapter did not foresee."""
 
     name = "broken"
@@ -386,7 +393,7 @@ def test_loop_adapters_can_add_tools_to_a_running_conversation() -> None:
 
 
 def test_a_response_shows_itself_without_its_transcript() -> None:
-    response: PromptResponse[Any] = ScriptedAdapter[Any]([say("done")]).evaluate(prompt(tool(ok)), session=Session())
+    response: PromptResponse[Any] = ScriptedAdapter([say("done")]).evaluate(prompt(tool(ok)), session=Session())
     assert "transcript" not in repr(response)
     assert "done" in repr(response)
 
@@ -394,7 +401,7 @@ def test_a_response_shows_itself_without_its_transcript() -> None:
 # --- The end of a line
 
 
-class Held(LoopAdapter[Any]):
+class Held(LoopAdapter):
     """Opens lines that count how often they are closed."""
 
     def __init__(self, *replies: AssistantMessage | Exception, **options: Any) -> None:
@@ -478,13 +485,13 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
         work.at_end(lambda _: None)
 
     session.bus.subscribe(Work, listen)
-    run(ScriptedAdapter[Any]([say("done")]), session)
+    run(ScriptedAdapter([say("done")]), session)
     assert [(one.kind, type(one.result)) for one in heard] == [
         ("evaluation", PromptResponse),
         ("request", AssistantMessage),
     ]
     with pytest.raises(OSError, match="gone"):
-        run(ScriptedAdapter[Any]([OSError("gone")]), session)
+        run(ScriptedAdapter([OSError("gone")]), session)
     assert [(one.kind, one.result) for one in heard[2:]] == [("evaluation", None), ("request", None)]
 
 
@@ -515,7 +522,7 @@ def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(run: 
 
     limited = InnerLoopConfig(deadline=Deadline(START + timedelta(seconds=60)))
     with pytest.raises(DeadlineExceededError, match=r"scripted: the deadline passed during a request") as caught:
-        run(ScriptedAdapter[Any]([late], clock=watch, config=limited), session)
+        run(ScriptedAdapter([late], clock=watch, config=limited), session)
     assert (caught.value.__cause__, caught.value.turns) == (error, 1)
     [event] = session[ProviderCalled].all()
     assert (event.error or "").startswith("DeadlineExceededError")

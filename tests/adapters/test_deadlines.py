@@ -20,10 +20,10 @@ import pytest
 from support.agents import prompt
 from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retried_later
 from support.scripted_server import Say, ScriptedServer
-from weakincentives.adapters.errors import DeadlineExceededError
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.portal import portal
-from weakincentives.adapters.streaming import Completed, TextDelta
+from weakincentives.evaluation.errors import DeadlineExceededError
+from weakincentives.evaluation.response import Completed, TextDelta
 from weakincentives.limits import Deadline
 from weakincentives.runtime.session import Session
 
@@ -94,7 +94,7 @@ def join_request_threads() -> None:
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: str) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server:
-        adapter: OpenAIAdapter[Any] = OpenAIAdapter(
+        adapter: OpenAIAdapter = OpenAIAdapter(
             "m", api=api, base_url=server.openai_url, api_key="test", max_reply_bytes=NO_BOUND
         )
         assert max(at_once(DOORS, adapter)) < DEADLINE + MUCH_LATER
@@ -105,7 +105,7 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour
 @apis
 def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
     with HostileServer(retried_later(4)) as server:
-        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
+        adapter: OpenAIAdapter = OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
         assert max(at_once(DOORS, adapter)) < DEADLINE + MUCH_LATER
         assert not server.asked(len(DOORS) + 1, timeout=4.5)
 
@@ -119,10 +119,10 @@ def given() -> Iterator[list[openai.OpenAI]]:
 
 
 @pytest.fixture(params=["own client", "ready client"])
-def connect(request: pytest.FixtureRequest, given: list[openai.OpenAI]) -> Callable[..., OpenAIAdapter[Any]]:
+def connect(request: pytest.FixtureRequest, given: list[openai.OpenAI]) -> Callable[..., OpenAIAdapter]:
     """Makes adapters with the client that they make for themselves, or with a ready one."""
 
-    def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> OpenAIAdapter[Any]:
+    def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> OpenAIAdapter:
         if request.param == "own client":
             return OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
         given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
@@ -137,7 +137,7 @@ def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
 ) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server:
         given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
-        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", client=given[0], max_reply_bytes=NO_BOUND)
+        adapter: OpenAIAdapter = OpenAIAdapter("m", client=given[0], max_reply_bytes=NO_BOUND)
         assert max(at_once([evaluate, stream], adapter)) < DEADLINE + MUCH_LATER
         assert not given[0].is_closed()
         assert len(server.requests) == 2
@@ -147,7 +147,7 @@ def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
 def test_an_abandoned_ready_client_asks_no_second_time(given: list[openai.OpenAI]) -> None:
     with HostileServer(retried_later(1)) as server:
         given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
-        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", client=given[0])
+        adapter: OpenAIAdapter = OpenAIAdapter("m", client=given[0])
         with pytest.raises(Exception, match="throttled"):
             evaluate(adapter, Deadline.after(DEADLINE))
         assert not server.asked(2, timeout=1.5)
@@ -155,7 +155,7 @@ def test_an_abandoned_ready_client_asks_no_second_time(given: list[openai.OpenAI
 
 @apis
 def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
-    api: Any, connect: Callable[..., OpenAIAdapter[Any]]
+    api: Any, connect: Callable[..., OpenAIAdapter]
 ) -> None:
     with ScriptedServer(*[Say("Hello there.")] * 4) as server:
         adapter = connect(server, api)
@@ -172,7 +172,7 @@ def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
         assert bodies[:2] == bodies[2:]
 
 
-def test_a_stream_that_is_closed_early_closes_its_connection(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_a_stream_that_is_closed_early_closes_its_connection(connect: Callable[..., OpenAIAdapter]) -> None:
     def one_word(connection: Connection) -> None:
         connection.send(SSE, b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n')
         connection.trickle(repeat(b'data: {"choices": [{"delta": {}}]}\n\n'))
@@ -184,7 +184,7 @@ def test_a_stream_that_is_closed_early_closes_its_connection(connect: Callable[.
         assert server.left()
 
 
-def test_a_deadline_may_be_as_far_as_the_calendar_goes(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_a_deadline_may_be_as_far_as_the_calendar_goes(connect: Callable[..., OpenAIAdapter]) -> None:
     far = Deadline(datetime.max.replace(tzinfo=UTC))
     with ScriptedServer(Say("Hello"), Say("Hello")) as server:
         adapter = connect(server, "chat")
@@ -208,7 +208,7 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         return monotonic() - started
 
     with HostileServer(one_word) as server, portal.open() as run:
-        adapter: OpenAIAdapter[Any] = OpenAIAdapter("m", api="chat", base_url=server.openai_url, api_key="test")
+        adapter: OpenAIAdapter = OpenAIAdapter("m", api="chat", base_url=server.openai_url, api_key="test")
         for _ in range(4):
             events = adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))
             next(events)
@@ -218,7 +218,7 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         assert server.left()
 
 
-def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAIAdapter]) -> None:
     with HostileServer(BEHAVIOURS["silence"]) as server:
         adapter = connect(server)
         started = monotonic()
@@ -240,7 +240,7 @@ def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAI
     join_request_threads()
 
 
-def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., OpenAIAdapter]) -> None:
     trace: ContextVar[str] = ContextVar("trace", default="none")
     seen: list[str] = []
 

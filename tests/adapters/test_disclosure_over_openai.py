@@ -12,6 +12,7 @@ from support.agents import Args, Note, recorded, tool
 from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -23,14 +24,13 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.visibility_overrides import VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
-class Static(OpenAIAdapter[Any]):
+class Static(OpenAIAdapter):
     """As `OpenAIAdapter`, for a provider that takes no further tools once a conversation runs."""
 
     @property
@@ -47,9 +47,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: options of every kind.
-def adapter(
-    server: ScriptedServer, kind: type[OpenAIAdapter[Any]] = OpenAIAdapter, **options: Any
-) -> OpenAIAdapter[Any]:
+def adapter(server: ScriptedServer, kind: type[OpenAIAdapter] = OpenAIAdapter, **options: Any) -> OpenAIAdapter:
     return kind("test-model", base_url=server.openai_url, api_key="sk-test", max_retries=0, **options)
 
 
@@ -114,11 +112,11 @@ def outputs(request: Request) -> list[str]:
     return [one["output"] if "output" in one else one["content"] for one in answers]
 
 
-def evaluate(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
+def evaluate(one: OpenAIAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session)
 
 
-def evaluate_async(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
+def evaluate_async(one: OpenAIAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session))
 
 
@@ -130,6 +128,7 @@ type Run = Callable[..., PromptResponse[Any]]
 # --- Injection
 
 
+@pytest.mark.claim("DT-04", "DT-17", "DT-18", "DT-19", "DT-23", "DT-36")
 @apis
 @drivers
 def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversation(api: Any, run: Run) -> None:
@@ -152,6 +151,7 @@ def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversa
     assert latest.overrides == {("more",): FULL, ("more", "deep"): FULL}
 
 
+@pytest.mark.claim("DT-16")
 @apis
 def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
     session = Session()
@@ -162,6 +162,7 @@ def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
     assert session[VisibilityOverrides].all() == ()
 
 
+@pytest.mark.claim("DT-20")
 @apis
 def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
     session = Session()
@@ -175,6 +176,7 @@ def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
     assert [event.tool_names for event in injected] == [("late", "deep")]
 
 
+@pytest.mark.claim("U-17")
 @apis
 def test_a_tool_revealed_in_a_turn_exists_from_the_next_request_on(api: Any) -> None:
     with ScriptedServer(Say(calls=(read("more"), Call("late"))), Say(calls=(Call("late"),)), Say("done")) as server:
@@ -236,6 +238,7 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
 # --- Restarts
 
 
+@pytest.mark.claim("PD-21", "PD-23", "PD-24", "PD-34", "PD-35", "DT-26")
 @apis
 @drivers
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
@@ -245,7 +248,7 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
     session = Session()
     seen = recorded(session.bus, ToolInvoked)
     wanted = opening("more") if disclosure is Disclosure.OPEN else read("more")
-    kind = OpenAIAdapter[Any] if disclosure is Disclosure.OPEN else Static
+    kind = OpenAIAdapter if disclosure is Disclosure.OPEN else Static
     with (
         ScriptedServer(Say(calls=(Call("probe"), wanted, Call("probe")))) as server,
         openai.OpenAI(base_url=server.openai_url, api_key="sk-test") as client,  # the traceback would keep it open
@@ -264,6 +267,7 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
     assert (caught.value.spent.calls, caught.value.spent.usage.total_tokens) == (1, 15)
 
 
+@pytest.mark.claim("DT-26", "DT-29")
 @apis
 def test_the_main_loop_opens_a_new_conversation_with_the_section_in_it(api: Any) -> None:
     session = Session()

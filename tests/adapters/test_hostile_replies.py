@@ -15,8 +15,8 @@ import pytest
 from support.agents import prompt
 from support.hostile_server import HostileServer, compressed, redirected
 from support.scripted_server import Raw, Say, ScriptedServer
-from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
@@ -58,15 +58,13 @@ doors = pytest.mark.parametrize("door", [evaluate, stream, evaluate_async, strea
 
 
 @pytest.fixture(params=["own client", "ready client"])
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdapter[Any]]]:
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdapter]]:
     """Makes adapters with the clients that they make for themselves, or with ready ones."""
     clients: list[openai.OpenAI] = []
 
-    def make(url: str, api: Any, **options: Any) -> OpenAIAdapter[Any]:
+    def make(url: str, api: Any, **options: Any) -> OpenAIAdapter:
         if request.param == "own client":
-            adapter: OpenAIAdapter[Any] = OpenAIAdapter(
-                "m", api=api, base_url=url, api_key=KEY, max_retries=0, **options
-            )
+            adapter: OpenAIAdapter = OpenAIAdapter("m", api=api, base_url=url, api_key=KEY, max_retries=0, **options)
             clients.append(adapter.client())
             return adapter
         clients.append(openai.OpenAI(base_url=url, api_key=KEY, max_retries=0))
@@ -93,7 +91,7 @@ def failure(door: Door, adapter: Any, deadline: float | None = None) -> tuple[Pr
 @deadlines
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
-    api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., OpenAIAdapter[Any]]
+    api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., OpenAIAdapter]
 ) -> None:
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
@@ -109,7 +107,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 @pytest.mark.parametrize(
     "to", [f"http://{KEY}.test/", f"//{KEY}@other.test/x", f"http://[{KEY}]/", f"/{KEY}", "http://["]
 )
-def test_no_part_of_where_a_redirect_leads_tells_the_key(to: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_no_part_of_where_a_redirect_leads_tells_the_key(to: str, connect: Callable[..., OpenAIAdapter]) -> None:
     with HostileServer(redirected(to)) as server:
         error, told = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
@@ -120,7 +118,7 @@ def test_no_part_of_where_a_redirect_leads_tells_the_key(to: str, connect: Calla
 @doors
 @deadlines
 def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
-    api: str, door: Door, deadline: float | None, connect: Callable[..., OpenAIAdapter[Any]]
+    api: str, door: Door, deadline: float | None, connect: Callable[..., OpenAIAdapter]
 ) -> None:
     kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
     with HostileServer(compressed(3_000_000, kind=kind)) as server:
@@ -134,7 +132,7 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
 @doors
 def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
     with HostileServer(compressed(3_000_000, "500 Oops")) as server:
-        adapter: OpenAIAdapter[Any] = OpenAIAdapter(
+        adapter: OpenAIAdapter = OpenAIAdapter(
             "m", base_url=server.openai_url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
         )
         error, _ = failure(door, adapter)
@@ -143,7 +141,7 @@ def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate", "identity"])
-def test_a_compressed_reply_within_its_bound_is_read(encoding: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_a_compressed_reply_within_its_bound_is_read(encoding: str, connect: Callable[..., OpenAIAdapter]) -> None:
     plain = b'{"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}' + b" " * 100_000
     raw = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     bodies = {
@@ -161,14 +159,14 @@ def test_a_compressed_reply_within_its_bound_is_read(encoding: str, connect: Cal
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
-def test_a_reply_that_cannot_be_bounded_is_not_read(encoding: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_a_reply_that_cannot_be_bounded_is_not_read(encoding: str, connect: Callable[..., OpenAIAdapter]) -> None:
     with ScriptedServer(Raw(b"{}", headers=(("content-encoding", encoding),))) as server:
         error, _ = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code == "malformed"
     assert "did not accept" in error.message
 
 
-def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., OpenAIAdapter]) -> None:
     with ScriptedServer(Raw(b"no gzip", headers=(("content-encoding", "gzip"),))) as server:
         error, _ = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code == "malformed"
@@ -181,7 +179,7 @@ def test_a_bound_that_no_reply_can_keep_is_refused(size: int) -> None:
 
 
 @apis
-def test_a_long_reply_is_no_error(api: str, connect: Callable[..., OpenAIAdapter[Any]]) -> None:
+def test_a_long_reply_is_no_error(api: str, connect: Callable[..., OpenAIAdapter]) -> None:
     with ScriptedServer(Say("word " * 200_000)) as server:
         adapter = connect(server.openai_url, api)
         assert len(adapter.evaluate(prompt(), session=Session()).text) == 1_000_000
@@ -191,7 +189,7 @@ BOMB = """
 import resource, sys
 sys.path.insert(0, "tests")
 from support.agents import prompt
-from weakincentives.adapters.errors import PromptEvaluationError
+from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.runtime.session import Session
 

@@ -18,10 +18,10 @@ import pytest
 from support.agents import Args, prompt, tool
 from support.scripted_server import Call, Fail, Raw, Request, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.inner_loop import InnerLoopConfig
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
 from weakincentives.runtime.events import ToolInvoked
@@ -40,16 +40,16 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter[Any]:
+def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
     arguments: dict[str, Any] = {"base_url": server.openai_url, "api_key": KEY, "max_retries": 0, **options}
     return OpenAIAdapter("test-model", **arguments)
 
 
-def evaluate(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
+def evaluate(one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session or Session())
 
 
-def evaluate_async(one: OpenAIAdapter[Any], asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
+def evaluate_async(one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session or Session()))
 
 
@@ -110,6 +110,7 @@ def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
 
 
+@pytest.mark.claim("DT-19")
 @apis
 def test_each_request_begins_with_the_one_before(api: Any) -> None:
     read = Call("read_section", {"section_key": "more"})
@@ -130,6 +131,7 @@ def test_each_request_begins_with_the_one_before(api: Any) -> None:
     assert all(one == rest[0] for one in rest)
 
 
+@pytest.mark.claim("TL-09")
 @apis
 def test_what_the_events_say_is_byte_for_byte_what_was_sent(api: Any) -> None:
     texts = iter(["plain", "ünïcödé 🙂", 'quotes " and \\ and \n', "a\ud800b", "\u2028\x7f", ""])
@@ -145,6 +147,7 @@ def test_what_the_events_say_is_byte_for_byte_what_was_sent(api: Any) -> None:
     assert [event.content.encode() for event in session[ToolInvoked].all()] == [text.encode() for text in sent]
 
 
+@pytest.mark.claim("TL-30")
 @apis
 def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
     seen: list[ToolContext] = []
@@ -308,7 +311,7 @@ def test_a_given_client_is_used_as_it_is() -> None:
     with ScriptedServer(Say("sync"), Say("async")) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key="its-own", max_retries=0)
         async_client = openai.AsyncOpenAI(base_url=server.openai_url, api_key="its-own-too", max_retries=0)
-        one: OpenAIAdapter[Any] = OpenAIAdapter("m", client=client, async_client=async_client)
+        one: OpenAIAdapter = OpenAIAdapter("m", client=client, async_client=async_client)
         assert evaluate(one, prompt()).text == "sync"
 
         async def main() -> str:
@@ -434,7 +437,7 @@ def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
             return Say(said[0]["content"])
         return Say(calls=(Call("probe"),))
 
-    async def main(one: OpenAIAdapter[Any]) -> list[str]:
+    async def main(one: OpenAIAdapter) -> list[str]:
         responses = await asyncio.gather(
             *[one.evaluate_async(prompt(tool(), text=f"Number {n}."), session=Session()) for n in range(8)]
         )

@@ -10,10 +10,9 @@ from hypothesis import example, given
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
 from weakincentives.adapters.codec import CodecOptions, decoded
-from weakincentives.adapters.errors import PromptEvaluationError
 from weakincentives.adapters.openai.responses import ResponsesCodec
-from weakincentives.adapters.tool_spec import OutputSpec, tool_to_spec
-from weakincentives.adapters.transcript import (
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.messages import (
     AssistantMessage,
     ToolCall,
     ToolMessage,
@@ -21,6 +20,7 @@ from weakincentives.adapters.transcript import (
     ToolsRemoved,
     UserMessage,
 )
+from weakincentives.evaluation.schemas import OutputSpec, tool_to_spec
 from weakincentives.limits import TokenUsage
 
 SPEC = tool_to_spec(tool())

@@ -14,7 +14,7 @@ from typer.main import get_command
 from support.commands import Done, Wink, environment, process, write_shop
 from support.scripted_server import Call, Fail, Say, ScriptedServer
 from weakincentives.cli.app import app
-from weakincentives.runtime.event_log import read_events
+from weakincentives.inspection.event_log import read_events
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ AGENTS = """
 from dataclasses import dataclass
 
 from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.testing import ScriptedAdapter, call, say
 
 
@@ -473,6 +473,6 @@ def test_completion_offers_the_commands(shop: Path) -> None:
 
 
 def test_importing_the_package_loads_none_of_it() -> None:
-    code = "import weakincentives, weakincentives.runtime.main_loop, sys; print(*sys.modules)"
+    code = "import weakincentives, weakincentives.evaluation.main_loop, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert not {"typer", "rich", "yaml", "weakincentives.cli"} & set(done.stdout.split())

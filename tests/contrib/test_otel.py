@@ -29,18 +29,18 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from support.agents import Args, Note, ok, prompt, tool
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
-from weakincentives.adapters.drivers import Journal
-from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.streaming import TextDelta
-from weakincentives.adapters.tool_executor import ToolExecutor
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall
 from weakincentives.contrib.durable.journal import RecordedSteps, durable, perform, to_input
 from weakincentives.contrib.otel import instrument
-from weakincentives.ports import EventBus
+from weakincentives.evaluation.drivers import Journal
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
+from weakincentives.evaluation.response import TextDelta
+from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.prompt import Disclosure, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, Work
-from weakincentives.runtime.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 
@@ -162,7 +162,7 @@ OPEN = ("open_sections", {"section_keys": ["box"], "reason": "need it"})
 
 def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     seen = Telemetry()
-    adapter = ScriptedAdapter[Any](
+    adapter = ScriptedAdapter(
         [call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2)), say("Done.", usage=TokenUsage(11, 4))]
     )
     adapter.model = "model-1"
@@ -223,7 +223,7 @@ def test_what_a_handler_starts_is_inside_its_tool() -> None:
             {"chat": []},
         ]
     }
-    adapter = ScriptedAdapter[Any](turn * 3)
+    adapter = ScriptedAdapter(turn * 3)
     adapter.evaluate(asked, session=seen.session)
     asyncio.run(adapter.evaluate_async(asked, session=seen.session))
     list(adapter.stream(asked, session=seen.session))
@@ -238,7 +238,7 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
         seen.inside("after")
         return ToolResult(message=response.text)
 
-    adapter = ScriptedAdapter[Any]([call(("asks", {})), call(("inner", {})), say("Inside."), say("Done.")])
+    adapter = ScriptedAdapter([call(("asks", {})), call(("inner", {})), say("Inside."), say("Done.")])
     with seen.tracers.get_tracer("app").start_as_current_span("request"):
         adapter.evaluate(prompt(tool(asks, name="asks")), session=seen.session)
     nested: Tree = {"invoke_agent agent": leaf("chat", "execute_tool inner", "chat")}
@@ -251,15 +251,14 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
     ]
 
 
+@pytest.mark.claim("DT-32")
 @pytest.mark.parametrize(("mode", "asked"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_evaluations_that_start_again_are_in_one_workflow(
     mode: Disclosure, asked: tuple[str, object], how: str
 ) -> None:
     seen = Telemetry()
-    adapter = ScriptedAdapter[Any](
-        [call(asked), call(("tool_0", {})), say("Done.")], dynamic_tools=mode is Disclosure.OPEN
-    )
+    adapter = ScriptedAdapter([call(asked), call(("tool_0", {})), say("Done.")], dynamic_tools=mode is Disclosure.OPEN)
     loop = MainLoop(adapter)
     if how == "async":
         asyncio.run(loop.execute_async(disclosing(mode=mode), session=seen.session))
@@ -282,7 +281,7 @@ def test_evaluations_that_start_again_are_in_one_workflow(
 def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
     seen = Telemetry()
     failure = PromptEvaluationError("down", phase="request", code="server_error")
-    adapter = ScriptedAdapter[Any]([call(("probe", {})), failure])
+    adapter = ScriptedAdapter([call(("probe", {})), failure])
     with pytest.raises(PromptEvaluationError):
         MainLoop(adapter).execute(prompt(tool()), session=seen.session)
     assert seen.tree == [
@@ -307,7 +306,7 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
         return ToolResult(message="no", success=False)
 
     seen = Telemetry()
-    adapter = ScriptedAdapter[Any](
+    adapter = ScriptedAdapter(
         [call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}')), say("Done.")]
     )
     adapter.evaluate(prompt(tool(raises, name="raises"), tool(refuses, name="refuses")), session=seen.session)
@@ -330,7 +329,7 @@ def test_an_interrupt_ends_every_span_as_an_error() -> None:
 
     seen = Telemetry()
     with pytest.raises(KeyboardInterrupt):
-        ScriptedAdapter[Any]([call(("probe", {}))]).evaluate(prompt(tool(stops)), session=seen.session)
+        ScriptedAdapter([call(("probe", {}))]).evaluate(prompt(tool(stops)), session=seen.session)
     assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
     assert [(span.attributes or {}).get("error.type") for span in seen.spans] == [
         "KeyboardInterrupt",
@@ -347,7 +346,7 @@ def test_a_cancellation_ends_every_span_as_an_error() -> None:
         raise AssertionError("it was cancelled")
 
     async def cancelled() -> None:
-        adapter = ScriptedAdapter[Any]([call(("probe", {}))])
+        adapter = ScriptedAdapter([call(("probe", {}))])
         running.append(asyncio.create_task(adapter.evaluate_async(prompt(tool(stops)), session=seen.session)))
         with suppress(asyncio.CancelledError):
             await running[0]
@@ -360,13 +359,14 @@ def test_a_cancellation_ends_every_span_as_an_error() -> None:
     assert errors == ["CancelledError", None, "CancelledError"]
 
 
+@pytest.mark.claim("DT-32")
 def test_control_flow_is_no_error() -> None:
     seen = Telemetry()
-    adapter = ScriptedAdapter[Any]([call(READ)], dynamic_tools=False)
+    adapter = ScriptedAdapter([call(READ)], dynamic_tools=False)
     with pytest.raises(VisibilityExpansionRequired):
         adapter.evaluate(disclosing(), session=seen.session)
     assert [span.status.status_code for span in seen.spans] == [StatusCode.UNSET] * 3
-    loop = MainLoop(ScriptedAdapter[Any]([call(READ)], dynamic_tools=False), max_expansions=0)
+    loop = MainLoop(ScriptedAdapter([call(READ)], dynamic_tools=False), max_expansions=0)
     with pytest.raises(ExpansionLimitError):
         loop.execute(disclosing(), session=seen.session)
     workflow = seen.only("invoke_workflow disclosing")
@@ -377,9 +377,9 @@ def test_control_flow_is_no_error() -> None:
 # ---------------------------------------------------------------------------------------- threads, tasks, streams
 
 
-def taking_turns(seen: Telemetry, name: str, meet: Callable[[], Any]) -> tuple[ScriptedAdapter[Any], Prompt[Any]]:
+def taking_turns(seen: Telemetry, name: str, meet: Callable[[], Any]) -> tuple[ScriptedAdapter, Prompt[Any]]:
     """An evaluation that meets the other one inside its handler."""
-    adapter = ScriptedAdapter[Any]([call((name, {})), say("Done.")])
+    adapter = ScriptedAdapter([call((name, {})), say("Done.")])
     adapter.model = name
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -422,7 +422,7 @@ def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
 def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -> None:
     seen = Telemetry()
     barrier = Barrier(2, timeout=10)
-    inner = ScriptedAdapter[Any]([say("Inside.")] * 2)
+    inner = ScriptedAdapter([say("Inside.")] * 2)
 
     def meets(params: Args, *, context: ToolContext) -> ToolResult[object]:
         barrier.wait()  # passed only if both run at once
@@ -430,7 +430,7 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
         seen.inside("http")
         return ToolResult(message="ok")
 
-    adapter = ScriptedAdapter[Any]([call(("meets", {}), ("meets", {})), say("Done.")], config=ISOLATED)
+    adapter = ScriptedAdapter([call(("meets", {}), ("meets", {})), say("Done.")], config=ISOLATED)
     if how == "async":
         asyncio.run(adapter.evaluate_async(prompt(tool(meets, name="meets")), session=seen.session))
     else:
@@ -454,7 +454,7 @@ def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
 
     seen = Telemetry()
     asked = prompt(tool(reads, name="reads"), tool(refuses, name="refuses"))
-    adapter = ScriptedAdapter[Any]([call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED)
+    adapter = ScriptedAdapter([call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED)
     adapter.evaluate(asked, session=seen.session)
     assert seen.session[Note].all() == (Note("0"), Note("1"))
     assert sorted(span.name for span in seen.spans if span.name.startswith("execute_tool")) == [
@@ -483,7 +483,7 @@ def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
     seen = Telemetry()
 
     async def first() -> None:
-        events = ScriptedAdapter[Any]([say("Hello.")]).stream_async(prompt(), session=seen.session)
+        events = ScriptedAdapter([say("Hello.")]).stream_async(prompt(), session=seen.session)
         assert await anext(events) == TextDelta("Hello.")
         await events.aclose()
 
@@ -498,7 +498,7 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
             with ThreadPoolExecutor(1) as pool:  # whose thread knows nothing of this one's context
                 return pool.submit(work).result()
 
-    class Durable(ScriptedAdapter[Any]):
+    class Durable(ScriptedAdapter):
         def journal(self, tools: ToolExecutor, /) -> Journal:
             return Elsewhere()
 
@@ -515,7 +515,7 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
 def test_a_run_that_is_taken_up_again_has_spans_for_what_it_still_does() -> None:
     def life(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
         seen = Telemetry()
-        loop = MainLoop(ScriptedAdapter[Any](replies))
+        loop = MainLoop(ScriptedAdapter(replies))
         perform(durable(loop, lambda: prompt(tool()), session=lambda _: seen.session), to_input(), steps)
         return seen.tree
 
@@ -529,10 +529,11 @@ def test_a_run_that_is_taken_up_again_has_spans_for_what_it_still_does() -> None
 # ------------------------------------------------------------------------------------------------------- metrics
 
 
+@pytest.mark.claim("DT-31", "DT-33")
 def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
     seen = Telemetry()
     again = ("read_section", {"section_key": "text"})
-    adapter = ScriptedAdapter[Any]([call(READ, READ), call(READ, again), say("Done.")])
+    adapter = ScriptedAdapter([call(READ, READ), call(READ, again), say("Done.")])
     adapter.evaluate(disclosing(tools=2), session=seen.session)
     assert seen.counted("wink.tools.injected") == 2
     assert seen.counted("wink.disclosure.dynamic") == 1
@@ -542,7 +543,7 @@ def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
 def test_tokens_and_durations_are_measured() -> None:
     seen = Telemetry()
     turns = [call(("probe", {}), usage=TokenUsage(100, 7)), say("Done.", usage=TokenUsage(120, 5))]
-    MainLoop(ScriptedAdapter[Any](turns)).execute(prompt(tool()), session=seen.session)
+    MainLoop(ScriptedAdapter(turns)).execute(prompt(tool()), session=seen.session)
     points = seen.metrics
     told = points["gen_ai.client.token.usage", "input"], points["gen_ai.client.token.usage", "output"]
     assert [(point.count, point.sum) for point in told] == [(2, 220), (2, 12)]
@@ -589,7 +590,7 @@ def talkative(seen: Telemetry, config: InnerLoopConfig | None = None) -> None:
     talk = call(("probe", {"text": MARKER}), ("probe", {"text": f"{MARKER}!"}), ("probe", f'{{"text": "{MARKER}'))
     for last in (say(f"Done {MARKER}."), refusal, down):
         with suppress(PromptEvaluationError, RuntimeError):
-            MainLoop(ScriptedAdapter[Any]([talk, last], config=config)).execute(asked, session=seen.session)
+            MainLoop(ScriptedAdapter([talk, last], config=config)).execute(asked, session=seen.session)
 
 
 @pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED])
@@ -605,7 +606,7 @@ def test_no_content_is_sent_unless_asked_for(config: InnerLoopConfig) -> None:
 
 def test_a_tool_name_that_the_model_made_up_is_not_sent() -> None:
     seen = Telemetry()
-    adapter = ScriptedAdapter[Any]([call((f"send {MARKER}", {}), (MARKER * 10_000, {})), say("Done.")])
+    adapter = ScriptedAdapter([call((f"send {MARKER}", {}), (MARKER * 10_000, {})), say("Done.")])
     adapter.evaluate(prompt(tool()), session=seen.session)
     assert [span.name for span in seen.spans].count("execute_tool unknown") == 2
     data = seen.reader.get_metrics_data()
@@ -652,7 +653,7 @@ def test_text_that_no_wire_can_carry_is_mended() -> None:
         finish="tool_calls",
     )
     for config in (InnerLoopConfig(), ISOLATED):
-        adapter = ScriptedAdapter[Any]([odd, say("Done \ud800.")], config=config)
+        adapter = ScriptedAdapter([odd, say("Done \ud800.")], config=config)
         adapter.evaluate(prompt(tool(answers), text="Do \ud800."), session=seen.session)
     sent = ExportTraceServiceRequest.FromString(encode_spans(seen.spans).SerializeToString())
     assert len(sent.resource_spans[0].scope_spans[0].spans) == len(seen.spans) == 2 * 5
@@ -667,7 +668,7 @@ def test_a_result_that_cannot_be_shown_leaves_no_span_open(caplog: pytest.LogCap
 
     seen = Telemetry(capture_content=True)
     calls = call(("probe", {}), ("probe", {}))
-    ScriptedAdapter[Any]([calls, say("Done.")], config=ISOLATED).evaluate(prompt(tool(answers)), session=seen.session)
+    ScriptedAdapter([calls, say("Done.")], config=ISOLATED).evaluate(prompt(tool(answers)), session=seen.session)
     assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe", "execute_tool probe", "chat")}]
     assert [record.message for record in caplog.records].count("Event handler failed") == 2
 
@@ -721,7 +722,7 @@ def test_a_collector_receives_spans_and_metrics_over_otlp(collector: Collector) 
     meters = MeterProvider([reader], shutdown_on_exit=False)
     session = Session()
     instrument(session.bus, tracer_provider=tracers, meter_provider=meters)
-    adapter = ScriptedAdapter[Any]([call(READ), call(("tool_1", {})), say("Done.")])
+    adapter = ScriptedAdapter([call(READ), call(("tool_1", {})), say("Done.")])
     adapter.evaluate(disclosing(), session=session)
     tracers.shutdown()
     meters.shutdown()
@@ -742,7 +743,7 @@ def test_a_collector_receives_spans_and_metrics_over_otlp(collector: Collector) 
 
 def test_ending_it_ends_spans_and_metrics() -> None:
     seen = Telemetry()
-    adapter = ScriptedAdapter[Any]([call(READ), say("Done.")] * 2)
+    adapter = ScriptedAdapter([call(READ), say("Done.")] * 2)
     adapter.evaluate(disclosing(), session=seen.session)
     before = len(seen.spans), seen.counted("wink.tools.injected")
     seen.end()
@@ -756,7 +757,7 @@ def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
         return ToolResult(message="ok")
 
     seen = Telemetry()
-    ScriptedAdapter[Any]([call(("probe", {})), say("Done.")]).evaluate(prompt(tool(stops)), session=seen.session)
+    ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(prompt(tool(stops)), session=seen.session)
     assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
     assert trace.get_current_span() is trace.INVALID_SPAN
 
@@ -764,7 +765,7 @@ def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
 def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(caplog: pytest.LogCaptureFixture) -> None:
     session = Session()
     instrument(session.bus)
-    response = ScriptedAdapter[Any]([call(("probe", {})), say("Done.")]).evaluate(prompt(tool()), session=session)
+    response = ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(prompt(tool()), session=session)
     assert response.text == "Done."
     assert not caplog.records
 
@@ -773,7 +774,7 @@ def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(caplog: pyte
 def test_an_evaluation_that_nobody_listens_to_tells_of_itself_alone(calls: int) -> None:
     bus, begun = InProcessEventBus(), list[Work]()
     bus.subscribe(Work, begun.append)  # hears the beginning and does not ask for the end
-    adapter = ScriptedAdapter[Any]([*[call(("probe", {}))] * calls, say("Done.")])
+    adapter = ScriptedAdapter([*[call(("probe", {}))] * calls, say("Done.")])
     adapter.evaluate(prompt(tool()), session=Session(bus=bus))
     assert [(work.kind, work.heard) for work in begun] == [("evaluation", False)]
 

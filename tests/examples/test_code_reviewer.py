@@ -11,7 +11,7 @@ from examples.code_reviewer.__main__ import main
 from examples.code_reviewer.prompt import SAMPLE, Finding, Review, reviewer, sample
 from support.example_agents import answers, run_example, scripted
 from support.scripted_server import Call, Say, ScriptedServer
-from weakincentives.prompt.analysis import analyze
+from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
 

@@ -13,7 +13,7 @@ from examples.data_cleaner.sheet import Sheet
 from examples.data_cleaner.tools import Change, Drop
 from support.example_agents import answers, run_example, scripted
 from support.scripted_server import Call, Request, Say, ScriptedServer
-from weakincentives.prompt.analysis import analyze
+from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say

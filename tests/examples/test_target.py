@@ -1,7 +1,7 @@
 """The demo's prompt is a target of `wink`, and there is nothing to hold against it."""
 
 from examples.docs_assistant.target import offline, prompt
-from weakincentives.prompt.analysis import analyze
+from weakincentives.inspection.analysis import analyze
 from weakincentives.runtime.session import Session
 
 

@@ -23,7 +23,7 @@ from weakincentives.filesystem import (
     glob_matches,
 )
 from weakincentives.limits import Deadline
-from weakincentives.ports import Snapshotable
+from weakincentives.protocols import Snapshotable
 from weakincentives.serde import line_matcher
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from support.agents import answers, recorded, tool
-from weakincentives.adapters.errors import BudgetExceededError, LimitError, TurnLimitError
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.transcript import AssistantMessage, ToolMessage, ToolsAdded, ToolsRemoved
+from weakincentives.evaluation.errors import BudgetExceededError, LimitError, TurnLimitError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import Expansion, MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, ToolsAdded, ToolsRemoved
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     Disclosure,
@@ -26,7 +27,6 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.runtime.events import ParamsMissing, ToolInvoked, ToolsInjected, ToolsWithdrawn
-from weakincentives.runtime.main_loop import Expansion, MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
@@ -80,7 +80,7 @@ def run(
     prompt: Prompt[Any], *turns: AssistantMessage, session: Session | None = None, dynamic: bool = True, **given: Any
 ) -> list[str]:
     """Answers to the tool calls of the last evaluation of an execution."""
-    adapter = ScriptedAdapter[Any]([*turns, say("done")], dynamic_tools=dynamic)
+    adapter = ScriptedAdapter([*turns, say("done")], dynamic_tools=dynamic)
     done = MainLoop(adapter).execute(prompt, session=session or Session(), **given)
     return [answer.content for answer in answers(done.response.transcript)]
 
@@ -185,14 +185,14 @@ def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_belo
 
 def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
     # what the event log measures at the start must not be what the model gets later
-    from weakincentives.prompt.measure import measure
+    from weakincentives.inspection.sizes import measure
 
     session = Session()
     prompt = of(hidden("guide", children=[hidden("deep", named("dig"), visibility=flips)]))
     rendered = prompt.render(session=session)
     measure(rendered.scene)
     session.dispatch(Flag())
-    adapter = ScriptedAdapter[Any]([read("guide"), say()])
+    adapter = ScriptedAdapter([read("guide"), say()])
     adapter.evaluate(rendered, session=session)
     assert "dig" in adapter.requests[1].tool_names
 
@@ -202,7 +202,7 @@ def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
 
 def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed() -> None:
     prompt = of(hidden("a", named("own"), children=[shown("b", named("deep"))]), closable=True)
-    adapter = ScriptedAdapter[Any](
+    adapter = ScriptedAdapter(
         [read("a"), read("a"), closing("a.b"), call(("deep", {})), closing("a"), call(("own", {})), say()]
     )
     session = Session()
@@ -222,7 +222,7 @@ def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
     session = Session()
     rendered = of(hidden("a", named("own"), children=[hidden("b", visibility=flips)])).render(session=session)
     for shows in ("b in short.", "All of b."):
-        adapter = ScriptedAdapter[Any]([read("a"), call(("own", {})), say()])
+        adapter = ScriptedAdapter([read("a"), call(("own", {})), say()])
         said = [one.content for one in answers(adapter.evaluate(rendered, session=session).transcript)]
         assert said[0].startswith("Content of section 'a':")
         assert shows in said[0]
@@ -238,7 +238,7 @@ def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_ses
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     prompt = of(hidden("a", named("own")), closable=True)
     injected = recorded(session.bus, ToolsInjected)
-    adapter = ScriptedAdapter[Any](
+    adapter = ScriptedAdapter(
         [closing("a"), read("a"), read("a"), closing("a"), call(("own", {})), say()], dynamic_tools=dynamic
     )
     MainLoop(adapter).execute(prompt, session=session, visibility_overrides={("a",): SUMMARY})
@@ -253,7 +253,7 @@ def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_ses
 def test_an_override_that_a_handler_writes_counts_from_the_next_execution_on() -> None:
     session = Session()
     prompt = of(shown("main", overriding(("rest",), FULL)), hidden("rest", named("last")), hidden("a", named("own")))
-    adapter = ScriptedAdapter[Any]([call(("change", {})), read("a"), say(), say()], dynamic_tools=False)
+    adapter = ScriptedAdapter([call(("change", {})), read("a"), say(), say()], dynamic_tools=False)
     MainLoop(adapter).execute(prompt, session=session)
     assert "last" not in adapter.requests[-1].tool_names
     MainLoop(adapter).execute(prompt, session=session)
@@ -320,7 +320,7 @@ def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(disclosure: Di
 
 def test_what_it_says_works() -> None:
     prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
-    adapter = ScriptedAdapter[Any]([call(("deep", {})), opening("a", "a.b"), call(("deep", {})), say()])
+    adapter = ScriptedAdapter([call(("deep", {})), opening("a", "a.b"), call(("deep", {})), say()])
     done = MainLoop(adapter).execute(prompt, session=Session())
     assert [one.content for one in answers(done.response.transcript)] == ["ok"]
 
@@ -338,7 +338,7 @@ def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None
 def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(dynamic: bool) -> None:  # noqa: FBT001 - a case
     session = Session()
     prompt = of(hidden("a", named("own")), hidden("prose"), disclosure=SPLIT)
-    adapter = ScriptedAdapter[Any]([read("a"), call(("own", {})), say()], dynamic_tools=dynamic)
+    adapter = ScriptedAdapter([read("a"), call(("own", {})), say()], dynamic_tools=dynamic)
     said = [one.content for one in answers(adapter.evaluate(prompt, session=session).transcript)]
     assert said == [
         "Content of section 'a', whose tools come with `open_sections`:\n\n## 1. a\n\nAll of a.",
@@ -366,7 +366,7 @@ def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
 ) -> None:
     session = Session()
     prompt = of(*(hidden(key, named(f"of-{key}")) for key in "abc"), disclosure=disclosure)
-    adapter = ScriptedAdapter[Any]([turn, say()], dynamic_tools=False)
+    adapter = ScriptedAdapter([turn, say()], dynamic_tools=False)
     done = MainLoop(adapter, max_expansions=1).execute(prompt, session=session)
     assert done.expansions == (Expansion(("a", "b", "c"), reason),)
     assert remembered(session) == {("a",): FULL, ("b",): FULL, ("c",): FULL}
@@ -377,7 +377,7 @@ def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
 def test_a_long_list_of_reasons_is_cut() -> None:
     turn = call(*(("open_sections", {"section_keys": [key], "reason": key * 200}) for key in "ab"))
     with pytest.raises(VisibilityExpansionRequired) as caught:
-        ScriptedAdapter[Any]([turn]).evaluate(of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session())
+        ScriptedAdapter([turn]).evaluate(of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session())
     assert len(caught.value.reason) == 256
     assert (caught.value.spent.calls, caught.value.spent.tool_calls) == (1, 2)
 
@@ -400,7 +400,7 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
     pay = Tool[Any, Any](name="pay", handler=paying, params_type=Flag, result_type=object, effect="at_most_once")
     read_a, read_b = (("read_section", {"section_key": key}) for key in "ab")
     turn = call(("one", {}), ("pay", {}), read_a, ("two", {}), ("pay", {}), ("nope", {}), read_b, ("two", {}))
-    adapter = ScriptedAdapter[Any](
+    adapter = ScriptedAdapter(
         [turn, call(("pay", {}), ("pay", {})), say()],
         dynamic_tools=False,
         config=InnerLoopConfig(parallel_tool_calls=mode),
@@ -425,7 +425,7 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
 def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_the_rest() -> None:
     turn = call(*(("open_sections", {"section_keys": [key], "reason": "r"}) for key in ("a", "nope", "a.b", "a")))
     session = Session()
-    adapter = ScriptedAdapter[Any]([turn, say()])
+    adapter = ScriptedAdapter([turn, say()])
     prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
     done = MainLoop(adapter).execute(prompt, session=session)
     assert done.expansions == (Expansion(("a", "a.b"), "r"),)
@@ -439,7 +439,7 @@ def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_resta
     withdrawn = recorded(session.bus, ToolsWithdrawn)
     turn = call(("read_section", {"section_key": "b"}), ("close_section", {"section_key": "a"}))
     prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
-    adapter = ScriptedAdapter[Any]([read("a"), turn, say()], dynamic_tools=dynamic)
+    adapter = ScriptedAdapter([read("a"), turn, say()], dynamic_tools=dynamic)
     MainLoop(adapter).execute(prompt, session=session)
     assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
     assert {"own", "other"} & {*adapter.requests[-1].tool_names} == {"other"}
@@ -449,7 +449,7 @@ def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_resta
 def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for() -> None:
     prompt = of(*(hidden(key, named(f"of-{key}")) for key in "abc"))
     session = Session()
-    adapter = ScriptedAdapter[Any]([read("a", "b", "c"), call(("of-a", {})), say()], dynamic_tools=False)
+    adapter = ScriptedAdapter([read("a", "b", "c"), call(("of-a", {})), say()], dynamic_tools=False)
     with pytest.raises(BudgetExceededError, match="max_tool_calls"):
         MainLoop(adapter).execute(prompt, session=session, budget=Budget(max_tool_calls=2))
     assert remembered(session) == {("a",): FULL, ("b",): FULL}
@@ -458,7 +458,7 @@ def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for()
 def test_the_signal_with_its_decisions_can_be_pickled() -> None:
     prompt = of(hidden("a", named("own")), hidden("b", named("other"), visibility=flips), closable=True)
     with pytest.raises(VisibilityExpansionRequired) as caught:
-        ScriptedAdapter[Any]([read("b")], dynamic_tools=False).evaluate(prompt, session=Session())
+        ScriptedAdapter([read("b")], dynamic_tools=False).evaluate(prompt, session=Session())
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.decisions is not None
     assert again.decisions.visibility == {("b",): SUMMARY}
@@ -484,7 +484,7 @@ def test_what_was_answered_is_recorded_also_when_a_limit_ends_the_evaluation_jus
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
     replies = [call(("own", {})), turn] if error is TurnLimitError else [turn]
-    adapter = ScriptedAdapter[Any](replies, **options)
+    adapter = ScriptedAdapter(replies, **options)
     with pytest.raises(error) as caught:
         adapter.evaluate(prompt, session=session)
     transcript = caught.value.transcript
@@ -519,12 +519,12 @@ def test_params_that_are_missing_below_a_summary_are_told_at_the_start(
     assert rendered.missing_params == {("guide", "deep"): Needed}
     session = Session()
     with caplog.at_level(logging.WARNING):
-        ScriptedAdapter[Any]([say()]).evaluate(rendered, session=session)
+        ScriptedAdapter([say()]).evaluate(rendered, session=session)
     [event] = session[ParamsMissing]
     assert (event.ns, event.key, event.sections) == ("tests", "conversation", ("guide.deep",))
     assert event.remedy == "bind them: prompt.bind(Needed(…))"
     assert event.remedy in caplog.text
-    ScriptedAdapter[Any]([say()]).evaluate(prompt.bind(Needed("x")), session=session)
+    ScriptedAdapter([say()]).evaluate(prompt.bind(Needed("x")), session=session)
     assert len(session[ParamsMissing]) == 1
 
 
@@ -554,7 +554,7 @@ def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
 def test_closing_takes_away_what_the_same_turn_has_read_inside() -> None:
     prompt = of(hidden("a", named("own"), children=[hidden("b", named("deep"))]), closable=True)
     turn = call(("read_section", {"section_key": "a.b"}), ("close_section", {"section_key": "a"}))
-    adapter = ScriptedAdapter[Any]([read("a"), turn, say("done")])
+    adapter = ScriptedAdapter([read("a"), turn, say("done")])
     adapter.evaluate(prompt, session=Session())
     assert adapter.requests[1].tool_names == ("read_section", "close_section", "own")
     assert adapter.requests[2].tool_names == ("read_section", "close_section")

@@ -23,6 +23,7 @@ def summarized(**arguments: object) -> MarkdownSection[Who]:
     )
 
 
+@pytest.mark.claim("C-01", "C-02", "PD-29")
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
 def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool: str) -> None:
     text = prompt(summarized(), disclosure=disclosure).render().text
@@ -32,6 +33,7 @@ def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool
     )
 
 
+@pytest.mark.claim("C-23", "PD-30")
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
 def test_the_suffix_lists_the_direct_children_in_order_of_declaration(disclosure: Disclosure, tool: str) -> None:
     grandchild = MarkdownSection(title="Deep", template="")
@@ -43,6 +45,7 @@ def test_the_suffix_lists_the_direct_children_in_order_of_declaration(disclosure
     )
 
 
+@pytest.mark.claim("PD-29")
 def test_a_full_section_has_no_suffix() -> None:
     assert (
         prompt(summarized(visibility=lambda params: SUMMARY))
@@ -52,16 +55,19 @@ def test_a_full_section_has_no_suffix() -> None:
     )
 
 
+@pytest.mark.claim("PD-32")
 def test_the_key_shown_is_the_dotted_path() -> None:
     parent = MarkdownSection(title="Parent", template="", children=[summarized(title="Child", key="child")])
     assert 'with key "parent.child"' in prompt(parent).render().text
 
 
+@pytest.mark.claim("PD-33")
 def test_the_summary_takes_the_same_params_as_the_body() -> None:
     text = prompt(summarized(summary="Docs for ${name}.")).render(Who("Ada")).text
     assert "Docs for Ada.\n\n---\n" in text
 
 
+@pytest.mark.claim("C-01", "C-02", "DT-07", "PS-29")
 def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
     tool = Tool[Nothing, Nothing](name="t")
     with_own = summarized(title="Own", key="own", tools=[tool])
@@ -84,17 +90,20 @@ def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
     assert f'{READ} with key "none"' in text
 
 
+@pytest.mark.claim("DT-15")
 def test_the_suffix_does_not_tell_whether_a_section_has_tools() -> None:
     plain, tooled = summarized(), summarized(tools=[Tool[Nothing, Nothing](name="t")])
     assert prompt(plain).render().text == prompt(tooled).render().text
 
 
+@pytest.mark.claim("DT-06")
 @pytest.mark.parametrize("value", ["read", None, True])
 def test_any_other_disclosure_is_refused(value: object) -> None:
     with pytest.raises(PromptValidationError, match=r"use Disclosure\.READ, \.OPEN or \.SPLIT"):
         prompt(disclosure=value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.claim("C-23", "PD-31")
 @given(st.data())
 @settings(max_examples=50)
 def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.DataObject) -> None:
@@ -107,6 +116,7 @@ def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.Dat
     assert tokens.count("hr") == list(rendered.visibility.values()).count(SUMMARY)
 
 
+@pytest.mark.claim("C-22", "PD-01", "PD-02", "PD-04", "PD-05", "DT-05", "DT-07")
 @given(st.data())
 @settings(max_examples=50)
 def test_the_disclosure_tools_present_are_those_that_the_text_names(data: st.DataObject) -> None:

@@ -30,6 +30,7 @@ def expansion(*message: str) -> VisibilityExpansionRequired:
     return error
 
 
+@pytest.mark.claim("C-29", "PD-13", "PS-30")
 def test_all_derive_from_prompt_error_and_import_from_both_places() -> None:
     for name in errors.__all__:
         kind = getattr(errors, name)
@@ -55,6 +56,7 @@ def test_a_placed_error_says_message_detail_and_place(kind: type[PromptValidatio
     assert error.args == ("Wrong.",)
 
 
+@pytest.mark.claim("C-29", "PD-14", "PD-15", "PD-16")
 def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_message() -> None:
     for error in (expansion(), expansion("Section expansion requires restart")):
         assert str(error) == "Visibility expansion required for sections: a, b.c. Reason: why"
@@ -63,6 +65,7 @@ def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_messa
     assert expansion("Section expansion requires restart").args == ("Section expansion requires restart",)
 
 
+@pytest.mark.claim("U-06")
 def test_an_expansion_is_a_plain_exception_that_cannot_be_changed() -> None:
     error = expansion()
     assert isinstance(error.requested_overrides, MappingProxyType)
@@ -88,6 +91,7 @@ def test_an_expansion_does_not_follow_later_changes_of_what_it_was_given() -> No
     assert dict(error.requested_overrides) == {("a",): FULL}
 
 
+@pytest.mark.claim("U-06")
 @pytest.mark.parametrize(
     "error",
     [

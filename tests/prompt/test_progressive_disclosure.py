@@ -9,7 +9,7 @@ import pytest
 
 from support.agents import Args, answers, recorded, tool
 from weakincentives import serde
-from weakincentives.adapters.transcript import AssistantMessage, ToolMessage
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -82,7 +82,7 @@ class Run:
         self.injected = recorded(self.session.bus, ToolsInjected)
         self.withdrawn = recorded(self.session.bus, ToolsWithdrawn)
         self.invoked = recorded(self.session.bus, ToolInvoked)
-        self.adapter = ScriptedAdapter[Any]([*self.turns, say("done")], dynamic_tools=self.dynamic)
+        self.adapter = ScriptedAdapter([*self.turns, say("done")], dynamic_tools=self.dynamic)
         rendered = self.prompt.render(session=self.session, visibility_overrides=self.overrides)
         self.answers: list[ToolMessage] = answers(self.adapter.evaluate(rendered, session=self.session).transcript)
 
@@ -107,13 +107,14 @@ class Run:
 def expansion(prompt: Prompt[Any], turn: AssistantMessage, *, dynamic: bool = True) -> VisibilityExpansionRequired:
     """What leaves `evaluate` when the model says `turn`."""
     with pytest.raises(VisibilityExpansionRequired) as caught:
-        ScriptedAdapter[Any]([turn], dynamic_tools=dynamic).evaluate(prompt, session=Session())
+        ScriptedAdapter([turn], dynamic_tools=dynamic).evaluate(prompt, session=Session())
     return caught.value
 
 
 # --- The tools themselves
 
 
+@pytest.mark.claim("C-10", "PD-09", "PD-10", "PD-12", "DT-08", "U-07")
 def test_the_params_are_frozen_slotted_and_described() -> None:
     asked: Any = OpenSectionsParams(section_keys=("a",), reason="why")
     with pytest.raises(FrozenInstanceError):
@@ -137,6 +138,7 @@ def test_the_params_are_frozen_slotted_and_described() -> None:
     assert (list(reading["properties"]), reading["required"]) == (["section_key"], ["section_key"])
 
 
+@pytest.mark.claim("DT-09", "DT-12")
 def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
     result: Any = ReadSectionResult("text")
     assert (result.content, result.expanded_tools, result.render()) == ("text", (), "text")
@@ -145,6 +147,7 @@ def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
     assert not hasattr(result, "__dict__")
 
 
+@pytest.mark.claim("PD-06", "DT-10")
 def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
     prompt = of(hidden("context"))
     made = create_read_section_handler(
@@ -184,6 +187,7 @@ def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_disclo
         assert f"call `{opener}` with key" in handler(ReadSectionParams("known"), context=None).value.content
 
 
+@pytest.mark.claim("C-01", "C-22", "PD-01", "PD-02", "PD-03", "PD-04", "PD-07", "PD-08", "DT-05", "DT-06", "DT-07")
 @pytest.mark.parametrize(
     ("disclosure", "names"),
     [
@@ -230,6 +234,7 @@ def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
 # --- read_section
 
 
+@pytest.mark.claim("C-21", "DT-11", "DT-12", "DT-16", "PS-29")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.SPLIT])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_section_without_tools_is_answered_and_nothing_changes(
@@ -245,6 +250,7 @@ def test_a_section_without_tools_is_answered_and_nothing_changes(
     assert run.withdrawn == []
 
 
+@pytest.mark.claim("C-16", "C-20", "DT-12", "DT-13", "DT-17", "DT-18", "DT-22", "DT-23", "DT-36")
 def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> None:
     section = hidden(
         "context",
@@ -272,6 +278,7 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
     assert [one.name for one in after.tools] == ["first", "own", "deep", "read_section"]
 
 
+@pytest.mark.claim("C-21", "DT-24", "U-11")
 def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
     branch = hidden("a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])])
     prompt = of(branch, shown("after", named("late")))
@@ -286,6 +293,7 @@ def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
     assert error.requested_overrides == run.visibility
 
 
+@pytest.mark.claim("PD-18", "DT-14", "U-12")
 @pytest.mark.parametrize("disclosure", Disclosure)
 @pytest.mark.parametrize("key", ["nope", "Context", "context.", "off", "off.inside", "", "context.nope"])
 def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, key: str) -> None:
@@ -307,6 +315,7 @@ def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None
     assert run.visibility == {}
 
 
+@pytest.mark.claim("C-17", "DT-30")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("how", ["override", "session", "own"])
 def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:  # noqa: FBT001 - a case
@@ -323,6 +332,7 @@ def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:  # n
     assert len(run.adapter.requests) == 2
 
 
+@pytest.mark.claim("DT-30")
 def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
     run = Run(of(hidden("context", named("own"))), [read("context"), read("context")])
     assert run.said[1] == "Section is already expanded.\n\n## 1. Context\n\nAll about context."
@@ -330,8 +340,9 @@ def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
     assert len(run.injected) == 1
 
 
+@pytest.mark.claim("DT-20", "DT-21", "U-09")
 def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "weakincentives.adapters.tool_executor"):
+    with caplog.at_level(logging.INFO, "weakincentives.evaluation.tool_executor"):
         run = Run(of(hidden("context", named("own"), named("two"))), [read("context", "context")])
     assert run.tools == [[], ["own", "two"]]
     records = [(one.levelname, one.getMessage()) for one in caplog.records]
@@ -343,6 +354,7 @@ def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(caplog: p
     assert [event.tool_names for event in run.injected] == [("own", "two")]
 
 
+@pytest.mark.claim("U-17")
 def test_a_tool_revealed_in_a_turn_is_unknown_until_the_next() -> None:
     turn = call(("read_section", {"section_key": "context"}), ("own", {}))
     run = Run(of(hidden("context", named("own"))), [turn, call(("own", {}))])
@@ -358,6 +370,7 @@ def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then()
     assert "All about inner." in run.said[2]
 
 
+@pytest.mark.claim("DT-27", "DT-28", "DT-36")
 def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own() -> None:
     error = expansion(of(hidden("context", named("own"))), read("context"), dynamic=False)
     assert error.args == ("Section expansion requires restart",)
@@ -387,10 +400,11 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
     section = counted("s", counted("x", counted("deep")), counted("y", counted("hidden"), summary="y"), summary="s")
     rendered = of(*around, section).render()
     written.clear()
-    ScriptedAdapter[Any]([read("s"), say()]).evaluate(rendered, session=Session())
+    ScriptedAdapter([read("s"), say()]).evaluate(rendered, session=Session())
     assert written == [("s",), ("s", "x"), ("s", "x", "deep"), ("s", "y", "summary")]
 
 
+@pytest.mark.claim("PD-37")
 def test_a_section_of_a_megabyte_opens() -> None:
     big = MarkdownSection(title="Big", key="big", template="x" * 1_000_000, summary="big", visibility=SUMMARY)
     assert len(Run(of(big), [read("big")]).said[0]) > 1_000_000
@@ -404,6 +418,7 @@ def opened(*sections: Section[Any]) -> Prompt[Any]:
     return of(*sections, disclosure=Disclosure.OPEN)
 
 
+@pytest.mark.claim("PD-11", "PD-14", "PD-15", "PD-17", "DT-35")
 def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None:
     prompt = opened(hidden("a", named("own")), shown("b", children=[hidden("c")]))
     error = expansion(prompt, opening("a", "b.c", reason="why"))
@@ -416,11 +431,13 @@ def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None
     assert "All about c." in text
 
 
+@pytest.mark.claim("PD-12", "U-07")
 @pytest.mark.parametrize("length", [255, 256, 257, 1000])
 def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
     assert len(expansion(opened(hidden("a")), opening("a", reason="r" * length)).reason) == min(length, 256)
 
 
+@pytest.mark.claim("C-17", "PD-18", "PD-19", "PD-20", "PD-36", "U-11")
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -443,6 +460,7 @@ def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], messag
     assert run.visibility == {}
 
 
+@pytest.mark.claim("PD-27", "U-11")
 @pytest.mark.parametrize("child", [shown, hidden])
 @pytest.mark.parametrize("keys", [["parent", "parent.child"], ["parent.child", "parent"]])
 def test_a_section_opens_together_with_the_summarized_one_around_it(child: Any, keys: list[str]) -> None:
@@ -458,6 +476,7 @@ class Quoted:
     text: str
 
 
+@pytest.mark.claim("U-19")
 def test_a_value_that_reads_like_the_line_of_a_summary_opens_nothing() -> None:
     line = '[This section is summarized. To view full content, call `open_sections` with key "task".]'
     task = MarkdownSection[Quoted](title="Task", key="task", template="$text", default_params=Quoted(line))
@@ -473,6 +492,7 @@ def test_a_key_named_twice_opens_once() -> None:
     assert (error.requested_overrides, error.section_keys) == ({("a",): FULL}, ("a", "a"))
 
 
+@pytest.mark.claim("U-10")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
 def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
     prompt = of(hidden("a.b"), shown("c", children=[hidden("d.e")]), disclosure=disclosure)
@@ -487,6 +507,7 @@ def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
 # --- Events
 
 
+@pytest.mark.claim("C-12", "PD-34", "PD-35")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
 def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Disclosure) -> None:
     prompt = of(
@@ -499,13 +520,14 @@ def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Di
     seen = recorded(session.bus, ToolInvoked)
     turn = opening("context", reason="why") if disclosure is Disclosure.OPEN else read("context")
     with pytest.raises(VisibilityExpansionRequired):
-        ScriptedAdapter[Any]([turn], dynamic_tools=False).evaluate(prompt, session=session)
+        ScriptedAdapter([turn], dynamic_tools=False).evaluate(prompt, session=session)
     [event] = seen
     assert event.requested_sections == ("context",)
     assert event.reason == ("why" if disclosure is Disclosure.OPEN else "")
     assert event.current_visibility_state == {("task",): FULL, ("context",): SUMMARY}
 
 
+@pytest.mark.claim("PD-35")
 def test_the_event_says_how_things_stood_before_each_request() -> None:
     # what an earlier turn opened or closed is counted
     prompt = of(hidden("a", named("own"), children=[hidden("b")]), hidden("c"), closable=True)

@@ -67,6 +67,7 @@ def test_the_repr_of_a_prompt_and_of_its_template_say_what_they_hold_and_no_valu
         assert "\n" not in text
 
 
+@pytest.mark.claim("C-06")
 def test_three_ways_lead_to_the_same_prompt() -> None:
     template = greeting()
     inline = Prompt(ns="tests", key="greeting", sections=template.sections)
@@ -76,6 +77,7 @@ def test_three_ways_lead_to_the_same_prompt() -> None:
     assert inline.template == template
 
 
+@pytest.mark.claim("PR-03")
 def test_a_subscripted_prompt_declares_its_output() -> None:
     assert Prompt[Answer](ns="n", key="k", sections=[]).output_type is Answer
     assert Prompt[list[Answer]](ns="n", key="k").output_type == list[Answer]
@@ -100,6 +102,7 @@ def test_a_subclass_of_a_subscript_declares_its_output() -> None:
 Loose: Any = Prompt
 
 
+@pytest.mark.claim("C-06")
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -120,6 +123,7 @@ def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, told
 # ------------------------------------------------------------------------------------------------------------ binding
 
 
+@pytest.mark.claim("C-28", "PR-06", "PS-03", "PS-04")
 def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
     prompt = Prompt(greeting())
     assert prompt.bind() is prompt
@@ -129,18 +133,21 @@ def test_bind_changes_and_returns_the_prompt_and_replaces_by_type() -> None:
     assert body(prompt) == ["Bob", "2 items"]
 
 
+@pytest.mark.claim("C-07", "C-28", "PS-05")
 def test_params_of_a_render_count_for_that_call_only() -> None:
     prompt = greeting().bind(Who("Ada"))
     assert body(prompt, Who("Bob"), Size(1)) == ["Bob", "1 items"]
     assert body(prompt) == ["Ada", "0 items"]
 
 
+@pytest.mark.claim("PS-04")
 def test_prompts_of_one_template_share_no_params() -> None:
     template = greeting()
     one, other = Prompt(template).bind(Who("Ada")), Prompt(template)
     assert (body(one)[0], body(other)[0]) == ("Ada", "nobody")
 
 
+@pytest.mark.claim("PS-03")
 @given(st.lists(st.builds(Who, st.sampled_from("abc")) | st.builds(Size, st.integers(0, 3)), max_size=6))
 def test_the_last_of_each_type_counts_however_the_calls_are_cut(values: list[object]) -> None:
     prompt = greeting().bind()
@@ -163,6 +170,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.claim("C-07", "PR-35", "PR-36", "PR-37")
 @pytest.mark.parametrize(("params", "message", "detail"), REFUSED, ids=range(len(REFUSED)))
 def test_what_cannot_be_bound_is_refused_by_every_door_and_changes_nothing(
     params: tuple[object, ...], message: str, detail: str
@@ -186,6 +194,7 @@ def test_a_prompt_that_uses_no_params_says_so() -> None:
 # ---------------------------------------------------------------------------------------------------------- rendering
 
 
+@pytest.mark.claim("PS-22")
 def test_the_deadline_given_is_the_one_read() -> None:
     deadline = Deadline.after(60)
     assert greeting().bind().render(deadline=deadline).deadline is deadline
@@ -208,6 +217,7 @@ def test_a_prompt_tells_its_name_in_its_repr() -> None:
     assert repr(greeting().bind()) == "<Prompt tests/greeting>"
 
 
+@pytest.mark.claim("U-03")
 def test_many_threads_may_use_one_template() -> None:
     template = greeting()
     found: dict[int, set[str]] = {}

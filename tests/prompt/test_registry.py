@@ -44,6 +44,7 @@ def refused(*roots: Section[Any]) -> PromptValidationError:
 # ------------------------------------------------------------------------------------------------------------- shape
 
 
+@pytest.mark.claim("PR-07", "PR-10", "PR-11")
 @given(forests())
 @settings(max_examples=60)
 def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) -> None:
@@ -63,6 +64,7 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
         ]
 
 
+@pytest.mark.claim("PR-07")
 @given(forests())
 @settings(max_examples=50)
 def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -> None:
@@ -75,6 +77,7 @@ def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -
     assert sum(len(node.tools) for node in registry.sections) == len(registry.tool_paths)
 
 
+@pytest.mark.claim("PD-36", "PR-07")
 @given(forests(), st.lists(st.text(max_size=4), max_size=3).map(tuple))
 @settings(max_examples=50)
 def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: SectionPath) -> None:
@@ -88,6 +91,7 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
     assert registry.tool("unknown") is None
 
 
+@pytest.mark.claim("C-03", "C-04")
 def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
     registry = RegistrySnapshot((section("A", section("B"), section("C", section("D"))), section("E")))
     assert [(node.number, node.heading) for node in registry.sections] == [
@@ -99,6 +103,7 @@ def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
     ]
 
 
+@pytest.mark.claim("PR-08")
 def test_the_registry_is_built_once_a_template() -> None:
     class Counting(Section[None]):
         looked = 0
@@ -120,6 +125,7 @@ def test_the_registry_is_built_once_a_template() -> None:
 # -------------------------------------------------------------------------------------------------------------- keys
 
 
+@pytest.mark.claim("PS-10")
 def test_equal_keys_of_siblings_are_refused_with_the_path() -> None:
     error = refused(section("Group", section("One", key="same"), section("Two", key="same")))
     assert error.section_path == ("group", "same")
@@ -132,6 +138,7 @@ def test_equal_keys_in_different_branches_are_fine() -> None:
     assert [node.key for node in registry.sections] == ["a", "a.same", "b", "b.same"]
 
 
+@pytest.mark.claim("U-10")
 def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
     error = refused(section("A", section("B")), section("Joined", key="a.b"))
     assert error.section_path == ("a.b",)
@@ -140,6 +147,7 @@ def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
     assert deep.section_path == ("a.b", "c")
 
 
+@pytest.mark.claim("U-10")
 def test_a_dotted_key_alone_is_found_by_itself() -> None:
     registry = RegistrySnapshot((section("Joined", section("Inner"), key="a.b"),))
     assert [registry.find(key) is not None for key in ("a.b", "a.b.inner", "a", "b", "inner")] == [
@@ -160,6 +168,7 @@ def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
 # ------------------------------------------------------------------------------------------------------------- tools
 
 
+@pytest.mark.claim("C-30", "TL-22")
 @pytest.mark.parametrize("hides", [{"enabled": False}, {"visibility": SUMMARY}], ids=repr)
 def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict[str, Any]) -> None:
     error = refused(section("A", section("Hidden", tools=[tool("same")], **hides)), section("B", tools=[tool("same")]))
@@ -168,6 +177,7 @@ def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict
     assert "names are unique" in str(error)
 
 
+@pytest.mark.claim("TL-22")
 def test_a_tool_may_not_stand_twice_in_one_section() -> None:
     one = tool("same")
     error = refused(section("A", tools=[one, tool("other"), one]))
@@ -175,6 +185,7 @@ def test_a_tool_may_not_stand_twice_in_one_section() -> None:
     assert "'same'" in str(error)
 
 
+@pytest.mark.claim("C-30", "U-09")
 @pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
 def test_the_names_of_the_disclosure_tools_are_reserved(name: str) -> None:
     error = refused(section("G", section("A", tools=[tool(name)])))
@@ -200,6 +211,7 @@ def test_examples_that_json_cannot_hold_are_refused() -> None:
     assert "tool 'odd': an example fails" in str(error)
 
 
+@pytest.mark.claim("TL-20")
 def test_a_section_that_only_groups_may_hold_tools() -> None:
     rendered = PromptTemplate(ns="n", key="k", sections=[section("Group", tools=[tool("t")])]).render()
     assert [one.name for one in rendered.tools] == ["t"]
@@ -218,6 +230,7 @@ def test_a_section_may_give_its_tools_one_by_one() -> None:
 # ------------------------------------------------------------------------------------------------------ placeholders
 
 
+@pytest.mark.claim("C-24", "PR-39")
 @pytest.mark.parametrize("where", ["template", "summary"])
 def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_fields(where: str) -> None:
     error = refused(section("G", Loose[Size](title="S", **{"template": "", where: "$count ${missing}"})))
@@ -235,6 +248,7 @@ def test_a_placeholder_in_an_unspecialized_section_is_refused_with_the_remedy(wh
     assert "write the section as MarkdownSection[Params](…)" in str(error)
 
 
+@pytest.mark.claim("C-24", "PR-39")
 @pytest.mark.parametrize("where", ["template", "summary"])
 @pytest.mark.parametrize("text", ["cost: $ 5", "$", "$1", "${", "${a b}", "ends with $"])
 def test_a_malformed_placeholder_is_refused_with_what_stands_there(where: str, text: str) -> None:
@@ -259,6 +273,7 @@ def test_only_real_fields_count_as_fields() -> None:
     RegistrySnapshot((MarkdownSection[Params](title="S", template="$own"),))
 
 
+@pytest.mark.claim("PS-02")
 def test_engines_other_syntax_is_plain_text() -> None:
     text = "{{ name }} {% if x %} {name} %(name)s #{name}"
     body = MarkdownSection[Who](title="S", template=f"{text} $name.upper()")
@@ -269,6 +284,7 @@ def test_engines_other_syntax_is_plain_text() -> None:
 # ------------------------------------------------------------------------------------------------- what is no section
 
 
+@pytest.mark.claim("PS-40")
 def test_what_is_no_section_is_refused_a_prompt_included() -> None:
     prompt = PromptTemplate(ns="n", key="inner").bind()
     for item in (prompt, prompt.template, "text", None):

@@ -63,6 +63,7 @@ def bindable(built: PromptTemplate[None], given: list[object]) -> list[object]:
 # ------------------------------------------------------------------------------------------------------------- laws
 
 
+@pytest.mark.claim("PD-29", "TL-23", "PR-10", "PR-33")
 @given(st.data())
 @settings(max_examples=120)
 def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -> None:
@@ -80,6 +81,7 @@ def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -
     assert ("read_section" in {tool.name for tool in rendered.tools[-1:]}) is reads
 
 
+@pytest.mark.claim("PR-12", "PR-16", "PR-40")
 @given(st.data())
 @settings(max_examples=60)
 def test_each_selector_that_matters_is_asked_once_in_pre_order_with_the_real_params_and_session(
@@ -99,6 +101,7 @@ def test_each_selector_that_matters_is_asked_once_in_pre_order_with_the_real_par
     assert all(call.session in (None, session) for call in asked)
 
 
+@pytest.mark.claim("PR-30")
 @given(st.data())
 @settings(max_examples=60)
 def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.DataObject) -> None:
@@ -114,6 +117,7 @@ def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.Da
     assert all(part == part.strip() for part in parts)
 
 
+@pytest.mark.claim("C-04", "PS-18")
 @given(st.data())
 @settings(max_examples=60)
 def test_numbers_are_given_by_place_whatever_is_shown(data: st.DataObject) -> None:
@@ -156,6 +160,7 @@ def test_rendering_is_repeatable_and_leaves_no_trace(data: st.DataObject) -> Non
     assert first.registry is again.registry is other.registry
 
 
+@pytest.mark.claim("PR-18", "PR-33")
 @given(st.data())
 @settings(max_examples=50)
 def test_overrides_of_the_session_and_of_the_call_give_the_same_prompt(data: st.DataObject) -> None:
@@ -180,6 +185,7 @@ def refuse() -> Any:
     raise AssertionError("this selector must not be asked")
 
 
+@pytest.mark.claim("TL-21", "PR-13", "PR-14")
 @pytest.mark.parametrize("visibility", [FULL, SUMMARY])
 def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(visibility: SectionVisibility) -> None:
     hidden = MarkdownSection[Needed](
@@ -205,6 +211,7 @@ def test_a_statically_disabled_section_is_skipped_too() -> None:
     assert one(MarkdownSection(title="On", template="x", enabled=True)).render().text == "## 1. On\n\nx"
 
 
+@pytest.mark.claim("C-16", "PR-19", "PR-21")
 def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() -> None:
     child = MarkdownSection[Needed](
         title="Child",
@@ -229,6 +236,7 @@ def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() 
     assert [tool.name for tool in rendered.tools] == ["read_section"]
 
 
+@pytest.mark.claim("PR-20")
 def test_a_section_without_a_summary_text_can_be_summarized() -> None:
     section = MarkdownSection(
         title="Long", template="Body.", visibility=SUMMARY, tools=[Tool[Nothing, Nothing](name="t")]
@@ -240,6 +248,7 @@ def test_a_section_without_a_summary_text_can_be_summarized() -> None:
     assert [tool.name for tool in rendered.tools] == ["read_section"]
 
 
+@pytest.mark.claim("C-16", "TL-21", "TL-23", "PR-28")
 def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None:
     def with_tool(name: str, **arguments: Any) -> MarkdownSection[Any]:
         return MarkdownSection(
@@ -258,6 +267,7 @@ def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None
 # ------------------------------------------------------------------------------------------------------- precedence
 
 
+@pytest.mark.claim("C-09", "C-19", "PR-18", "PR-32", "PR-33", "U-04")
 def test_call_beats_session_beats_selector() -> None:
     tree = one(MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY))
     session = Session()
@@ -268,6 +278,7 @@ def test_call_beats_session_beats_selector() -> None:
     assert tree.render(session=session, visibility_overrides={}).visibility == {("s",): FULL}
 
 
+@pytest.mark.claim("PR-41")
 def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
     # held by counting
     class Counting(dict[SectionPath, SectionVisibility]):
@@ -296,6 +307,7 @@ class Level:
     value: str = "built"
 
 
+@pytest.mark.claim("PS-20")
 def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_else_built() -> None:
     def section(key: str, default: Level | None = None) -> MarkdownSection[Level]:
         return MarkdownSection[Level](title=key, key=key, template="$value", default_params=default)
@@ -309,6 +321,7 @@ def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_
     assert values(one(section("a"), section("b"))) == ["built"] * 2
 
 
+@pytest.mark.claim("PS-20")
 def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
     deep = MarkdownSection[Level](title="Deep", template="$value", default_params=Level("deep"), enabled=False)
     late = MarkdownSection[Level](title="Late", template="$value", default_params=Level("late"))
@@ -317,6 +330,7 @@ def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
     assert one(first, group, late).render().text == "## 1. First\n\ndeep\n\n## 2. Group\n\n## 3. Late\n\nlate"
 
 
+@pytest.mark.claim("PS-21")
 def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
     tree = one(
         MarkdownSection(
@@ -384,6 +398,7 @@ class Custom(Section[Who]):
         return f"{override_body} for {params and params.name} at {'/'.join(path)}"
 
 
+@pytest.mark.claim("PR-22")
 def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
     group = MarkdownSection(title="Group", template="Intro.", children=[Custom(title="Own")])
     assert one(group).render(Who("Ada")).text == (
@@ -400,6 +415,7 @@ def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> Non
     assert [prompt.render(Who("Ada")).text for _ in range(3)] == ["## 1. Own\n\nHELLO ADA"] * 3
 
 
+@pytest.mark.claim("PR-26", "PR-27")
 def test_an_override_stands_for_the_whole_body() -> None:
     own, markdown = Custom(title="Own"), MarkdownSection[Who](title="Text", template="Was $name")
     fixed = MarkdownSection(title="Fixed", template="Stays", accepts_overrides=False)
@@ -412,6 +428,7 @@ def test_an_override_stands_for_the_whole_body() -> None:
     assert own.calls == ["override"]
 
 
+@pytest.mark.claim("C-05", "C-24", "C-26")
 @pytest.mark.parametrize(
     ("body", "placeholder"), [("$nobody", "$nobody"), ("cost: $ 5", "$"), ("$__class__", "$__class__")]
 )
@@ -516,11 +533,13 @@ def searching(**arguments: Any) -> Tool[Search, None]:
     return Tool[Search, None](name="search", description="Searches.", handler=search, **arguments)
 
 
+@pytest.mark.claim("PR-30")
 def test_parts_are_joined_by_one_blank_line() -> None:
     tree = one(MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template=""))
     assert tree.render().text == "## 1. A\n\nx\n\n## 2. B"
 
 
+@pytest.mark.claim("C-03", "C-04", "PS-18", "PS-19")
 def test_headings_grow_by_one_mark_a_level() -> None:
     leaf = MarkdownSection(title="Leaf", template="")
     tree = one(
@@ -548,6 +567,7 @@ def test_a_body_has_no_blank_edges_whatever_its_params_have(template: str, visib
     assert rendered.text == f"{first}\n\n{second}"
 
 
+@pytest.mark.claim("TL-24", "PR-31", "PS-22")
 def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
     prompt = tree.bind()
@@ -566,6 +586,7 @@ def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
             setattr(rendered, name, None)
 
 
+@pytest.mark.claim("C-32", "TL-15", "TL-24", "PR-29", "PS-32")
 def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
     own, fixed = searching(), Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False)
     tree = one(MarkdownSection(title="S", template="x", tools=[own, fixed]))
@@ -590,6 +611,7 @@ def test_an_overriding_description_is_held_to_the_same_rules() -> None:
         tree.renderer.render(param_lookup={}, tool_overrides={"search": ToolOverride(description="x" * 1025)})
 
 
+@pytest.mark.claim("PR-09")
 def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
     tree = one(
         MarkdownSection[Who](title="A", template="$name", tools=[searching()]),
@@ -614,16 +636,19 @@ def test_examples_of_tools_follow_the_body_of_a_full_section() -> None:
     assert "Examples of" not in tree.render(visibility_overrides={("s",): SUMMARY}).text
 
 
+@pytest.mark.claim("TL-25")
 def test_rendering_and_binding_run_no_handler() -> None:
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
     assert [tool.name for tool in Prompt(tree).bind().render().tools] == ["search"]
 
 
+@pytest.mark.claim("PR-25", "U-19")
 def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
     tree = one(MarkdownSection[Who](title="S", template="$name costs $$1"))
     assert tree.render(Who("$other %s ${name} ## 9. Fake")).text == "## 1. S\n\n$other %s ${name} ## 9. Fake costs $1"
 
 
+@pytest.mark.claim("U-08")
 def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
     @dataclass
     class Listing:

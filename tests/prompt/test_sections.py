@@ -40,6 +40,7 @@ TOOL = Tool[Nothing, Nothing](name="tool")
 # ---------------------------------------------------------------------------------------------------- what one holds
 
 
+@pytest.mark.claim("TL-19", "PS-06")
 def test_section_is_abstract_and_gives_back_what_it_was_made_of() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Section(title="S")  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
@@ -65,6 +66,7 @@ def test_section_is_abstract_and_gives_back_what_it_was_made_of() -> None:
     assert (section.default_params, section.accepts_overrides) == (Who("x"), False)
 
 
+@pytest.mark.claim("PR-16")
 def test_what_is_left_out_has_its_default() -> None:
     section = Plain(title="T")
     assert (section.summary, section.children, section.tools()) == (None, (), ())
@@ -72,17 +74,20 @@ def test_what_is_left_out_has_its_default() -> None:
     assert (section.default_params, section.accepts_overrides) == (None, True)
 
 
+@pytest.mark.claim("PS-07")
 @pytest.mark.parametrize("kind", [Plain, MarkdownSection[Who]])
 def test_a_specialized_section_knows_its_params_type(kind: Any) -> None:
     assert (kind(title="S") if kind is Plain else kind(title="S", template="")).params_type is Who
 
 
+@pytest.mark.claim("C-27", "PS-07")
 def test_an_unspecialized_section_takes_no_params() -> None:
     assert MarkdownSection(title="S", template="x").params_type is None
     assert MarkdownSection(title="S", template="x", params_type=Who).params_type is Who
     assert PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="x")]).render().text
 
 
+@pytest.mark.claim("C-27", "PS-09")
 @pytest.mark.parametrize(
     ("title", "key"),
     [
@@ -97,6 +102,7 @@ def test_a_missing_key_is_the_titles_slug(title: str, key: str) -> None:
     assert MarkdownSection(title=title, template="").key == key
 
 
+@pytest.mark.claim("PS-09")
 @given(st.from_regex(r"[a-zA-Z0-9 .!-]{1,80}", fullmatch=True).filter(lambda title: any(c.isalnum() for c in title)))
 def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None:
     section = MarkdownSection(title=title, template="")
@@ -106,16 +112,19 @@ def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None
 # ---------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.claim("PR-34")
 @given(st.from_regex(r"[a-z0-9][a-z0-9._-]{0,63}", fullmatch=True))
 def test_every_key_of_the_pattern_is_taken(key: str) -> None:
     assert MarkdownSection(title="T", template="", key=key).key == key
 
 
+@pytest.mark.claim("PR-34")
 @pytest.mark.parametrize("key", ["instructions", "context.history", "step-1", "a" * 64, "0"])
 def test_keys_that_are_valid(key: str) -> None:
     assert MarkdownSection(title="T", template="", key=key).key == key
 
 
+@pytest.mark.claim("PR-34")
 @pytest.mark.parametrize("key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr)
 def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None:
     with pytest.raises(PromptValidationError, match=r"use|with 1 to 64 of a-z") as caught:
@@ -139,6 +148,7 @@ def test_a_title_is_one_line_of_text(title: Any) -> None:
     assert caught.value.section_path == ("s",)
 
 
+@pytest.mark.claim("TL-19")
 @pytest.mark.parametrize("item", ["tool", Tool, None, Nothing()], ids=repr)
 def test_what_is_no_tool_is_refused(item: Any) -> None:
     with pytest.raises(PromptValidationError, match=r"which is no Tool; wrap a function as Tool\(") as caught:
@@ -147,6 +157,7 @@ def test_what_is_no_tool_is_refused(item: Any) -> None:
     assert caught.value.section_path == ("s",)
 
 
+@pytest.mark.claim("PS-40")
 def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> None:
     prompt = PromptTemplate(ns="n", key="k").bind()
     for item in ("text", prompt, prompt.template, MarkdownSection):
@@ -172,6 +183,7 @@ def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -
     assert caught.value.section_path == ("s",)
 
 
+@pytest.mark.claim("PS-08")
 @pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)
 def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
     with pytest.raises(PromptValidationError, match="is no dataclass; declare the params as a dataclass") as caught:
@@ -205,6 +217,7 @@ def test_a_summary_is_text_or_nothing() -> None:
 # -------------------------------------------------------------------------------------------------------------- text
 
 
+@pytest.mark.claim("PS-11")
 def test_template_and_summary_are_dedented_and_stripped() -> None:
     section = MarkdownSection(
         title="S",
@@ -221,12 +234,14 @@ def test_template_and_summary_are_dedented_and_stripped() -> None:
     assert section.render_body(None, path=("s",)) == section.template
 
 
+@pytest.mark.claim("C-26", "C-27", "PR-23")
 def test_render_body_fills_the_template_and_leaves_the_heading_to_the_renderer() -> None:
     # an unspecialized section takes the params that it is handed
     section = MarkdownSection(title="Test", template="Value: $value", key="test")
     assert section.render_body(Value("hello"), path=("test",)) == "Value: hello"
 
 
+@pytest.mark.claim("C-05", "C-24", "PR-38", "PR-39")
 @pytest.mark.parametrize(
     ("template", "placeholder"),
     [("$missing_var", "$missing_var"), ("${missing_var} $value", "$missing_var"), ("a $ 5", "$")],
@@ -245,6 +260,7 @@ def test_render_body_called_directly_raises_with_path_and_placeholder(template: 
 # ------------------------------------------------------------------------------------------------------------ clones
 
 
+@pytest.mark.claim("PS-39")
 def test_a_clone_is_decoupled_all_the_way_down_and_shares_tools() -> None:
     leaf = MarkdownSection(title="Leaf", template="leaf", tools=[TOOL])
     root = MarkdownSection[Who](
@@ -355,6 +371,7 @@ def test_a_clone_renders_as_its_original(roots: Any) -> None:
     assert pair[0] == pair[1]
 
 
+@pytest.mark.claim("PS-39")
 def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
     section = MarkdownSection[Who](title="S", template="$name", summary="old")
     changed = section.clone(
@@ -408,6 +425,7 @@ def test_a_sections_repr_says_in_one_bounded_line_what_it_holds_and_none_of_its_
     assert repr(MarkdownSection.__new__(MarkdownSection)) == "<MarkdownSection None>"  # as a debugger may show it
 
 
+@pytest.mark.claim("PS-40")
 def test_one_section_may_stand_in_several_prompts() -> None:
     shared = MarkdownSection(title="Shared", template="x")
     first = PromptTemplate(ns="n", key="a", sections=[shared])

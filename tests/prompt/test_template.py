@@ -63,6 +63,7 @@ def example() -> PromptTemplate[Answer]:
     )
 
 
+@pytest.mark.claim("PR-01", "PS-01")
 def test_a_template_gives_back_what_it_was_made_of() -> None:
     section = MarkdownSection(title="S", template="")
     template = PromptTemplate(ns="a/b", key="k", name="Shown", sections=iter([section]), disclosure=Disclosure.SPLIT)
@@ -86,16 +87,19 @@ def test_a_subclass_of_a_subscript_declares_its_output() -> None:
     assert template.output_type is replace(template, key="other").output_type is template.bind().output_type is Answer
 
 
+@pytest.mark.claim("DT-34", "PR-02")
 @pytest.mark.parametrize(("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")])
 def test_a_missing_name_is_made_from_the_key(key: str, name: str) -> None:
     assert PromptTemplate(ns="n", key=key).name == name
 
 
+@pytest.mark.claim("PR-02")
 @given(st.text(min_size=1).filter(str.strip))
 def test_a_name_is_never_empty(key: str) -> None:
     assert PromptTemplate(ns="n", key=key).name
 
 
+@pytest.mark.claim("PS-01")
 @pytest.mark.parametrize("field", ["ns", "key"])
 @pytest.mark.parametrize("value", ["", "  ", None, 5], ids=repr)
 def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
@@ -174,6 +178,7 @@ def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> 
 # ------------------------------------------------------------------------------------------------- binding, rendering
 
 
+@pytest.mark.claim("C-28", "PS-04")
 def test_bind_makes_a_new_prompt_each_time() -> None:
     template = example()
     one, other = template.bind(Who("Ada")), template.bind()
@@ -189,6 +194,7 @@ def test_bind_takes_resources_as_well_as_params() -> None:
         assert resources.get(Who) == Who("kept")
 
 
+@pytest.mark.claim("C-07")
 def test_render_of_a_template_is_render_of_a_prompt() -> None:
     template = example()
     visibility: dict[SectionPath, SectionVisibility] = {("greeting",): SectionVisibility.FULL}

@@ -100,6 +100,7 @@ def types(tool: Tool[Any, Any]) -> tuple[type, type]:
 # ------------------------------------------------------------------------------------------------ types, description
 
 
+@pytest.mark.claim("C-33")
 @pytest.mark.parametrize(
     "handler",
     [lookup, lookup_async, Lookups(), Lookups().method, Lookups.static, Lookups.of_class],
@@ -115,6 +116,7 @@ def test_a_partial_says_the_types_of_what_is_left() -> None:
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
 
+@pytest.mark.claim("C-33", "TL-16")
 def test_a_subscript_says_the_types_and_beats_annotations() -> None:
     assert types(Tool[Lookup, Found](name="lookup")) == (Lookup, Found)
     assert types(Tool[Lookup, Found](name="lookup", handler=unannotated)) == (Lookup, Found)
@@ -135,6 +137,7 @@ def test_a_subclass_of_a_subscript_has_its_types() -> None:
     assert types(Finder(name="lookup", result_type=Found)) == types(replace(Finder(name="a"), name="b"))
 
 
+@pytest.mark.claim("C-33", "TL-17")
 def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
     assert types(Tool(name="lookup", params_type=Lookup)) == (Lookup, object)
     assert types(Tool(name="lookup", params_type=Lookup, result_type=Found)) == (Lookup, Found)
@@ -144,11 +147,13 @@ def test_arguments_say_the_types_and_annotations_fill_the_gap() -> None:
     assert types(Tool(name="lookup", handler=by_awaitable)) == (Lookup, object)
 
 
+@pytest.mark.claim("TL-16", "TL-17")
 def test_the_way_of_saying_the_types_does_not_change_the_schema() -> None:
     subscripted, inferred = Tool[Lookup, Found](name="a"), Tool(name="a", handler=lookup)
     assert serde.json_schema(subscripted.params_type) == serde.json_schema(inferred.params_type)
 
 
+@pytest.mark.claim("C-33")
 def test_a_missing_description_is_the_docstrings_first_paragraph_else_the_name() -> None:
     assert Tool(name="t", handler=lookup).description == "Looks one entity up."
     assert Tool(name="t", handler=Lookups().method).description == "A method of its own."
@@ -175,11 +180,13 @@ def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation
 # ---------------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.claim("TL-12")
 @given(st.from_regex(r"[a-z0-9_-]{1,64}", fullmatch=True))
 def test_every_name_of_the_pattern_is_taken(name: str) -> None:
     assert Tool[Lookup, Found](name=name, description="x").name == name
 
 
+@pytest.mark.claim("TL-12")
 @pytest.mark.parametrize("name", ["", "Upper", "a b", "é", "a\n", "a" * 65, "a.b", None, 5], ids=repr)
 def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
     with pytest.raises(PromptValidationError, match="use 1 to 64 of a-z, 0-9, '_' and '-'") as caught:
@@ -187,6 +194,7 @@ def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
     assert repr(name) in str(caught.value)
 
 
+@pytest.mark.claim("TL-13")
 @pytest.mark.parametrize(
     "description", ["x", "x" * 1024, "Sucht einen Zähler, 計数器 🔢"], ids=["one", "most", "Unicode"]
 )
@@ -194,6 +202,7 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
     assert Tool[Lookup, Found](name="t", description=description).description == description
 
 
+@pytest.mark.claim("TL-13")
 @pytest.mark.parametrize(
     ("description", "told"),
     [
@@ -227,6 +236,7 @@ class Misleading:
         raise NotImplementedError
 
 
+@pytest.mark.claim("C-33", "TL-14")
 @pytest.mark.parametrize(
     "handler",
     [
@@ -261,6 +271,7 @@ def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: 
     assert Tool[Lookup, Found](name="lookup", handler=handler).handler is handler
 
 
+@pytest.mark.claim("TL-18")
 @pytest.mark.parametrize("kind", [int, str, dict, list[Lookup], Lookup("x"), Lookup | None], ids=repr)
 def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
     with pytest.raises(PromptValidationError, match=r"tool 't': params type .* is no dataclass; declare") as caught:
@@ -431,11 +442,13 @@ def test_a_tool_cannot_be_changed_and_owns_its_examples() -> None:
         tool.extra = 1  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.claim("TL-15")
 def test_tools_accept_overrides_unless_told_otherwise() -> None:
     assert Tool[Lookup, Found](name="t").accepts_overrides
     assert not Tool[Lookup, Found](name="t", accepts_overrides=False).accepts_overrides
 
 
+@pytest.mark.claim("TL-14")
 def test_a_tool_may_have_no_handler() -> None:
     assert Tool[Lookup, Found](name="t").handler is None
 
@@ -443,6 +456,7 @@ def test_a_tool_may_have_no_handler() -> None:
 # ----------------------------------------------------------------------------------------------------------- results
 
 
+@pytest.mark.claim("TL-01", "TL-02")
 def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
     assert [field.name for field in fields(ToolResult)] == [
         "message",
@@ -456,6 +470,7 @@ def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
     assert ToolResult(message="m") == ToolResult("m", None)
 
 
+@pytest.mark.claim("TL-05")
 @given(st.builds(Found, st.text(), st.none() | st.text()))
 def test_a_value_is_rendered_as_its_json_without_nones(value: Found) -> None:
     rendered = ToolResult(message="m", value=value).render()
@@ -471,22 +486,26 @@ class Table:
         return self.text  # type: ignore[no-any-return]
 
 
+@pytest.mark.claim("TL-04", "TL-06")
 def test_a_values_own_render_replaces_its_json() -> None:
     assert isinstance(Table("a table"), ToolRenderableResult)
     assert not isinstance(Found("u"), ToolRenderableResult)
     assert ToolResult(message="m", value=Table("a table")).render() == "a table"
 
 
+@pytest.mark.claim("TL-07")
 def test_a_render_that_gives_no_text_is_an_error() -> None:
     with pytest.raises(TypeError, match=r"Table\.render\(\) must return a string, got int"):
         ToolResult(message="m", value=Table(1)).render()
 
 
+@pytest.mark.claim("C-31", "TL-10")
 def test_no_value_renders_as_nothing() -> None:
     assert ToolResult(message="m").render() == ""
     assert ToolResult[Found](message="m", success=False).content() == "m"
 
 
+@pytest.mark.claim("C-31", "TL-08")
 def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_empty() -> None:
     value = Table("a table")
     assert ToolResult("m", value).content() == "m\n\na table"
@@ -494,11 +513,13 @@ def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_
     assert ToolResult("m", Table("")).content() == "m"
 
 
+@pytest.mark.claim("U-14")
 def test_a_value_that_json_cannot_hold_is_an_error_of_the_result() -> None:
     with pytest.raises(SerdeError):
         ToolResult("m", Unhashable([object()])).render()  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.claim("TL-11")
 def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
     program = (
         "from dataclasses import dataclass\n"
@@ -523,6 +544,7 @@ def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
     assert texts == {'{"words":["a","b","c","d","e","f","g","h"],"counts":{"b":1,"a":2}}\n'}
 
 
+@pytest.mark.claim("TL-29")
 def test_a_context_is_frozen_slotted_and_begins_with_what_the_runtime_holds() -> None:
     names = [field.name for field in fields(ToolContext)]
     assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Args, answers, told, tool
-from weakincentives.adapters.errors import DeadlineExceededError
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.evaluation.errors import DeadlineExceededError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.filesystem import Filesystem, FilesystemLimits, HostFilesystem, InMemoryFilesystem, glob_matches
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
@@ -104,6 +104,7 @@ def names(section: WorkspaceSection) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- mounts
 
 
+@pytest.mark.claim("PS-12")
 def test_the_section_contributes_its_filesystem(tmp_path: Path) -> None:
     folder(tmp_path, {"docs/guide.md": "hello"})
     prompt = PromptTemplate(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])]).bind()
@@ -247,6 +248,7 @@ def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
     files.close()
 
 
+@pytest.mark.claim("PS-13")
 def test_bound_resources_replace_the_sections(tmp_path: Path) -> None:
     prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path / "nowhere")])])
     prompt.bind(resources={Filesystem: InMemoryFilesystem({"a": "bound"})})
@@ -280,6 +282,7 @@ def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
 # ------------------------------------------------------------------------------------------------------------ clones
 
 
+@pytest.mark.claim("PS-39")
 def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "1"})
     section = WorkspaceSection(mounts=[HostMount(tmp_path)], children=[MarkdownSection(title="Child", template="")])

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from weakincentives.limits import TokenUsage
-from weakincentives.ports import EventBus
 from weakincentives.prompt import ToolResult
+from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import (
     Event,
     InProcessEventBus,
@@ -169,6 +169,7 @@ def test_what_can_hear_nothing_is_refused_when_it_subscribes_and_publishing_goes
     assert heard == ["an event"]
 
 
+@pytest.mark.claim("C-14")
 def test_an_in_process_bus_is_an_event_bus() -> None:
     bus: EventBus = InProcessEventBus()
     assert bus.publish(Note("nobody listens")) is None  # type: ignore[func-returns-value]
@@ -191,6 +192,7 @@ EVENTS = (
 )
 
 
+@pytest.mark.claim("DT-22")
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_an_event_has_an_id_of_its_own_and_an_aware_time(event: Event) -> None:
     twin = replace(event, event_id="other")
@@ -222,6 +224,7 @@ print(len({first, Event().event_id, os.read(inlet, 100).decode()}))
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "3\n"
 
 
+@pytest.mark.claim("DT-22", "U-05")
 def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch_seconds() -> None:
     before = datetime.now(UTC).timestamp()
     event = ToolsInjected(("one", "two"), "section")
@@ -231,6 +234,7 @@ def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch
     assert not hasattr(event, "__dict__")
 
 
+@pytest.mark.claim("TL-09")
 @pytest.mark.parametrize(
     ("content", "rendered"), [("Found.\n\n{}", "{}"), ("Found.", ""), ("Found.\n\n\n spaced", "\n spaced")]
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.ports import Forkable, SessionProtocol
+from weakincentives.protocols import Forkable, SessionProtocol
 from weakincentives.resources import NotIsolatedError
 from weakincentives.runtime.events import Event, InProcessEventBus
 from weakincentives.runtime.session import Append, Session

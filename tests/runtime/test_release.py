@@ -109,7 +109,7 @@ def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_t
 
     registry = ResourceRegistry.of(Binding(Database, lambda _: database, eager=eager))
     asked = prompt(tool(handler)).bind(resources=registry)
-    ScriptedAdapter[Any]([call(("probe", {})), call(("probe", {})), say("x")]).evaluate(asked, session=Session())
+    ScriptedAdapter([call(("probe", {})), call(("probe", {})), say("x")]).evaluate(asked, session=Session())
     assert database.notes == (["written"] * 2 if ending is True else [])
     assert not database.connection.in_transaction
 
@@ -123,7 +123,7 @@ def test_a_release_that_fails_makes_the_call_fail_and_everything_goes_back() -> 
         return ToolResult("ok")
 
     asked = prompt(tool(handler)).bind(resources={Database: database})
-    answer = only_answer(ScriptedAdapter[Any]([call(("probe", {})), say("x")]), asked, session)
+    answer = only_answer(ScriptedAdapter([call(("probe", {})), say("x")]), asked, session)
     assert (answer.success, answer.content) == (False, "FOREIGN KEY constraint failed")
     assert (session[Note].all(), database.notes, database.connection.in_transaction) == ((), [], False)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from weakincentives.ports import EventBus, SessionProtocol, Snapshotable, StateView
 from weakincentives.prompt import MarkdownSection, PromptTemplate, ToolResult
+from weakincentives.protocols import EventBus, SessionProtocol, Snapshotable, StateView
 from weakincentives.runtime.events import Event, InProcessEventBus, ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import (
     Append,
@@ -165,6 +165,7 @@ def test_a_reducer_that_raises_leaves_every_slice_as_it_was(error: type[BaseExce
 # -------------------------------------------------------------------------------------------------------- telemetry
 
 
+@pytest.mark.claim("C-14")
 def test_a_session_makes_its_own_bus_or_takes_one() -> None:
     bus = InProcessEventBus()
     assert Session(bus=bus).bus is bus
@@ -237,6 +238,7 @@ def test_what_is_published_and_is_no_telemetry_stays_out_of_the_session() -> Non
     assert session[Added].all() == ()
 
 
+@pytest.mark.claim("TL-39")
 def test_failed_results_without_a_value_are_kept_like_others() -> None:
     session = Session()
     events = [invoked(success=success) for success in (False, True, False)]
@@ -377,6 +379,7 @@ def counting() -> Session:
     return session
 
 
+@pytest.mark.claim("U-03")
 @pytest.mark.usefixtures("restless")
 def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> None:
     session, start = counting(), Barrier(THREADS)

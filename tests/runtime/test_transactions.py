@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives.errors import ControlFlow
-from weakincentives.ports import Resources
 from weakincentives.prompt.errors import VisibilityExpansionRequired
+from weakincentives.protocols import Resources
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
@@ -164,6 +164,7 @@ def test_nested_blocks_leave_what_their_model_leaves_and_end_as_it_does(block: B
 # ----------------------------------------------------------------------------------------------------- case by case
 
 
+@pytest.mark.claim("TL-41", "PS-16")
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_block_that_raises_leaves_no_trace_but_the_log(failure: type[BaseException]) -> None:
     session, cell = Session(), Cell("cell", [])
@@ -191,6 +192,7 @@ def dispatch_and_raise(session: Session, event: str, error: BaseException, *cell
         raise error
 
 
+@pytest.mark.claim("C-13", "PS-16")
 @pytest.mark.parametrize(
     "redirect",
     [Redirect(), VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())],
@@ -322,6 +324,7 @@ def stuck(
     return cells, undone, snapshot
 
 
+@pytest.mark.claim("PS-17")
 def test_by_hand_everything_goes_back_newest_first() -> None:
     session, undone = Session(), list[str]()
     cells = (Cell("first", undone), Cell("second", undone))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from weakincentives.adapters.core import LoopAdapter
-from weakincentives.adapters.transcript import AssistantMessage, Message, ToolMessage, UserMessage
+from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime.events import InProcessEventBus
 from weakincentives.runtime.session import Session
@@ -53,7 +53,7 @@ def told(message: Message) -> str:
     return message.content
 
 
-def only_answer(adapter: LoopAdapter[Any], asked: Prompt[Any], session: Session | None = None) -> ToolMessage:
+def only_answer(adapter: LoopAdapter, asked: Prompt[Any], session: Session | None = None) -> ToolMessage:
     """The one answer that an evaluation gave to a tool call."""
     [message] = answers(adapter.evaluate(asked, session=session or Session()).transcript)
     return message

@@ -58,7 +58,7 @@ import pytest
 from shop import template
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.runtime.events import *
-from weakincentives.runtime.main_loop import MainLoop
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import call, say
 
@@ -70,7 +70,7 @@ for _name in (
     "pydantic.json_schema",
     "weakincentives.prompt.overrides.overlay",
     "weakincentives.prompt.overrides.store",
-    "weakincentives.runtime.main_loop",
+    "weakincentives.evaluation.main_loop",
     "weakincentives.testing.disclosure_coverage",
     "weakincentives.testing.fixtures",
     "weakincentives.testing.network",

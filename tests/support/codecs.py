@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from weakincentives.adapters.codec import Codec, decoded
-from weakincentives.adapters.inner_loop import ProviderRequest
-from weakincentives.adapters.tool_spec import OutputSpec, ToolSpec
-from weakincentives.adapters.transcript import AssistantMessage, Message, ToolMessage, UserMessage
+from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
 
 # Any throughout: wire payloads, which tests index into.
 

@@ -26,10 +26,10 @@ from typing import Any
 from uuid import uuid4
 
 from support.durable_runs import STORY, Amount, Facts, Hook, Job, agent, nothing
-from weakincentives.adapters.transcript import AssistantMessage
 from weakincentives.contrib.durable import RecordedSteps, perform
 from weakincentives.contrib.durable.engine import DurableRun, DurableRuns, SqliteConnection, install
 from weakincentives.contrib.durable.journal import to_input
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
 # Any: they are not everywhere where types are checked.

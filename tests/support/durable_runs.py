@@ -12,15 +12,15 @@ from typing import Any
 
 from support.agents import Note
 from weakincentives.adapters.core import Conversation, LoopAdapter
-from weakincentives.adapters.inner_loop import ProviderRequest
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, UserMessage
 from weakincentives.contrib.durable import DurableAgent, durable
+from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, UserMessage
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.prompt.renderer import RenderedPrompt
 from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.events import ToolInvoked
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Append, Replace, Session
 from weakincentives.visibility import SectionVisibility
 
@@ -86,7 +86,7 @@ def nothing(place: str) -> None:
     """The hook of a run that nobody disturbs."""
 
 
-class Model(LoopAdapter[Any], Conversation):
+class Model(LoopAdapter, Conversation):
     """Says the next part of `story`; `hook` is told of each place that a run passes."""
 
     name = "model"

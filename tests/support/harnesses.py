@@ -7,8 +7,8 @@ from typing import Any
 from support.script import Scripted
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step, Usage
 from weakincentives.adapters.core import ProviderAdapter
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.limits import Clock
 from weakincentives.testing.conformance import Sent, Stage
 from weakincentives.testing.scenarios import Can, ProviderFault
@@ -22,7 +22,7 @@ class HttpHarness:
 
     def __init__(
         self,
-        make: Callable[..., ProviderAdapter[Any]],
+        make: Callable[..., ProviderAdapter],
         sent: Callable[[Request], Sent],
         can: Can = ~Can(0),  # noqa: B008 - immutable
         *,

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import perf_counter
 
 from support.agents import Args, Note, prompt, tool
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.tool_executor import ToolExecutor
-from weakincentives.adapters.transcript import ToolCall
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.messages import ToolCall
+from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.events import Work

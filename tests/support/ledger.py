@@ -1,65 +1,89 @@
-"""What is wrong with the ledger of claims: rows that are missing or untested, and tests that do not exist.
+"""The ledger of claims, made from the tests: a test that checks a claim says so by `@pytest.mark.claim("DT-13")`.
 
-Run as a program it says that on standard error and exits with 1 if there is any; tests/test_ledger.py reads it too.
+`tests/ledger.toml` holds the claims. Run as a program this module prints each with its tests; it exits with 1 and says
+on standard error what is wrong: a claim without a test, a mark without a claim.
 """
 
 import ast
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
-type Ledger = Mapping[str, Mapping[str, Sequence[str]]]
+type Claims = Mapping[str, str]
+"""Each claim's text by its id, such as `DT-13`."""
 
 
-def read(path: Path = TESTS / "ledger.toml") -> tuple[Ledger, Mapping[str, int]]:
-    """The rows by group, and how many each group should have. A row is a claim and the ids of its tests."""
-    data = tomllib.loads(path.read_text())
-    counts = data.pop("groups")
-    return data, counts
+def read_claims(path: Path = TESTS / "ledger.toml") -> tuple[Claims, Mapping[str, int]]:
+    """The claims by id, and how many each group should have."""
+    groups = tomllib.loads(path.read_text())
+    counts = groups.pop("groups")
+    return {f"{group}-{row}": claim for group, rows in groups.items() for row, claim in rows.items()}, counts
 
 
-@cache
-def defined(path: Path) -> frozenset[str]:
-    """The tests of a file by the names that pytest gives them, without parameters."""
-    return frozenset(_names(ast.parse(path.read_text()).body)) if path.is_file() else frozenset()
+def read_marks(tests: Path = TESTS) -> Mapping[str, Sequence[str]]:
+    """The ids of the tests that are marked with each claim."""
+    marks: dict[str, list[str]] = {}
+    for file in sorted(tests.rglob("test_*.py")):
+        for test, claim in _marks(ast.parse(file.read_text()).body):
+            marks.setdefault(claim, []).append(f"{file.relative_to(tests).as_posix()}::{test}")
+    return marks
 
 
-def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
-    for one in body:
-        match one:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
-                yield name
+def _marks(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement in body:
+        match statement:
+            case (
+                ast.FunctionDef(name=name, decorator_list=decorators)
+                | ast.AsyncFunctionDef(name=name, decorator_list=decorators)
+            ):
+                yield from ((name, claim) for decorator in decorators for claim in _claims(decorator))
             case ast.ClassDef(name=name):
-                yield from (f"{name}::{inner}" for inner in _names(one.body))
-            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("Test"):
-                yield name  # what a state machine is run by
+                yield from ((f"{name}::{inner}", claim) for inner, claim in _marks(statement.body))
+            case ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id=name), attr="pytestmark")], value=ast.List(elts=marks)
+            ):  # a state machine's test case
+                yield from ((name, claim) for mark in marks for claim in _claims(mark))
             case _:
                 pass
 
 
-def exists(test: str, tests: Path = TESTS) -> bool:
-    file, _, name = test.partition("::")
-    return name in defined(tests / file)
+def _claims(mark: ast.expr) -> Iterator[str]:
+    match mark:
+        case ast.Call(func=ast.Attribute(attr="claim"), args=arguments):
+            yield from (str(argument.value) for argument in arguments if isinstance(argument, ast.Constant))
+        case _:
+            pass
 
 
-def faults(ledger: Ledger, counts: Mapping[str, int], tests: Path = TESTS) -> Iterator[str]:
-    """One line for each fault of `ledger`, whose groups should have as many rows as `counts` says."""
-    for group in sorted(ledger.keys() | counts.keys()):
-        rows = ledger.get(group, {})
-        wanted = [f"{number:02}" for number in range(1, counts.get(group, 0) + 1)]
-        yield from (f"{group}-{row}: there is no such row" for row in wanted if row not in rows)
-        yield from (f"{group}-{row}: is beyond the group's {len(wanted)} rows" for row in rows if row not in wanted)
-        for row, (claim, *named) in rows.items():
-            if not 0 < len(claim) <= 100:
-                yield f"{group}-{row}: the claim has {len(claim)} characters; use 1 to 100"
-            if not named:
-                yield f"{group}-{row}: no test checks {claim!r}; name one"
-            yield from (f"{group}-{row}: there is no test {test!r}" for test in named if not exists(test, tests))
+def find_faults(claims: Claims, counts: Mapping[str, int], marks: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """One line for each fault of the ledger, whose groups should have as many claims as `counts` says."""
+    expected = [f"{group}-{number:02}" for group, count in counts.items() for number in range(1, count + 1)]
+    yield from (f"{claim}: there is no such claim" for claim in expected if claim not in claims)
+    yield from (f"{claim}: is beyond the group's count" for claim in claims if claim not in expected)
+    for claim, text in claims.items():
+        if not 0 < len(text) <= 100:
+            yield f"{claim}: the claim has {len(text)} characters; use 1 to 100"
+        if claim not in marks:
+            yield f'{claim}: no test checks {text!r}; mark one with @pytest.mark.claim("{claim}")'
+    for claim, tests in marks.items():
+        if claim not in claims:
+            yield f"{claim}: {tests[0]} is marked with it, but tests/ledger.toml has no such claim"
+
+
+def main() -> int:
+    """Prints the ledger, and what is wrong with it."""
+    claims, counts = read_claims()
+    marks = read_marks()
+    for claim, text in claims.items():
+        lines = [f"{claim}  {text}", *(f"    {test}" for test in marks.get(claim, ()))]
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    faults = list(find_faults(claims, counts, marks))
+    sys.stderr.writelines(f"{fault}\n" for fault in faults)
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit("\n".join(faults(*read())) or None)
+    sys.exit(main())

@@ -9,10 +9,9 @@ import pytest
 from support.harnesses import HttpHarness, sent_by_chat, sent_by_responses
 from support.scripted_server import ScriptedServer
 from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
-from weakincentives.adapters.inner_loop import ProviderRequest
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.adapters.streaming import TextDelta
-from weakincentives.adapters.transcript import (
+from weakincentives.evaluation.inner_loop import ProviderRequest
+from weakincentives.evaluation.messages import (
     AssistantMessage,
     Message,
     ToolMessage,
@@ -20,6 +19,7 @@ from weakincentives.adapters.transcript import (
     ToolsRemoved,
     UserMessage,
 )
+from weakincentives.evaluation.response import TextDelta
 from weakincentives.limits import Spent, TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
@@ -31,7 +31,7 @@ from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
 
 
 def openai(api: Any) -> HttpHarness:
-    def make(server: ScriptedServer, **given: Any) -> OpenAIAdapter[Any]:
+    def make(server: ScriptedServer, **given: Any) -> OpenAIAdapter:
         return OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **given)
 
     return HttpHarness(make, sent_by_chat if api == "chat" else sent_by_responses, ~Can(0))
@@ -71,7 +71,7 @@ def test_no_scenario_is_left_out_but_those_that_a_new_start_cannot_have() -> Non
 # --- Wrong adapters
 
 
-class Sends(ScriptedAdapter[Any]):
+class Sends(ScriptedAdapter):
     """Sends the model something else than the conversation."""
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -81,7 +81,7 @@ class Sends(ScriptedAdapter[Any]):
         return transcript
 
 
-class Hears(ScriptedAdapter[Any]):
+class Hears(ScriptedAdapter):
     """Reads something else than the model said."""
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -164,7 +164,7 @@ class TakesAnyEnding(Hears):
         return replace(said, finish="tool_calls" if said.tool_calls else "stop")
 
 
-class HasOneFaultForAll(ScriptedAdapter[Any]):
+class HasOneFaultForAll(ScriptedAdapter):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         try:
             return super().ask(request)
@@ -172,7 +172,7 @@ class HasOneFaultForAll(ScriptedAdapter[Any]):
             raise PromptEvaluationError(error.message, phase="request", code="client_error") from error
 
 
-class AnswersItsOwnFaults(ScriptedAdapter[Any]):
+class AnswersItsOwnFaults(ScriptedAdapter):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         try:
             return super().ask(request)
@@ -180,7 +180,7 @@ class AnswersItsOwnFaults(ScriptedAdapter[Any]):
             return AssistantMessage(text=str(error))
 
 
-class Evaluates(ScriptedAdapter[Any]):
+class Evaluates(ScriptedAdapter):
     """Makes something else of what it is given."""
 
     def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
@@ -197,7 +197,7 @@ class IgnoresTheBudget(Evaluates):
         return super().evaluate(prompt, **{**given, "budget": None})
 
 
-class IgnoresTheBudgetWhenAsync(ScriptedAdapter[Any]):
+class IgnoresTheBudgetWhenAsync(ScriptedAdapter):
     async def evaluate_async(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
         given["budget"] = None
         return await super().evaluate_async(prompt, **given)
@@ -274,7 +274,7 @@ class ForgetsInjectionEvents(Evaluates):
         return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], ToolsInjected)})
 
 
-class StreamsTwice(ScriptedAdapter[Any]):
+class StreamsTwice(ScriptedAdapter):
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
         for piece in super().ask_stream(request):
             yield piece
@@ -282,12 +282,12 @@ class StreamsTwice(ScriptedAdapter[Any]):
                 yield piece
 
 
-class EndsWithoutAnEnd(ScriptedAdapter[Any]):
+class EndsWithoutAnEnd(ScriptedAdapter):
     def stream(self, prompt: Any, /, **given: Any) -> Any:
         return list(super().stream(prompt, **given))[:-1]
 
 
-class AsksOnceMore(ScriptedAdapter[Any]):
+class AsksOnceMore(ScriptedAdapter):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         try:
             return super().ask(request)

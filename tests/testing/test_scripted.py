@@ -9,8 +9,8 @@ import pytest
 
 from support.agents import Args, prompt, tool
 from weakincentives.adapters.core import ProviderAdapter
-from weakincentives.adapters.errors import PromptEvaluationError
-from weakincentives.adapters.transcript import AssistantMessage, ToolCall, UserMessage
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, UserMessage
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Prompt
 from weakincentives.runtime.events import ProviderCalled
@@ -50,7 +50,7 @@ def test_a_script_of_other_things_than_messages_says_which_one_is_wrong() -> Non
     told = r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"
     with pytest.raises(TypeError, match=told):
         ScriptedAdapter(script)
-    lazily: ScriptedAdapter[Any] = ScriptedAdapter(iter(script))
+    lazily: ScriptedAdapter = ScriptedAdapter(iter(script))
     with pytest.raises(TypeError, match=told):
         lazily.evaluate(prompt(tool()), session=Session())
     with pytest.raises(TypeError, match="reply 3 of the script is None; write say"):
@@ -126,8 +126,9 @@ def test_one_script_serves_many_threads() -> None:
     assert sorted(map(int, texts)) == list(range(64))
 
 
+@pytest.mark.claim("DT-01")
 def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread() -> None:
-    class Minimal(ProviderAdapter[Any]):
+    class Minimal(ProviderAdapter):
         # Any: nothing of the arguments is used.
         def evaluate(self, prompt: Any, /, **rest: Any) -> Any:
             return prompt, sorted(rest)

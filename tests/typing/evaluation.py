@@ -1,14 +1,14 @@
 """An evaluation gives what the prompt declares, whichever adapter runs it; a session knows the types of its slices."""
 
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import assert_type
 
 from weakincentives import Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.limits import Budget, Deadline
-from weakincentives.ports import EventBus, SessionProtocol
 from weakincentives.prompt import RenderedPrompt
+from weakincentives.protocols import EventBus, SessionProtocol
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
 
@@ -42,7 +42,7 @@ assert_type(ScriptedAdapter([say("done")]).evaluate(one.bind(), session=session)
 
 
 # An adapter of the user's own.
-class Echo(ProviderAdapter[Any]):
+class Echo(ProviderAdapter):
     def evaluate[Out](
         self,
         prompt: Prompt[Out] | RenderedPrompt[Out],

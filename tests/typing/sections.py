@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from weakincentives import MarkdownSection, SectionVisibility
-from weakincentives.ports import StateView
 from weakincentives.prompt import Section, SectionPath
+from weakincentives.protocols import StateView
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

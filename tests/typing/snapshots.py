@@ -5,7 +5,7 @@ from typing import assert_type
 from syrupy.assertion import SnapshotAssertion
 
 from weakincentives import Prompt, PromptTemplate
-from weakincentives.adapters.tool_spec import OutputSpec, ToolSpec
+from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
 from weakincentives.testing import PromptState, render_states
 
 

@@ -6,7 +6,7 @@ from typing import assert_type
 import weakincentives
 import weakincentives.testing
 from weakincentives import Prompt, PromptTemplate
-from weakincentives.adapters.transcript import AssistantMessage
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.runtime.events import InProcessEventBus, PromptExecuted, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import (

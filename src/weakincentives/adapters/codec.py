@@ -11,17 +11,25 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.messages import (
+    AssistantMessage,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+    sendable,
+)
+from ..evaluation.response import TextDelta
+from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.renderer import RenderedPrompt
 from ..serde import Json
-from .core import Conversation, LoopAdapter, OutputT
-from .errors import PromptEvaluationError
-from .faults import request_fault
-from .inner_loop import InnerLoopConfig, ProviderRequest
+from .core import Conversation, LoopAdapter
 from .portal import pieces_from_thread, portal
-from .streaming import TextDelta
-from .tool_spec import OutputSpec, ToolSpec
-from .transcript import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved, UserMessage, sendable
+from .provider_errors import request_fault
 
 __all__ = [
     "Codec",
@@ -165,7 +173,7 @@ class Codec(ABC):
             self.tools.pop(name, None)
 
 
-class CodecAdapter(LoopAdapter[OutputT]):
+class CodecAdapter(LoopAdapter):
     """An adapter that asks by way of a codec; a subclass sends the requests and says what it means when that fails.
 
     `left` are the seconds until the deadline, `None` without one.
@@ -222,7 +230,7 @@ class CodecAdapter(LoopAdapter[OutputT]):
 
 @dataclass(frozen=True, slots=True)
 class _CodecConversation(Conversation):
-    adapter: CodecAdapter[Any]  # Any: prompts of every output
+    adapter: CodecAdapter  # Any: prompts of every output
     codec: Codec
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:

@@ -1,104 +1,36 @@
 """What every adapter is, and the one way in which adapters with our own inner loop evaluate a prompt."""
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Generic, Protocol, Required, Self, TypedDict, Unpack
+from typing import Any, Protocol, Self, Unpack
 
-from typing_extensions import TypeVar
-
-from ..limits import Budget, Clock, Deadline, TokenUsage, check_limits, utc_now
-from ..ports import EventBus, SessionProtocol
+from ..evaluation.adapter import EvaluationOptions, ProviderAdapter, check_arguments, publisher
+from ..evaluation.drivers import Journal, drive, drive_async
+from ..evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from ..evaluation.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
+from ..evaluation.messages import AssistantMessage, UserMessage, sendable
+from ..evaluation.response import Completed, PromptResponse, StreamEvent, TextDelta
+from ..evaluation.schemas import tool_to_spec
+from ..evaluation.tool_executor import ToolExecutor
+from ..limits import Budget, Clock, Deadline, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
+from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import OverridesDropped, ParamsMissing, PromptExecuted, PromptRendered, ProviderCalled, Work
-from ..specialised import Specialised
-from .drivers import Journal, drive, drive_async
-from .errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
-from .inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
-from .streaming import Completed, StreamEvent, TextDelta
-from .tool_executor import ToolExecutor
-from .tool_spec import tool_to_spec
-from .transcript import AssistantMessage, Message, UserMessage, sendable
 
 __all__ = ["Conversation", "LoopAdapter", "PromptEvaluationError", "PromptResponse", "ProviderAdapter", "ThrottleError"]
-
-# Any: an adapter serves prompts of every output type; see specs/decisions.
-OutputT = TypeVar("OutputT", default=Any)
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 365.0 * 24 * 3600  # neither sockets nor locks take every number of seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptResponse[Out](Specialised):
-    """What an evaluation gave: the final `text` and, where the prompt declares one, the typed `output`.
-
-    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider requests, `transcript`
-    is the whole conversation.
-    """
-
-    prompt_name: str
-    text: str
-    output: Out | None
-    usage: TokenUsage
-    turns: int
-    transcript: Sequence[Message] = field(default=(), repr=False)
-
-
-class Given(TypedDict, total=False):
-    """What an evaluation is given beside its prompt, as `ProviderAdapter.evaluate` says."""
-
-    session: Required[SessionProtocol]
-    bus: EventBus | None
-    deadline: Deadline | None
-    budget: Budget | None
-
-
-class ProviderAdapter(ABC, Generic[OutputT]):
-    """Evaluates prompts with one provider's model. One adapter serves any number of prompts, sessions and threads."""
-
-    @property
-    def supports_dynamic_tools(self) -> bool:
-        """Whether tools can be added to a running conversation; if not, opening a section starts evaluation again."""
-        return False
-
-    @property
-    def budget(self) -> Budget | None:
-        """What holds for an evaluation that is given no budget."""
-        return None
-
-    @abstractmethod
-    def evaluate[Out](
-        self,
-        prompt: Prompt[Out] | RenderedPrompt[Out],
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-    ) -> PromptResponse[Out]:
-        """Runs the conversation that `prompt` opens until the model is done. `bus` is by default the session's.
-
-        Raises `PromptEvaluationError` when the provider fails or a limit is reached, and lets
-        `VisibilityExpansionRequired` pass.
-        """
-
-    async def evaluate_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
-    ) -> PromptResponse[Out]:
-        """As `evaluate`, without blocking the event loop; by default `evaluate` in a thread."""
-        return await asyncio.to_thread(lambda: self.evaluate(prompt, **given))
 
 
 class Conversation(Protocol):
@@ -143,7 +75,7 @@ class Conversation(Protocol):
         yield answer
 
 
-class LoopAdapter(ProviderAdapter[OutputT]):
+class LoopAdapter(ProviderAdapter):
     """An adapter whose conversations our own inner loop drives; a subclass says how to ask its provider.
 
     `config` holds the rules of the loop; an evaluation's budget replaces the one in it, the earliest deadline holds.
@@ -184,7 +116,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         return None
 
     def evaluate[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             with run.resources, closing(run.line):
@@ -194,7 +126,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
             return run.response(end)
 
     async def evaluate_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             async with run.resources, aclosing(run.line):
@@ -203,7 +135,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
             return run.response(end)
 
     def stream[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
     ) -> Generator[StreamEvent[Out]]:
         """As `evaluate`, telling what happens while it does; the last event holds the response.
 
@@ -221,7 +153,7 @@ class LoopAdapter(ProviderAdapter[OutputT]):
         yield Completed(response)  # it is over by then, and many read no further
 
     async def stream_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[Given]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """As `stream`, without blocking the event loop."""
         end: object = None
@@ -242,7 +174,7 @@ class _Run[Out]:
 
     def __init__(
         self,
-        adapter: LoopAdapter[Any],
+        adapter: LoopAdapter,
         prompt: Prompt[Out] | RenderedPrompt[Out],
         *,
         session: SessionProtocol,
@@ -453,7 +385,7 @@ def _repair(request: ProviderRequest) -> str:
     return last.content if request.turn > 1 and isinstance(last, UserMessage) else ""
 
 
-def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadline | None) -> InnerLoopConfig:
+def _rules(adapter: LoopAdapter, budget: Budget | None, *deadlines: Deadline | None) -> InnerLoopConfig:
     """The adapter's rules, with the budget and the first of all deadlines of one evaluation."""
     own = budget and budget.deadline(adapter.clock())
     ends = [one for one in (*deadlines, adapter.config.deadline, own) if one]
@@ -463,30 +395,3 @@ def _rules(adapter: LoopAdapter[Any], budget: Budget | None, *deadlines: Deadlin
         deadline=min(ends, default=None),
         budget=budget,
     )
-
-
-def check_arguments(
-    prompt: object, session: object, deadline: object, budget: object, *, kinds: tuple[type, ...] = (Prompt,)
-) -> None:
-    """Raises `TypeError` for arguments with which no evaluation can begin; `kinds` are those of prompts."""
-    if not isinstance(prompt, kinds):
-        shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
-        raise TypeError(f"{shown} cannot be evaluated; give a Prompt, which template.bind(…) makes")
-    if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
-        raise TypeError(f"session is {session!r}; give a Session(), which keeps the state")
-    check_limits(deadline, budget)
-
-
-def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Publishes on `bus`; the session hears of it too when that is not its own bus, to which it listens anyway."""
-    if bus is None or bus is session.bus:
-        return session.bus.publish
-
-    def publish(event: object) -> None:
-        bus.publish(event)
-        try:
-            session.dispatch(event)
-        except Exception:  # a reducer's fault is isolated as it is on the session's own bus
-            _log.exception("Event handler failed", extra={"event_type": type(event).__name__})
-
-    return publish

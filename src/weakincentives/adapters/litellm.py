@@ -14,15 +14,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.inner_loop import InnerLoopConfig
 from ..limits import Clock, utc_now
+from ..redaction import Redactor, header_credentials
 from .chat import ChatCodec
 from .codec import CodecAdapter, CodecOptions, Wire, malformed
-from .core import OutputT
-from .errors import PromptEvaluationError
-from .faults import check_key, request_fault, status_fault
-from .inner_loop import InnerLoopConfig
 from .litellm_clients import LiteLLMClients, refusal
-from .redaction import Redactor, header_credentials
+from .provider_errors import check_key, request_fault, status_fault
 from .replies import MAX_REPLY_BYTES
 
 __all__ = ["LiteLLMAdapter"]
@@ -49,7 +48,7 @@ _VARIABLES = {
 """By a part of LiteLLM's name of a provider, what its variables begin with besides that name."""
 
 
-class LiteLLMAdapter(CodecAdapter[OutputT]):
+class LiteLLMAdapter(CodecAdapter):
     """Evaluates prompts on the model that LiteLLM knows as `model`, such as `"anthropic/claude-sonnet-4-5"`.
 
     Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in seconds for a request.

@@ -13,9 +13,9 @@ from importlib import import_module
 from threading import Lock
 from typing import Any
 
+from ..evaluation.errors import PromptEvaluationError
 from .codec import Wire
-from .errors import PromptEvaluationError
-from .faults import request_fault
+from .provider_errors import request_fault
 from .replies import ACCEPTED_ENCODINGS, ReplyTooLargeError, bound_reply, redirect_error
 
 __all__ = ["LiteLLMClients", "refusal"]

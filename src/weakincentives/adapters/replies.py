@@ -7,8 +7,8 @@ from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
-from .errors import PromptEvaluationError
-from .faults import request_fault
+from ..evaluation.errors import PromptEvaluationError
+from .provider_errors import request_fault
 
 __all__ = ["ACCEPTED_ENCODINGS", "MAX_REPLY_BYTES", "ReplyTooLargeError", "bound_reply", "redirect_error"]
 

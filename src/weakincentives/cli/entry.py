@@ -17,8 +17,8 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"wink needs {error.name}: pip install 'weakincentives[cli]'\n")
         sys.exit(2)
-    from ..adapters.errors import PromptEvaluationError
     from ..errors import WeakIncentivesError
+    from ..evaluation.errors import PromptEvaluationError
     from ..prompt.errors import PromptRenderError
     from .output import in_one_line
     from .target import Mistake, how_to_set

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from rich.table import Table
 from typer import Exit, Option
 
-from ..adapters.tool_spec import output_to_spec, tool_to_spec
-from ..prompt.analysis import Finding, analyze
-from ..prompt.measure import measure
+from ..evaluation.schemas import output_to_spec, tool_to_spec
+from ..inspection.analysis import Finding, analyze
+from ..inspection.sizes import measure
 from ..prompt.prompt import Prompt
 from ..runtime.session.session import Session
 from ..visibility import SectionPath

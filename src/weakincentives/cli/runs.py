@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from logging import WARNING, Handler, LogRecord, getLogger
 from pathlib import Path
 from traceback import format_exception_only, walk_tb
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.console import Console
 from rich.live import Live
@@ -17,11 +17,11 @@ from typer import Argument, Option
 
 from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
-from ..ports import EventBus
-from ..runtime.event_log import Record, event_record, read_events
+from ..evaluation.main_loop import MainLoop
+from ..inspection.costs import ledger
+from ..inspection.event_log import Record, event_record, read_events
+from ..protocols import EventBus
 from ..runtime.events import Event
-from ..runtime.ledger import ledger
-from ..runtime.main_loop import MainLoop
 from ..runtime.session.session import Session
 from .output import counted, in_one_line, wide_console, write_json
 from .target import Mistake, Open, Params, Set, Summary, Tag, Target, bound_prompt, loaded, opened
@@ -123,7 +123,7 @@ def _numbers(requests: int, sent: int, count: int) -> tuple[str, ...]:
     return f"{requests:,}", f"{sent:,}", f"{-(-sent // _CHARACTERS_PER_TOKEN):,}", f"{count:,}"
 
 
-def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter[Any]:
+def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
     """The adapter that the command line names, with the options that were given; a context manager is entered."""
     given = {key: value for key, value in options.items() if value is not None}
     if name in _PROVIDERS and "model" not in given:

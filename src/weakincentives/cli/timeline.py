@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ..runtime.event_log import LoggedEvaluation, Record, RunningEvaluations
+from ..inspection.event_log import LoggedEvaluation, Record, RunningEvaluations
 from .output import counted, in_one_line
 
 __all__ = ["Timeline"]

@@ -11,15 +11,15 @@ from functools import partial
 from time import perf_counter
 
 from ..adapters.core import PromptResponse
-from ..adapters.errors import PromptEvaluationError
-from ..adapters.transcript import AssistantMessage, ToolExecutionOutcome, sendable
 from ..errors import ControlFlow
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.main_loop import Execution
+from ..evaluation.messages import AssistantMessage, ToolExecutionOutcome, sendable
 from ..limits import TokenUsage
-from ..ports import EventBus
 from ..prompt.tool import ToolResult
+from ..protocols import EventBus
 from ..resources import NotIsolatedError
 from ..runtime.events import ToolsInjected, VisibilityExpanded, Work
-from ..runtime.main_loop import Execution
 
 try:
     from opentelemetry import context, metrics, trace

@@ -17,7 +17,7 @@ from tempfile import SpooledTemporaryFile
 from weakref import finalize
 
 from .protocol import RESERVED, FileStat, FilesystemLimitError, FilesystemLimits, Kind, fault, normal_path, speakable
-from .versions import Version, VersionedFilesystem
+from .undo import Version, VersionedFilesystem
 
 __all__ = ["HostFilesystem"]
 

@@ -5,7 +5,7 @@ from time import time
 from types import MappingProxyType
 
 from .protocol import FileStat, FilesystemLimits, Kind, fault, normal_path
-from .versions import Version, VersionedFilesystem
+from .undo import Version, VersionedFilesystem
 
 __all__ = ["Directory", "File", "InMemoryFilesystem"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .memory import Directory, File, InMemoryFilesystem, Node
 from .protocol import FileStat, Filesystem, Kind
-from .versions import VersionedFilesystem
+from .undo import VersionedFilesystem
 
 __all__ = ["OverlayFilesystem"]
 

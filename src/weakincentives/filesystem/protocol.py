@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from ..errors import WeakIncentivesError
 from ..limits import Deadline
-from ..ports import Snapshotable
+from ..protocols import Snapshotable
 
 __all__ = [
     "FileStat",

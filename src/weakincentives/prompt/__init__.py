@@ -26,9 +26,9 @@ from .walk import Disclosure
 
 if TYPE_CHECKING:
     from ..visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+    from .output import StructuredOutputConfig, parse_structured_output
     from .overrides.model import ToolOverride
     from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
-    from .structured_output import StructuredOutputConfig, parse_structured_output
     from .task_examples import TaskExample, TaskExamplesSection, TaskStep
     from .workspace import HostMount, WorkspaceSection
 else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from ..ports import StateView
+from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from ..visibility_overrides import VisibilityOverrides
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired

@@ -6,9 +6,9 @@ from dataclasses import is_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from ..ports import StateView
+from ..generics import Specialised
+from ..protocols import StateView
 from ..resources import Bindable, ResourceContext, ResourceRegistry
-from ..specialised import Specialised
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptValidationError
 from .renderer import PromptRenderer, RenderedPrompt
@@ -18,8 +18,8 @@ from .walk import Disclosure
 
 if TYPE_CHECKING:
     from ..limits import Deadline
+    from .output import StructuredOutputConfig
     from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
-    from .structured_output import StructuredOutputConfig
 
 __all__ = ["Prompt", "RenderedPrompt"]
 

@@ -9,10 +9,10 @@ from .. import serde
 from ..errors import SerdeError
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
+from .conditions import BoundSelector, normalise
 from .errors import PromptValidationError
-from .markdown import CompiledTemplate, compiled, field_names
 from .sections import AnySection, MarkdownSection, Section
-from .selectors import BoundSelector, normalise
+from .text_template import CompiledTemplate, compiled, field_names
 from .tool import AnyTool
 
 __all__ = [

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..ports import StateView
-from ..specialised import Specialised
+from ..generics import Specialised
+from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptRenderError
 from .registry import RegistrySnapshot
@@ -14,9 +14,9 @@ from .walk import NOTHING, Disclosure, Scene, Visit, session_overrides
 
 if TYPE_CHECKING:
     from ..limits import Deadline
+    from .output import Container, StructuredOutputConfig
     from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
     from .prompt import Prompt
-    from .structured_output import Container, StructuredOutputConfig
     from .tool_journal import ToolJournal
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]

@@ -12,12 +12,12 @@ from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
-from ..ports import StateView
+from ..generics import Specialised
+from ..protocols import StateView
 from ..resources import ResourceRegistry
-from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
-from .markdown import compiled
+from .text_template import compiled
 from .tool import AnyTool, Tool
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from ..errors import SerdeError
-from ..ports import StateView
+from ..generics import Specialised
+from ..protocols import StateView
 from ..resources import Bindable, ResourceRegistry
-from ..specialised import Specialised
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptValidationError
 from .registry import RegistrySnapshot
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from ..limits import Deadline
+    from .output import StructuredOutputConfig
     from .overrides.model import PromptDescriptor
     from .prompt import Prompt
-    from .structured_output import StructuredOutputConfig
 
     OutputT = TypeVar("OutputT", default=None)
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
@@ -150,7 +150,7 @@ def _output(
     if output_type is None or output_type is type(None):
         return config
     if config is None:
-        from .structured_output import StructuredOutputConfig
+        from .output import StructuredOutputConfig
 
         return StructuredOutputConfig(output_type)
     if config.output_type != output_type:

@@ -8,9 +8,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
-from ..ports import EventBus, Resources, Response, SessionProtocol
+from ..generics import Specialised
+from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
-from ..specialised import Specialised
 from .errors import PromptValidationError
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from inspect import iscoroutine
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..ports import StateView
+from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
-from .selectors import BoundSelector
 
 if TYPE_CHECKING:
     from .tool import AnyTool

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Unpack
 
 from ..errors import WeakIncentivesError
-from ..ports import Resources
+from ..protocols import Resources
 from ..resources import Binding, ResourceRegistry
 from ..visibility import SectionPath
 from .errors import PromptValidationError

@@ -13,7 +13,7 @@ from time import time
 from typing import Literal
 
 from ..limits import TokenUsage, utc_now
-from ..ports import EventBus, Outcome
+from ..protocols import EventBus, Outcome
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [

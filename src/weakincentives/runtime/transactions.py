@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from ..errors import ControlFlow
-from ..ports import SessionProtocol, Snapshotable
+from ..protocols import SessionProtocol, Snapshotable
 from ..resources import release
 
 __all__ = ["CompositeSnapshot", "create_snapshot", "release_snapshot", "restore_snapshot", "tool_transaction"]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ..lazy import door
 
 if TYPE_CHECKING:
+    from ..inspection.states import PromptState, render_states
     from .events import Events, RecordedEvents
     from .fixtures import PromptsWithOverrides, ScriptedAdapters
     from .network import NetworkRefusedError
     from .scripted import Reply, ScriptedAdapter, ScriptExhaustedError, SeenRequest, call, say
-    from .states import PromptState, render_states
     from .tool_contract import ToolContractError, assert_tool_contract
 else:
     __getattr__, __dir__ = door(

@@ -13,13 +13,13 @@ from typing import Any, Literal, Protocol
 
 from ..adapters.codec import malformed
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
-from ..adapters.faults import request_fault, status_fault
-from ..adapters.inner_loop import InnerLoopConfig
-from ..adapters.streaming import Completed, TextDelta
-from ..adapters.transcript import AssistantMessage, ToolMessage, UserMessage
+from ..adapters.provider_errors import request_fault, status_fault
+from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.main_loop import MainLoop
+from ..evaluation.messages import AssistantMessage, ToolMessage, UserMessage
+from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..runtime.main_loop import MainLoop
 from ..runtime.session import Session
 from ..visibility import SectionVisibility
 from ..visibility_overrides import VisibilityOverrides
@@ -48,7 +48,7 @@ class Sent:
 class Stage:
     """An adapter with a script behind it, and all requests so far."""
 
-    adapter: ProviderAdapter[Any]
+    adapter: ProviderAdapter
     sent: Callable[[], Sequence[Sent]]
 
 
@@ -65,7 +65,7 @@ class Harness(Protocol):
 class ScriptedHarness:
     """The harness of `ScriptedAdapter`, with which all others are compared, or of an `adapter` made from it."""
 
-    def __init__(self, adapter: Callable[..., ScriptedAdapter[Any]] = ScriptedAdapter, *, inject: bool = True) -> None:
+    def __init__(self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True) -> None:
         self._adapter = adapter
         self.can = ~Can(0) if inject else ~Can.INJECT
 

@@ -7,7 +7,7 @@ from reprlib import Repr
 from threading import Lock
 from typing import SupportsIndex, overload
 
-from ..ports import EventBus
+from ..protocols import EventBus
 from ..runtime.events import Event, Work
 
 __all__ = ["Events", "RecordedEvents", "line"]

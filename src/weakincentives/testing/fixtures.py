@@ -6,8 +6,8 @@ from itertools import islice, repeat
 from os import PathLike
 from typing import Any
 
-from ..adapters.inner_loop import InnerLoopConfig
-from ..adapters.transcript import AssistantMessage
+from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.messages import AssistantMessage
 from ..limits import Clock, utc_now
 from ..prompt.overrides.model import PromptDescriptor, PromptOverride
 from ..prompt.overrides.store import LocalPromptOverridesStore
@@ -24,12 +24,12 @@ _MANY = 20
 _WHY = {"changed": "the code's text has changed", "gone": "the code has no such text", "fixed": "it is not overridable"}
 
 
-class _Heard(ScriptedAdapter[Any]):  # Any: prompts of every output
+class _Heard(ScriptedAdapter):  # Any: prompts of every output
     """Has the events of every session that it evaluates with recorded."""
 
     events: RecordedEvents
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter[Any]:
+    def converse(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter:
         session = rendered.scene.session
         if isinstance(session, Session):
             self.events.watch(session.bus)
@@ -51,7 +51,7 @@ class ScriptedAdapters:
         dynamic_tools: bool = True,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
-    ) -> ScriptedAdapter[Any]:
+    ) -> ScriptedAdapter:
         adapter = _Heard(
             repeat(replies) if callable(replies) else replies,
             dynamic_tools=dynamic_tools,

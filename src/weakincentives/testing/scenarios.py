@@ -10,8 +10,8 @@ from enum import Flag, auto
 from functools import partial
 from typing import Any
 
-from ..adapters.inner_loop import InnerLoopConfig
-from ..adapters.transcript import AssistantMessage
+from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.messages import AssistantMessage
 from ..limits import Budget, TokenUsage
 from ..prompt import Disclosure, MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from ..prompt.errors import VisibilityExpansionRequired

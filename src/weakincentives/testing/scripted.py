@@ -8,10 +8,9 @@ from textwrap import shorten
 from typing import Any
 
 from .. import serde
-from ..adapters.core import Conversation, LoopAdapter, OutputT
-from ..adapters.inner_loop import InnerLoopConfig, ProviderRequest
-from ..adapters.tool_spec import ToolSpec
-from ..adapters.transcript import (
+from ..adapters.core import Conversation, LoopAdapter
+from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.messages import (
     AssistantMessage,
     Message,
     ToolCall,
@@ -20,6 +19,7 @@ from ..adapters.transcript import (
     ToolsRemoved,
     UserMessage,
 )
+from ..evaluation.schemas import ToolSpec
 from ..limits import Clock, TokenUsage, utc_now
 from ..prompt.renderer import RenderedPrompt
 
@@ -105,7 +105,7 @@ def _check_reply(number: int, reply: object) -> AssistantMessage:
     return reply
 
 
-class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
+class ScriptedAdapter(LoopAdapter, Conversation):
     """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
 
     `replies` holds what is left of the script. With `dynamic_tools=False` opening a section with tools starts
@@ -136,7 +136,7 @@ class ScriptedAdapter(LoopAdapter[OutputT], Conversation):
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic_tools
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter[OutputT]":  # Any: prompts of every output
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter":  # Any: prompts of every output
         """This adapter itself: the script goes on over evaluations."""
         return self
 

@@ -13,11 +13,11 @@ from typing import Any
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from syrupy.terminal import context_style, received_style, snapshot_style
 
+from ..inspection.states import PromptState, render_states
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..serde import JsonSchema
 from ..visibility import SectionVisibility
-from .states import PromptState, render_states
 
 __all__ = ["PromptExtension"]
 

@@ -14,17 +14,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .. import serde
-from ..adapters.inner_loop import InnerLoopConfig
-from ..adapters.tool_executor import ToolExecutor
-from ..adapters.transcript import ToolCall, ToolExecutionOutcome, sendable
 from ..errors import ControlFlow, SerdeError
+from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
+from ..evaluation.tool_executor import ToolExecutor
 from ..filesystem import Filesystem
-from ..ports import Snapshotable
 from ..prompt.errors import ToolValidationError
 from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext
+from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
 from ..runtime.events import ToolInvoked, Work
 from ..runtime.session import Session

@@ -23,20 +23,20 @@ from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, Scripte
 from support.wire_formats import Ids, render, wire_format
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.adapters.errors import (
+from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
     PromptEvaluationError,
     ThrottleError,
     TurnLimitError,
 )
-from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.prompt.workspace import WorkspaceSection
 from weakincentives.runtime.events import PromptExecuted, PromptRendered, ProviderCalled, ToolInvoked, ToolsInjected
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
@@ -55,26 +55,24 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter[Any]:
+def adapter(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
     arguments: dict[str, Any] = {"base_url": server.url, "api_key": KEY, "max_retries": 0, **given}
     arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
     return ClaudeAgentSDKAdapter(MODEL, **arguments)
 
 
-def evaluate(
-    one: ClaudeAgentSDKAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
-) -> PromptResponse[Any]:
+def evaluate(one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session, **limits)
 
 
 def evaluate_async(
-    one: ClaudeAgentSDKAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
+    one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session, **limits))
 
 
 def evaluate_within_a_loop(
-    one: ClaudeAgentSDKAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
+    one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
     async def main() -> PromptResponse[Any]:
         return one.evaluate(asked, session=session, **limits)
@@ -238,6 +236,7 @@ def test_a_stream_of_events_ends_with_the_response() -> None:
 # --- Disclosure
 
 
+@pytest.mark.claim("DT-04")
 def test_opening_a_section_starts_again_and_the_next_request_has_its_tools() -> None:
     session = Session()
     read = mcp("read_section", {"section_key": "more"})
@@ -259,6 +258,7 @@ def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
     assert caught.value.spent.calls == 1
 
 
+@pytest.mark.claim("DT-04")
 def test_dynamic_tools_are_in_the_very_next_request() -> None:
     session = Session()
     script = (
@@ -411,7 +411,7 @@ def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
         begun.set()
         return Raw(b"{}", delay=60)
 
-    async def main(one: ClaudeAgentSDKAdapter[Any]) -> None:
+    async def main(one: ClaudeAgentSDKAdapter) -> None:
         task = asyncio.create_task(one.evaluate_async(prompt(tool(handler)), session=Session()))
         await asyncio.to_thread(begun.wait, 30)
         assert len(children_named("claude")) == 1
@@ -501,7 +501,7 @@ def test_evaluations_at_once_do_not_meet() -> None:
         said = json.dumps(request.json["messages"])
         return Say("one" if "Say one." in said else "two")
 
-    async def main(one: ClaudeAgentSDKAdapter[Any]) -> list[str]:
+    async def main(one: ClaudeAgentSDKAdapter) -> list[str]:
         both = [one.evaluate_async(prompt(text=f"Say {word}."), session=Session()) for word in ("one", "two")]
         return [response.text for response in await asyncio.gather(*both)]
 
@@ -558,7 +558,7 @@ def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up() -> None:
 
 
 def test_a_name_that_is_taken_by_the_prompt_is_refused() -> None:
-    one: ClaudeAgentSDKAdapter[Any] = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
+    one: ClaudeAgentSDKAdapter = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
     with pytest.raises(ValueError, match=r"tools \['probe'\] of the same names"):
         evaluate(one, prompt(tool()), Session())
 

@@ -46,7 +46,7 @@ def sent(request: Request) -> Sent:
 
 
 def harness(*, inject: bool) -> HttpHarness:
-    def make(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter[Any]:  # Any: prompts of every output
+    def make(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:  # Any: prompts of every output
         return ClaudeAgentSDKAdapter(
             "claude-sonnet-4-5",
             base_url=server.url,

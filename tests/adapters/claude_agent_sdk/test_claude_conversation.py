@@ -11,7 +11,7 @@ import pytest
 from support.agents import Args, answers, prompt, tool
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.adapters.errors import PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.errors import PromptEvaluationError, ThrottleError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
 from weakincentives.runtime.events import ToolInvoked
@@ -128,7 +128,7 @@ def evaluate(
     **given: Any,
 ) -> tuple[PromptResponse[Any], FakeCLI]:
     cli = FakeCLI(play, listed=listed)
-    one: ClaudeAgentSDKAdapter[Any] = ClaudeAgentSDKAdapter("m", transport=lambda options: cli, **given)
+    one: ClaudeAgentSDKAdapter = ClaudeAgentSDKAdapter("m", transport=lambda options: cli, **given)
     try:
         return one.evaluate(asked or prompt(tool()), session=session or Session()), cli
     finally:

@@ -22,8 +22,8 @@ from support.agents import Args, answers, prompt, tool
 from support.scripted_server import Call, Raw, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.claude_agent_sdk.process import CLIProcess
-from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError
-from weakincentives.adapters.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.limits import Deadline
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.runtime.events import ToolInvoked
@@ -54,7 +54,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer | None, **given: Any) -> ClaudeAgentSDKAdapter[Any]:
+def adapter(server: ScriptedServer | None, **given: Any) -> ClaudeAgentSDKAdapter:
     url = "http://127.0.0.1:9" if server is None else server.url
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **given}
     arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
@@ -227,7 +227,7 @@ def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
 # --- A CLI that does not react
 
 
-def ended_in_time(one: ClaudeAgentSDKAdapter[Any], seconds: float, **given: Any) -> PromptEvaluationError:
+def ended_in_time(one: ClaudeAgentSDKAdapter, seconds: float, **given: Any) -> PromptEvaluationError:
     began = monotonic()
     with pytest.raises(PromptEvaluationError) as caught:
         one.evaluate(given.pop("asked", prompt()), session=Session(), **given)

@@ -15,9 +15,9 @@ import pytest
 from support.agents import Args, answers, prompt, tool
 from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 from weakincentives.adapters.litellm import LiteLLMAdapter
-from weakincentives.adapters.streaming import Completed, TextDelta
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.response import Completed, TextDelta
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt
 from weakincentives.runtime.events import PromptExecuted, PromptRendered, ProviderCalled, ToolInvoked, ToolsInjected
@@ -32,19 +32,17 @@ type Run = Callable[..., PromptResponse[Any]]
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, model: str = OPENAI, **options: Any) -> LiteLLMAdapter[Any]:
+def adapter(server: ScriptedServer, model: str = OPENAI, **options: Any) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
     return LiteLLMAdapter(model, **arguments)
 
 
-def evaluate(one: LiteLLMAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+def evaluate(one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session, **limits)
 
 
-def evaluate_async(
-    one: LiteLLMAdapter[Any], asked: Prompt[Any], session: Session, **limits: Any
-) -> PromptResponse[Any]:
+def evaluate_async(one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session, **limits))
 
 
@@ -91,7 +89,7 @@ def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> 
         Say("Done."),
     )
 
-    async def streamed(one: LiteLLMAdapter[Any]) -> list[Any]:
+    async def streamed(one: LiteLLMAdapter) -> list[Any]:
         return [event async for event in one.stream_async(prompt(tool()), session=Session())]
 
     with ScriptedServer(*script * 3) as server:
@@ -142,6 +140,7 @@ def test_events_come_in_order() -> None:
     assert {event.adapter for event in session[ProviderCalled].all()} == {"litellm"}
 
 
+@pytest.mark.claim("DT-04")
 @routes
 def test_an_opened_section_brings_its_tools_to_the_next_request(model: str) -> None:
     hidden = MarkdownSection(
@@ -186,7 +185,7 @@ def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, r
 def test_without_it_the_schema_goes_into_the_prompt_and_a_wrong_answer_is_sent_back(
     model: str, options: dict[str, Any]
 ) -> None:
-    one: LiteLLMAdapter[Any] = LiteLLMAdapter(model, **options)
+    one: LiteLLMAdapter = LiteLLMAdapter(model, **options)
     with ScriptedServer(Say("Three."), Say('```json\n{"total": 3}\n```')) as server:
         # The first adapter says what "auto" makes of a model; only a chat route can be asked here.
         prompted = adapter(server, OPENAI, structured_output=one._options.structured_output)
@@ -331,7 +330,7 @@ def test_retries_are_those_of_the_provider_s_own_client(run: Run) -> None:
 
 
 def test_litellm_s_mock_response_needs_no_server() -> None:
-    one: LiteLLMAdapter[Any] = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": "Hello."})
+    one: LiteLLMAdapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": "Hello."})
     assert evaluate(one, prompt(), Session()).text == "Hello."
 
 
@@ -340,7 +339,7 @@ def test_litellm_s_mock_response_needs_no_server() -> None:
     [("litellm.RateLimitError", "throttled"), ("litellm.ContextWindowExceededError", "context_length")],
 )
 def test_litellm_s_mocked_errors_are_typed(mock: str, code: str) -> None:
-    one: LiteLLMAdapter[Any] = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
+    one: LiteLLMAdapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
     with pytest.raises(PromptEvaluationError) as caught:
         evaluate(one, prompt(), Session())
     assert caught.value.code == code
@@ -405,7 +404,7 @@ def test_a_callback_of_litellm_s_still_hears_of_each_call(
 
 
 def test_an_async_callback_of_litellm_s_still_hears_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def heard(one: LiteLLMAdapter[Any]) -> None:
+    async def heard(one: LiteLLMAdapter) -> None:
         called = asyncio.Event()
 
         async def callback(*_: object) -> None:

@@ -21,7 +21,7 @@ def play(step: Played) -> Step:
 
 
 def harness(model: str, sent: Callable[[Request], Sent], lacks: Can = Can(0)) -> HttpHarness:  # noqa: B008 - immutable
-    def make(server: ScriptedServer, **given: Any) -> LiteLLMAdapter[Any]:  # Any: prompts of every output
+    def make(server: ScriptedServer, **given: Any) -> LiteLLMAdapter:  # Any: prompts of every output
         url = server.url if model.startswith("anthropic/") else server.openai_url
         return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **given)
 

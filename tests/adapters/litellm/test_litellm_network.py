@@ -13,8 +13,8 @@ import pytest
 from support.agents import prompt
 from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirected, retried_later
 from support.scripted_server import Say, ScriptedServer
-from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.adapters.litellm import LiteLLMAdapter
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.runtime.events import ProviderCalled
 from weakincentives.runtime.session import Session
@@ -30,7 +30,7 @@ type Door = Callable[[Any, Session, Deadline | None], None]
 routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 
 
-def adapter(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter[Any]:
+def adapter(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
 

@@ -11,7 +11,7 @@ from support.agents import prompt, tool
 from support.scripted_server import Raw, Say, ScriptedServer
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.litellm import LiteLLMAdapter
-from weakincentives.adapters.streaming import TextDelta
+from weakincentives.evaluation.response import TextDelta
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
@@ -21,19 +21,19 @@ OPENAI = "openai/gpt-4o"
 ANTHROPIC = "anthropic/claude-sonnet-4-5"
 
 # Any: events of every kind, prompts of every output.
-type Stream = Callable[[LiteLLMAdapter[Any], Session], list[Any]]
+type Stream = Callable[[LiteLLMAdapter, Session], list[Any]]
 
 
-def adapter(server: ScriptedServer, model: str = OPENAI) -> LiteLLMAdapter[Any]:
+def adapter(server: ScriptedServer, model: str = OPENAI) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     return LiteLLMAdapter(model, base_url=url, api_key=KEY, max_retries=0)
 
 
-def stream(one: LiteLLMAdapter[Any], session: Session) -> list[Any]:
+def stream(one: LiteLLMAdapter, session: Session) -> list[Any]:
     return list(one.stream(prompt(tool()), session=session))
 
 
-def stream_async(one: LiteLLMAdapter[Any], session: Session) -> list[Any]:
+def stream_async(one: LiteLLMAdapter, session: Session) -> list[Any]:
     async def events() -> list[Any]:
         return [event async for event in one.stream_async(prompt(tool()), session=session)]
 

@@ -16,8 +16,8 @@ import pytest
 from support.agents import Note
 from support.durable_lives import Life, Lineage, begin, dbos, end
 from support.durable_runs import STORY, Answer, Facts, Job, agent, calls
-from weakincentives.adapters.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.contrib.durable import DurableRuns, RecordedSteps, install, perform, to_input
+from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Tool
 from weakincentives.runtime.session import Session

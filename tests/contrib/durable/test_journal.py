@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from support.agents import Note
 from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
 from weakincentives.adapters.core import LoopAdapter
-from weakincentives.adapters.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
-from weakincentives.adapters.inner_loop import InnerLoopConfig
-from weakincentives.adapters.transcript import AssistantMessage
 from weakincentives.contrib.durable import DurableAgent, RecordedSteps, ReplayError, durable, perform
 from weakincentives.contrib.durable.journal import StepFailedError, to_execution, to_input
 from weakincentives.errors import SerdeError
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.limits import Budget, Deadline, utc_now
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
 from weakincentives.testing.scripted import Reply, SeenRequest
@@ -111,7 +111,7 @@ def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
     outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[own])
     template = PromptTemplate(ns="tests", key="outer", sections=[outer])
     script = [calls(("nest", '{"name": "x"}')), say("from within"), say("done")]
-    one = durable(MainLoop(ScriptedAdapter[Any](script)), template.bind)
+    one = durable(MainLoop(ScriptedAdapter(script)), template.bind)
     result, records = life(one, given=to_input())
     assert [name for name, _ in records] == ["start", "provider", "tool:nest", "provider"]
     assert records[2][1]["came"]["outcome"]["message"]["content"] == "from within"
@@ -260,7 +260,7 @@ def test_a_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
 
 def failing(error: Reply) -> DurableAgent[Any]:
     made = PromptTemplate(ns="tests", key="fails", sections=[])
-    return durable(MainLoop(ScriptedAdapter[Any]([error])), made.bind)
+    return durable(MainLoop(ScriptedAdapter([error])), made.bind)
 
 
 def throttled() -> ThrottleError:
@@ -362,7 +362,7 @@ def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> N
     own = Tool[Any, Any](name="stray", description="x", handler=stray, params_type=Job, result_type=object)
     facts = Facts(Path("/nonexistent"))
     one = agent(facts, extra=[own])
-    one = replace(one, adapter=ScriptedAdapter[Any]([calls(("stray", '{"name": "x"}')), say("{}")]))
+    one = replace(one, adapter=ScriptedAdapter([calls(("stray", '{"name": "x"}')), say("{}")]))
     with pytest.raises(SerdeError, match="Stray: no type of that name is known here; give it in types="):
         life(one)
 
@@ -386,7 +386,7 @@ def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
 
     own = Tool[Any, Any](name="keep", description="x", handler=keep, params_type=Job, result_type=object)
     one = agent(Facts(Path("/nonexistent")), extra=[own])
-    adapter = ScriptedAdapter[Any]([calls(("keep", '{"name": "x"}')), say('{"total": 1}')])
+    adapter = ScriptedAdapter([calls(("keep", '{"name": "x"}')), say('{"total": 1}')])
     return replace(one, adapter=adapter, types=frozenset({*one.types, Loose}), session=seeded)
 
 
@@ -416,13 +416,11 @@ class Twice:
 
 def test_an_answer_is_made_of_its_text_once() -> None:
     template = PromptTemplate[Twice](ns="tests", key="twice")
-    one = durable(MainLoop(ScriptedAdapter[Any]([say('{"total": 2}')])), template.bind)
+    one = durable(MainLoop(ScriptedAdapter([say('{"total": 2}')])), template.bind)
     execution = to_execution(one, perform(one, to_input(), RecordedSteps()))
     assert (
         execution.response.output
-        == MainLoop(ScriptedAdapter[Any]([say('{"total": 2}')]))
-        .execute(template.bind(), session=Session())
-        .response.output
+        == MainLoop(ScriptedAdapter([say('{"total": 2}')])).execute(template.bind(), session=Session()).response.output
     )
     assert execution.response.output is not None
     assert execution.response.output.total == 4
@@ -434,7 +432,7 @@ def test_params_that_json_would_change_are_refused_when_they_are_given() -> None
 
 
 def test_an_adapter_with_a_loop_of_its_own_is_refused() -> None:
-    class Own(ScriptedAdapter[Any]):
+    class Own(ScriptedAdapter):
         def evaluate(self, *args: Any, **options: Any) -> Any:
             raise AssertionError
 

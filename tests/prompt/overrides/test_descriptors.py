@@ -71,6 +71,7 @@ def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
     return (of.sections[0].content_hash, of.tools[0].contract_hash, *examples, of.hash)
 
 
+@pytest.mark.claim("PS-35")
 @pytest.mark.parametrize(
     ("changed", "which"),
     [
@@ -116,6 +117,7 @@ def params_types(draw: st.DrawFn) -> type[Any]:
     return make_dataclass("Params", chosen, frozen=True)
 
 
+@pytest.mark.claim("PS-35")
 @given(params_types(), params_types())
 def test_contracts_are_equal_exactly_when_the_schemas_are(one: type[Any], other: type[Any]) -> None:
     # L6

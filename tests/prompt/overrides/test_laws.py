@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.strategies import TEXTS, Plan, forests, overrides, sections
-from weakincentives.adapters.transcript import ToolMessage
+from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -66,7 +66,7 @@ def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
     """What a model that reads every section is sent: each message, and the tools as they are told to it."""
     if "read_section" not in {tool.name for tool in rendered.tools}:
         return [(tool.name, tool.description) for tool in rendered.tools]
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter(
+    adapter: ScriptedAdapter = ScriptedAdapter(
         [*(call(("read_section", {"section_key": key})) for key in keys), say("done")]
     )
     adapter.evaluate(rendered, session=Session())
@@ -236,6 +236,7 @@ ALL = st.fixed_dictionaries({one: texts_for(one) for one in IDS} | {TextId("summ
 SOME = st.fixed_dictionaries({}, optional={one: texts_for(one) for one in IDS})
 
 
+@pytest.mark.claim("PS-31", "PS-32", "PS-33", "PS-36")
 @given(then=ALL, edits=SOME, wanted=SOME, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
 @settings(max_examples=25, deadline=None)
 def test_texts_of_every_kind_apply_while_fresh_and_only_then(
@@ -258,6 +259,7 @@ def test_texts_of_every_kind_apply_while_fresh_and_only_then(
     assert shown == seen(Prompt(authored(now | kept)), visibility)
 
 
+@pytest.mark.claim("PR-27", "PS-37")
 @given(texts=ALL, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
 @settings(max_examples=20, deadline=None)
 def test_a_seeded_prompt_renders_as_without_a_store(texts: dict[TextId, str], opened: set[SectionPath]) -> None:
@@ -279,6 +281,6 @@ def test_a_body_override_never_displaces_a_summary(path: SectionPath, tmp_path: 
     store.upsert(template.descriptor, SectionOverride(path=path, body="Overridden."))
     summarized = Prompt(template, overrides_store=store).render(visibility_overrides={path: SectionVisibility.SUMMARY})
     assert "Overridden." not in summarized.text
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter([call(("read_section", {"section_key": path[0]})), say("done")])
+    adapter: ScriptedAdapter = ScriptedAdapter([call(("read_section", {"section_key": path[0]})), say("done")])
     answers = adapter.evaluate(summarized, session=Session()).transcript
     assert ["Overridden." in one.content for one in answers if isinstance(one, ToolMessage)] == [True]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.strategies import SUMMARY
+from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -40,7 +41,6 @@ from weakincentives.prompt.overrides import (
 from weakincentives.prompt.overrides.model import Override
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.events import OverridesDropped, PromptRendered
-from weakincentives.runtime.main_loop import MainLoop
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -72,6 +72,7 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 # ------------------------------------------------------------------------------------------------ what is reached
 
 
+@pytest.mark.claim("TL-15", "PS-31")
 def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesStore) -> None:
     example = ToolExample("Cats", Search("cat"), Search("cat"))
     fixed: dict[str, Any] = {"accepts_overrides": False, "summary": "Author's."}
@@ -108,6 +109,7 @@ def test_an_overriding_text_is_dedented_as_the_authors_is(store: LocalPromptOver
         assert overridden.text == written.render(visibility_overrides=overrides).text
 
 
+@pytest.mark.claim("PD-06")
 def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY))
     prompt = Prompt(tree, overrides_store=store)
@@ -118,6 +120,7 @@ def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesSto
     assert prompt.render().tools[0].description == before.description
 
 
+@pytest.mark.claim("PS-33")
 def test_an_example_is_replaced_by_its_index_and_the_others_stay(store: LocalPromptOverridesStore) -> None:
     examples = [ToolExample(name, Search(name), Search(name)) for name in ("cats", "dogs")]
     tree = template(
@@ -152,6 +155,7 @@ class Loud(Section[None]):
         return override_body.upper()
 
 
+@pytest.mark.claim("PR-26")
 def test_a_section_decides_itself_how_an_override_of_its_body_reads(store: LocalPromptOverridesStore) -> None:
     section = Loud(title="A")
     tree = template(section)
@@ -180,6 +184,7 @@ def test_an_override_by_hand_beats_a_stored_one(store: LocalPromptOverridesStore
     assert (rendered.text, rendered.tools[0].description) == ("## 1. A\n\nby hand", "By hand.")
 
 
+@pytest.mark.claim("C-26")
 def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
     store: LocalPromptOverridesStore,
 ) -> None:
@@ -217,6 +222,7 @@ def test_what_could_not_be_rendered_is_refused_and_nothing_is_stored(
     assert store.list() == ()
 
 
+@pytest.mark.claim("PS-34")
 def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOverridesStore) -> None:
     tree = template(
         MarkdownSection(
@@ -234,16 +240,18 @@ def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOve
     assert before.tools[0].description == "Searches."
 
 
+@pytest.mark.claim("C-11", "PS-34")
 def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
     kinds: tuple[Any, ...] = (SectionOverride, ToolOverride, ToolExampleOverride, TaskExampleOverride)
     texts = [{one.name for one in fields(kind)} - {"path", "tool_name", "index"} for kind in kinds]
     assert texts == [{"body", "summary"}, {"description", "param_descriptions"}, {"text"}, {"text"}]
 
 
+@pytest.mark.claim("C-32", "PS-32")
 def test_a_param_description_keeps_what_the_schema_says_beside_it(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
     store.upsert(tree.descriptor, ToolOverride(tool_name="search", param_descriptions={"query": "Words."}))
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter([say("done")])
+    adapter: ScriptedAdapter = ScriptedAdapter([say("done")])
     adapter.evaluate(Prompt(tree, overrides_store=store), session=Session())
     (spec,) = adapter.requests[0].tools
     assert spec.parameters["properties"]["query"]["description"].startswith("Words.")
@@ -268,7 +276,7 @@ def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(store: 
     events: list[object] = []
     for kind in (PromptRendered, OverridesDropped):
         session.bus.subscribe(kind, events.append)
-    ScriptedAdapter[Any]([say("done")]).evaluate(prompt, session=session)
+    ScriptedAdapter([say("done")]).evaluate(prompt, session=session)
     assert [type(event) for event in events] == [PromptRendered, OverridesDropped]
     (dropped,) = session[OverridesDropped].all()
     assert (dropped.ns, dropped.key, dropped.tag, dropped.texts) == ("tests", "overlay", "canary", ("body a",))
@@ -279,7 +287,7 @@ def test_nothing_is_told_while_all_overrides_are_fresh(store: LocalPromptOverrid
     tree = template(MarkdownSection(title="A", template="a"))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
     session = Session()
-    ScriptedAdapter[Any]([say("done")]).evaluate(Prompt(tree, overrides_store=store), session=session)
+    ScriptedAdapter([say("done")]).evaluate(Prompt(tree, overrides_store=store), session=session)
     assert session[OverridesDropped].all() == ()
 
 
@@ -290,6 +298,7 @@ def test_other_tags_are_other_overrides(store: LocalPromptOverridesStore) -> Non
         assert Prompt(tree, overrides_store=store, overrides_tag=tag).render().text == f"## 1. A\n\n{body}"
 
 
+@pytest.mark.claim("PR-31")
 def test_a_rendered_prompt_shows_its_descriptor_and_stays_frozen() -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     rendered = tree.render()
@@ -319,7 +328,7 @@ def test_a_store_is_asked_once_for_each_render(tmp_path: Path) -> None:
     )
     store.upsert(tree.descriptor, SectionOverride(path=("b",), body="other"))
     reads = [call(("read_section", {"section_key": key})) for key in ("a", "b")]
-    adapter: ScriptedAdapter[Any] = ScriptedAdapter([*reads, say("done")], dynamic_tools=False)
+    adapter: ScriptedAdapter = ScriptedAdapter([*reads, say("done")], dynamic_tools=False)
     execution = MainLoop(adapter).execute(Prompt(tree, overrides_store=store), session=Session())
     assert (execution.restarts, store.asked) == (2, 3)
     assert "other" in str(adapter.requests[-1].messages[0])
@@ -336,6 +345,7 @@ def test_a_file_that_has_not_changed_is_not_read_again(store: LocalPromptOverrid
     assert store.resolve(tree.descriptor).texts == {TextId("body", "a"): "newer"}
 
 
+@pytest.mark.claim("PR-41")
 def test_the_number_of_stored_overrides_does_not_matter_to_a_render(tmp_path: Path) -> None:
     large = template(*(MarkdownSection(title=f"S{number}", template="s") for number in range(10_000)))
     small = template(*large.sections[:10])

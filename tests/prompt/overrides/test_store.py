@@ -53,6 +53,7 @@ def files(root: Path) -> dict[str, bytes]:
 # ------------------------------------------------------------------------------------------------------- to and fro
 
 
+@pytest.mark.claim("PS-37")
 def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
     store: PromptOverridesStore = LocalPromptOverridesStore(tmp_path)
     tree = template("One.", "Two.")
@@ -73,6 +74,7 @@ def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
     assert not store.resolve(tree.descriptor)
 
 
+@pytest.mark.claim("PS-36")
 def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverridesStore) -> None:
     store.upsert(template("One.", "Two.").descriptor, body(0, "First."))
     store.upsert(template("One.", "Two.").descriptor, body(1, "Second."))
@@ -90,6 +92,7 @@ def test_every_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
     assert LocalPromptOverridesStore(tmp_path).resolve(tree.descriptor).texts == {TextId("body", "s0"): text}
 
 
+@pytest.mark.claim("PS-38")
 def test_a_file_lies_where_it_is_said_and_reads_well(store: LocalPromptOverridesStore, tmp_path: Path) -> None:
     tree = template("Grüße.\n\n$$5", "Two.")
     store.upsert(tree.descriptor, body(1, "Zwei.\nDrei."))
@@ -152,6 +155,7 @@ def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyP
 NAMES = ["..", ".", "", "a/../b", "/etc", "a\\b", "a\0b", "Upper", "-x", "é", "a b", "x" * 65, "a//b", "a\n", "~", "C:"]
 
 
+@pytest.mark.claim("U-02")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("which", ["ns", "key", "tag"])
 def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Path, which: str, name: str) -> None:
@@ -177,6 +181,7 @@ def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [root]
 
 
+@pytest.mark.claim("U-02")
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, key: str, tag: str) -> None:
@@ -189,6 +194,7 @@ def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, 
     assert path.resolve() == path
 
 
+@pytest.mark.claim("U-02")
 @pytest.mark.parametrize("link", ["latest.json", ".", "..", "../..", "../../..", "../../../..", "../../../../.."])
 def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
@@ -263,6 +269,7 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.claim("U-20")
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOverridesStore, how: str) -> None:
     broken = BROKEN[how](stored(store))
@@ -284,6 +291,7 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOv
     assert not store.resolve(tree.descriptor)
 
 
+@pytest.mark.claim("U-20")
 @given(st.data())
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(tmp_path: Path, data: st.DataObject) -> None:
@@ -353,6 +361,7 @@ def hundred() -> PromptTemplate[None]:
     return template(*["Body."] * 100)
 
 
+@pytest.mark.claim("U-20")
 def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
     writing = "for number in range(int(sys.argv[2]), 100, 2): put(number, f'by {number}')"
     processes = [start(writing, tmp_path, first) for first in (0, 1)]
@@ -376,6 +385,7 @@ def test_threads_that_write_at_once_lose_nothing_of_each_other(store: LocalPromp
     assert len(store.resolve(tree.descriptor).texts) == 40
 
 
+@pytest.mark.claim("U-20")
 def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     # killed at moments that differ, while it writes one file after the other
     writing = """
@@ -401,6 +411,7 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
         assert [name for name in files(tmp_path) if name.endswith(".new")] == []
 
 
+@pytest.mark.claim("U-20")
 def test_a_writer_killed_in_the_middle_of_a_file_leaves_the_old_one(tmp_path: Path) -> None:
     # the kernel ends it at the limit, half of the new file being written
     store = LocalPromptOverridesStore(tmp_path)

@@ -17,18 +17,18 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ...evaluation.errors import PromptEvaluationError
+from ...evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ...evaluation.messages import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from ...evaluation.schemas import OutputSpec
 from ...limits import Clock, Deadline, TokenUsage, utc_now
 from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import Tool, ToolContext, ToolResult
+from ...redaction import Redactor, header_credentials
 from ...resources import ResourceError
 from ..codec import Wire, malformed, provider_failed
-from ..core import Conversation, LoopAdapter, OutputT
-from ..errors import PromptEvaluationError
-from ..faults import request_fault, status_fault
-from ..inner_loop import InnerLoopConfig, ProviderRequest
-from ..redaction import Redactor, header_credentials
-from ..tool_spec import OutputSpec
-from ..transcript import AssistantMessage, Finish, Message, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from ..core import Conversation, LoopAdapter
+from ..provider_errors import request_fault, status_fault
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
 
@@ -66,7 +66,7 @@ class BuiltinCall:
     arguments: dict[str, Any]  # Any: JSON of the CLI's own schemas
 
 
-class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
+class ClaudeAgentSDKAdapter(LoopAdapter):
     """Evaluates prompts on a Claude model through the Claude Agent SDK and its bundled CLI, one process an evaluation.
 
     `api_key` is by default `ANTHROPIC_API_KEY`. `isolated` gives the CLI an empty home and configuration, no settings
@@ -188,7 +188,7 @@ class ClaudeAgentSDKAdapter(LoopAdapter[OutputT]):
 class _Conversation(Conversation):
     """One evaluation's CLI process: what our loop has to say goes in, what the model says comes out."""
 
-    def __init__(self, adapter: ClaudeAgentSDKAdapter[Any], rendered: RenderedPrompt[Any]) -> None:  # Any: any output
+    def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: RenderedPrompt[Any]) -> None:  # Any: any output
         self._adapter = adapter
         self._sdk = adapter.sdk
         self._rendered = rendered

@@ -10,8 +10,8 @@ from importlib import import_module
 from itertools import cycle
 from typing import Any
 
-from ..tool_spec import ToolSpec
-from ..transcript import ToolMessage
+from ...evaluation.messages import ToolMessage
+from ...evaluation.schemas import ToolSpec
 
 __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 

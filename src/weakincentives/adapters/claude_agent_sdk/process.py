@@ -17,7 +17,7 @@ from signal import SIGKILL
 from typing import Any
 from uuid import uuid4
 
-from ..redaction import Redactor
+from ...redaction import Redactor
 
 __all__ = ["CLIProcess"]
 

@@ -15,14 +15,13 @@ from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...evaluation.errors import PromptEvaluationError
+from ...evaluation.inner_loop import InnerLoopConfig
 from ...limits import Clock, utc_now
+from ...redaction import Redactor, header_credentials
 from ..chat import ChatCodec
 from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed, provider_failed
-from ..core import OutputT
-from ..errors import PromptEvaluationError
-from ..faults import check_key, request_fault, status_fault
-from ..inner_loop import InnerLoopConfig
-from ..redaction import Redactor, header_credentials
+from ..provider_errors import check_key, request_fault, status_fault
 from ..replies import ACCEPTED_ENCODINGS, MAX_REPLY_BYTES, ReplyTooLargeError, bound_reply, redirect_error
 from .responses import ResponsesCodec
 
@@ -44,7 +43,7 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
 """Codecs, and paths under the client's base URL."""
 
 
-class OpenAIAdapter(CodecAdapter[OutputT]):
+class OpenAIAdapter(CodecAdapter):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
     `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak). `api_key` is by default

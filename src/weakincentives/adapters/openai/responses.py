@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
+from ...evaluation.schemas import OutputSpec, ToolSpec
 from ..codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
-from ..tool_spec import OutputSpec, ToolSpec
-from ..transcript import AssistantMessage, Finish, ToolCall, ToolMessage
 
 __all__ = ["ResponsesCodec"]
 

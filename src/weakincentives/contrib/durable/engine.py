@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
+from ...evaluation.main_loop import Execution
 from ...limits import Budget, Deadline
-from ...runtime.main_loop import Execution
 from ...runtime.session import Session
 from .executor_lock import lock_executor
 from .journal import DurableAgent, Record, combined_version, perform, succeeded, to_execution, to_input

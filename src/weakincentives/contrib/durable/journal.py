@@ -14,26 +14,26 @@ from typing import Any, Protocol
 
 from ... import serde
 from ...adapters.core import Conversation, LoopAdapter, PromptResponse
-from ...adapters.drivers import Journal, Subject
-from ...adapters.errors import (
+from ...errors import WeakIncentivesError
+from ...evaluation.drivers import Journal, Subject
+from ...evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
     PromptEvaluationError,
     ThrottleError,
     TurnLimitError,
 )
-from ...adapters.inner_loop import ProviderRequest
-from ...adapters.tool_executor import ToolExecutor
-from ...adapters.transcript import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
-from ...errors import WeakIncentivesError
+from ...evaluation.inner_loop import ProviderRequest
+from ...evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
+from ...evaluation.messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
+from ...evaluation.tool_executor import ToolExecutor
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.errors import VisibilityExpansionRequired
+from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
 from ...prompt.registry import RESERVED_TOOL_NAMES
 from ...prompt.renderer import RenderedPrompt
-from ...prompt.structured_output import parse_output
 from ...prompt.tool import AnyTool
-from ...runtime.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from ...runtime.session import Session
 from ...runtime.session.snapshots import parse_changes, type_name, types_by_name
 from ...visibility_overrides import SetVisibilityOverride
@@ -99,8 +99,8 @@ class RecordedSteps:
 class DurableAgent[Out]:
     """What runs can be started of: a prompt and the loop that executes it, made by `durable`."""
 
-    main_loop: MainLoop[Any]
-    adapter: LoopAdapter[Any]
+    main_loop: MainLoop
+    adapter: LoopAdapter
     prompt: Callable[[], Prompt[Out]]
     types: frozenset[type[Any]]
     session: Callable[[str], Session]
@@ -117,7 +117,7 @@ class DurableAgent[Out]:
 
 
 def durable[Out](
-    main_loop: MainLoop[Any],
+    main_loop: MainLoop,
     prompt: Callable[[], Prompt[Out]],
     *,
     types: Collection[type[Any]] = (),
@@ -255,10 +255,10 @@ class _Life:
         return not own
 
 
-class _Recorded(LoopAdapter[Any]):
+class _Recorded(LoopAdapter):
     """The application's adapter, with the work of its evaluations recorded."""
 
-    def __init__(self, inner: LoopAdapter[Any], run: _Life) -> None:
+    def __init__(self, inner: LoopAdapter, run: _Life) -> None:
         super().__init__(config=replace(inner.config, parallel_tool_calls="in_order"), clock=run.clock)
         self.name = inner.name
         self.model = inner.model

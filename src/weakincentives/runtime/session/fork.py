@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...ports import EventBus, SessionProtocol
+from ...protocols import EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ..events import Event, Work
 from .slices import Link, Slice

@@ -1,5 +1,5 @@
 """The session as other layers name it; defined among the ports."""
 
-from ...ports import SessionProtocol, SliceAccessor, SliceView, StateView
+from ...protocols import SessionProtocol, SliceAccessor, SliceView, StateView
 
 __all__ = ["SessionProtocol", "SliceAccessor", "SliceView", "StateView"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...ports import SliceView
+from ...protocols import SliceView
 from .slices import Append, Reducer, Replace, SliceOp
 
 __all__ = [

@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any
 from weakref import ref
 
-from ...ports import EventBus, SliceView
+from ...protocols import EventBus, SliceView
 from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus
 from .fork import SessionFork

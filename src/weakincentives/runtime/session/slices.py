@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from ...ports import SliceView
-from ...specialised import Specialised
+from ...generics import Specialised
+from ...protocols import SliceView
 
 __all__ = [
     "EMPTY",

@@ -1,0 +1,89 @@
+"""How an evaluation fails: the provider did, or a limit was reached. Each error carries how far it had come."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Self
+
+from ..errors import WeakIncentivesError
+from ..limits import TokenUsage
+
+if TYPE_CHECKING:
+    from .messages import Message
+
+__all__ = [
+    "BudgetExceededError",
+    "DeadlineExceededError",
+    "EvaluationPhase",
+    "LimitError",
+    "PromptEvaluationError",
+    "ThrottleError",
+    "TurnLimitError",
+]
+
+type EvaluationPhase = Literal["request", "response", "limit"]
+"""Where it failed: asking the provider, reading its answer, or at one of our own limits."""
+
+
+class PromptEvaluationError(WeakIncentivesError):
+    """An evaluation that could not be completed.
+
+    `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy` what to do about it.
+    `usage`, `turns` and `transcript` tell what had been spent and said until then.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: EvaluationPhase,
+        code: str,
+        provider: str = "",
+        status: int | None = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.phase: EvaluationPhase = phase
+        self.code = code
+        self.provider = provider
+        self.status = status
+        self.remedy = remedy
+        self.usage = TokenUsage()
+        self.turns = 0
+        self.transcript: Sequence[Message] = ()
+
+    def __str__(self) -> str:
+        place = " ".join(str(part) for part in (self.provider, self.status) if part)
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{f'{place}: ' if place else ''}{self.message}{remedy} [{self.phase}/{self.code}]"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__
+
+    def at(self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]) -> Self:
+        """This error, told how far the evaluation had come."""
+        self.usage, self.turns, self.transcript = usage, turns, tuple(transcript)
+        return self
+
+
+class ThrottleError(PromptEvaluationError):
+    """The provider wants fewer requests; `retry_after` is how long it asked to wait, if it said."""
+
+    retry_after: timedelta | None = None
+
+
+class LimitError(PromptEvaluationError):
+    """A limit that the caller set was reached."""
+
+
+class DeadlineExceededError(LimitError):
+    """The deadline passed."""
+
+
+class BudgetExceededError(LimitError):
+    """The budget is spent."""
+
+
+class TurnLimitError(LimitError):
+    """The provider was asked `max_turns` times and the model is not done."""

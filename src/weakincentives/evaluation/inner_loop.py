@@ -1,0 +1,306 @@
+"""The conversation with a model as a machine over values: it asks for what it needs next and is told what came of it.
+
+No clock, no I/O, no handler runs here. A driver carries out each step and gives back its result:
+
+    start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
+                                      └──► ProviderRequest (repair of the output)
+                                      └──► Finished
+
+Calls that ask for sections which only a new evaluation can open end it together, once all disclosure calls of their
+turn have been answered: `submit` then raises `VisibilityExpansionRequired`.
+
+Limits are checked before each step is handed out. Everything in the machine is a plain value, so it can be pickled
+between any two steps and go on from there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from ..limits import Budget, Deadline, Spent, TokenUsage, check_count, check_limits
+from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
+from ..prompt.model_json import WRAPPED_ITEMS
+from ..prompt.output import StructuredOutputConfig, parse_output
+from ..prompt.progressive_disclosure import MAX_REASON
+from ..prompt.registry import RESERVED_TOOL_NAMES
+from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
+from .messages import (
+    AssistantMessage,
+    Finish,
+    Message,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
+from .schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
+
+__all__ = ["Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
+
+_UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
+    "length": ("the answer was cut off at its length limit", "truncated", "allow more output tokens or ask for less"),
+    "content_filter": ("the provider's content filter stopped the answer", "content_filter", ""),
+    "refusal": ("the model refused: {}", "refused", ""),
+}
+"""By why the model stopped without an answer: what to say, the code, the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerLoopConfig:
+    """Rules of one conversation.
+
+    `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
+    declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
+    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. A tool call
+    with more than `max_argument_chars` is refused before its arguments are parsed. The model is sent at most
+    `max_result_chars` of a tool's result, with a note on how much is missing; events keep the whole result. `None`
+    lifts either bound. Raises `ValueError` for another word, a negative number and a bound below 1,000 characters,
+    `TypeError` for a limit that is none.
+    """
+
+    max_turns: int | None = 100
+    max_repairs: int = 2
+    supports_dynamic_tools: bool = False
+    parallel_tool_calls: Literal["in_order", "isolated"] = "in_order"
+    max_argument_chars: int | None = 1_000_000
+    max_result_chars: int | None = 100_000
+    deadline: Deadline | None = None
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.parallel_tool_calls not in ("in_order", "isolated"):
+            raise ValueError(f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'")
+        if self.max_turns is not None:
+            check_count("max_turns", self.max_turns)
+        check_count("max_repairs", self.max_repairs)
+        _check_chars("max_argument_chars", self.max_argument_chars)
+        _check_chars("max_result_chars", self.max_result_chars)
+        check_limits(self.deadline, self.budget)
+
+
+def _check_chars(name: str, bound: int | None) -> None:
+    if bound is None:
+        return
+    check_count(name, bound)
+    if bound < _LEAST_CHARS:
+        raise ValueError(f"{name} is {bound}; give at least {_LEAST_CHARS}, or None for no bound")
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """Ask the provider to go on from `transcript`.
+
+    `transcript` is the machine's own growing list: read it, and only up to its present end. `tools` are those that the
+    conversation began with; later changes stand in it as `ToolsAdded` and `ToolsRemoved`. `changes` are to be made
+    effective first.
+    """
+
+    turn: int
+    transcript: Sequence[Message]
+    tools: tuple[ToolSpec, ...]
+    output: OutputSpec | None
+    deadline: Deadline | None
+    changes: tuple[ToolExecutionOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalls:
+    """Run these calls, or the first few of them, and submit what came of each, in order."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The model is done. `output` is the typed answer, `None` when the prompt asks for text."""
+
+    text: str
+    output: object
+
+
+_LEAST_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
+_MAX_FAULTS = 4_000  # characters: an answer can have more faults than the next request should carry
+
+type Step = ProviderRequest | ToolCalls | Finished
+
+
+@dataclass(slots=True, kw_only=True)
+class InnerLoop:
+    """One conversation. Call `start` once, then `receive` and `submit` as the steps that come back ask for it.
+
+    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript. What stands in `changing`
+    then must still be made effective: the transcript tells it.
+    """
+
+    text: str
+    tools: tuple[ToolSpec, ...] = ()
+    # Any: the machine only passes the output on.
+    structured_output: StructuredOutputConfig[Any] | None = None
+    config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
+    param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+
+    transcript: list[Message] = field(default_factory=list)
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    turns: int = 0
+    tool_calls: int = 0
+    repairs: int = 0
+    pending: tuple[ToolCall, ...] = ()
+    available: set[str] = field(default_factory=set)
+    changing: list[ToolExecutionOutcome] = field(default_factory=list)
+    requests: list[VisibilityExpansionRequired] = field(default_factory=list)
+
+    @property
+    def spent(self) -> Spent:
+        """What the conversation has taken so far."""
+        return Spent(self.usage, self.turns, self.tool_calls)
+
+    def start(self, now: datetime) -> Step:
+        """The first request."""
+        self.available = {tool.name for tool in self.tools}
+        self.transcript.append(UserMessage(self.text))
+        return self._request(now)
+
+    def receive(self, answer: AssistantMessage, now: datetime) -> Step:
+        """Takes the provider's answer to the last request."""
+        self.usage += answer.usage
+        self.transcript.append(answer)
+        self.pending = answer.tool_calls
+        if answer.finish in _UNFINISHED:
+            message, code, remedy = _UNFINISHED[answer.finish]
+            told = message.format(answer.text)
+            raise self.failed(PromptEvaluationError(told, phase="response", code=code, remedy=remedy))
+        if self.pending:
+            return self._next_calls(now)
+        return self._finish(answer.text, now)
+
+    def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
+        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of other calls.
+
+        Raises `VisibilityExpansionRequired` at the end of a turn that asked for sections.
+        """
+        for outcome in outcomes:
+            if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
+                wanted = self.pending[0].call_id if self.pending else "none"
+                raise ValueError(f"outcome of call {outcome.tool_call_id!r} submitted, pending is {wanted!r}")
+            self.pending = self.pending[1:]
+            self.tool_calls += 1
+            self.transcript.append(outcome.message)
+            if outcome.expanded_tools or outcome.closed_tools:
+                self.changing.append(outcome)
+            if outcome.request is not None:
+                self.requests.append(outcome.request)
+        if self.requests:
+            return self._next_disclosure_calls()
+        return self._next_calls(now) if self.pending else self._request(now)
+
+    def failed[E: PromptEvaluationError](self, error: E) -> E:
+        """`error`, told how far this conversation had come; calls not run are marked so in the transcript."""
+        for call in self.pending:
+            self.transcript.append(ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False))
+        self.pending = ()
+        for change in self.changing:
+            self._change(change)
+        return error.at(usage=self.usage, turns=self.turns, transcript=self.transcript)
+
+    def _next_calls(self, now: datetime) -> Step:
+        self._check_limits(now, before="tool call")
+        return ToolCalls(self._affordable(self.pending))
+
+    def _next_disclosure_calls(self) -> ToolCalls:
+        """The disclosure calls that are left of a turn that has asked for sections; its other calls are not run.
+
+        A limit does not keep the sections from opening: it ends the evaluation that is to come.
+        """
+        self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
+        calls = self._affordable(self.pending)
+        if not calls:
+            raise _combined(self.requests)
+        return ToolCalls(calls)
+
+    def _affordable(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """The first of `calls` for which the budget has room."""
+        budget = self.config.budget
+        return calls if budget is None else calls[: budget.tool_calls_left(self.spent)]
+
+    def _request(self, now: datetime) -> ProviderRequest:
+        self._check_limits(now, before="request")
+        changes = tuple(self.changing)
+        self.changing.clear()
+        for change in changes:
+            self._change(change)
+        self.turns += 1
+        config = self.structured_output
+        return ProviderRequest(
+            turn=self.turns,
+            transcript=self.transcript,
+            tools=self.tools,
+            output=None if config is None else output_to_spec(config),
+            deadline=self.config.deadline,
+            changes=changes,
+        )
+
+    def _change(self, outcome: ToolExecutionOutcome) -> None:
+        """Notes in the transcript which tools come and go."""
+        gone = tuple([name for name in outcome.closed_tools if name in self.available])
+        if gone:
+            self.available.difference_update(gone)
+            self.transcript.append(ToolsRemoved(gone))
+        added = [tool for tool in outcome.expanded_tools if tool.name not in self.available]
+        if added:
+            self.available.update([tool.name for tool in added])
+            texts = self.param_descriptions
+            self.transcript.append(ToolsAdded(tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in added])))
+
+    def _finish(self, text: str, now: datetime) -> Step:
+        if self.structured_output is None:
+            return Finished(text, None)
+        wrapped = output_to_spec(self.structured_output).wrapped
+        try:
+            output, text = parse_output(text, self.structured_output)
+            return Finished(text, output)
+        except OutputParseError as error:
+            if self.repairs >= self.config.max_repairs:
+                failure = PromptEvaluationError(
+                    f"the answer is not the declared output after {self.repairs} repairs: {error}",
+                    phase="response",
+                    code="output",
+                )
+                raise self.failed(failure) from error
+            self.repairs += 1
+            form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
+            self.transcript.append(
+                UserMessage(
+                    f"Your answer does not fit the required JSON schema: {str(error)[:_MAX_FAULTS]}\n"
+                    f"Answer again with the corrected JSON alone{form}."
+                )
+            )
+            return self._request(now)
+
+    def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
+        end, budget, most = self.config.deadline, self.config.budget, self.config.max_turns
+        if end is not None and end.has_passed(now):
+            told = f"the deadline {end.expires_at.isoformat()} has passed"
+            raise self._reached(DeadlineExceededError, "deadline", told, "allow more time")
+        if budget is not None and (bound := budget.exceeded(self.spent, before=before)):
+            raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
+        if before == "request" and most is not None and self.turns >= most:
+            told = f"the model is not done after {self.turns} turns"
+            raise self._reached(TurnLimitError, "turns", told, "raise max_turns or narrow the task")
+
+    def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
+        return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
+
+
+def _combined(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:
+    """One request for all sections that the calls of a turn asked for."""
+    if len(requests) == 1:
+        return requests[0]
+    return VisibilityExpansionRequired(
+        *requests[0].args,
+        requested_overrides={path: to for one in requests for path, to in one.requested_overrides.items()},
+        reason="; ".join(dict.fromkeys([one.reason for one in requests]))[:MAX_REASON],
+        section_keys=tuple([key for one in requests for key in one.section_keys]),
+    )

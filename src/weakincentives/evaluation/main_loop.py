@@ -1,0 +1,214 @@
+"""The loop around an evaluation: opens what the model asked for and evaluates again, within one deadline and budget."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, check_count, utc_now
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.tool_journal import ToolJournal
+from ..protocols import EventBus, SessionProtocol
+from ..runtime.events import VisibilityExpanded, Work
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from ..visibility_overrides import SetVisibilityOverride
+from .adapter import ProviderAdapter, check_arguments, publisher
+from .errors import LimitError, PromptEvaluationError
+from .response import PromptResponse
+
+__all__ = ["Execution", "Expansion", "ExpansionLimitError", "MainLoop"]
+
+
+class ExpansionLimitError(LimitError):
+    """The model asked for one more section than `max_expansions` allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Sections that were opened by starting again, and why."""
+
+    section_keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution[Out]:
+    """The final response, what was opened on the way to it, and the tokens of all evaluations together."""
+
+    response: PromptResponse[Out]
+    expansions: tuple[Expansion, ...]
+    usage: TokenUsage
+
+    @property
+    def restarts(self) -> int:
+        """How often evaluation started again."""
+        return len(self.expansions)
+
+    @property
+    def output(self) -> Out | None:
+        """The typed answer of the final response."""
+        return self.response.output
+
+    @property
+    def text(self) -> str:
+        """The text of the final response."""
+        return self.response.text
+
+
+class MainLoop:
+    """Runs prompts to their end on one adapter.
+
+    When the model asks for sections that only a new evaluation can open, the request is written to the session and the
+    prompt evaluated again, at most `max_expansions` times. Each evaluation goes on with what the ones before it had
+    decided about the sections; the session and conditions are not asked again. Deadline and budget hold for all
+    evaluations together, and the prompt's resources stay open from the first to the last. A tool declared
+    `effect="at_most_once"` is not run again when a new evaluation asks for a call that was made before.
+    """
+
+    def __init__(self, adapter: ProviderAdapter, *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
+        check_count("max_expansions", max_expansions)
+        if not isinstance(adapter, ProviderAdapter):
+            raise TypeError(f"MainLoop got {adapter!r}; give it an adapter, such as OpenAIAdapter(model)")
+        self.adapter = adapter
+        self.max_expansions = max_expansions
+        self.clock = clock
+
+    def execute[Out](
+        self,
+        prompt: Prompt[Out],
+        *,
+        session: SessionProtocol,
+        adapter: ProviderAdapter | None = None,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+    ) -> Execution[Out]:
+        """Evaluates `prompt` until it gives a response; `adapter` replaces the loop's own for this call.
+
+        Raises `ExpansionLimitError` when the model never stops asking, and what the adapter's `evaluate` raises.
+        """
+        chosen = adapter or self.adapter
+        budget = budget or chosen.budget
+        run = _Run(self, prompt, session, bus, deadline=deadline, budget=budget, overrides=visibility_overrides)
+        with run.work, prompt.resources:
+            while True:
+                with run:
+                    response = chosen.evaluate(
+                        run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                    )
+                    return run.finish(response)
+
+    async def execute_async[Out](
+        self,
+        prompt: Prompt[Out],
+        *,
+        session: SessionProtocol,
+        adapter: ProviderAdapter | None = None,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+    ) -> Execution[Out]:
+        """As `execute`, without blocking the event loop."""
+        chosen = adapter or self.adapter
+        budget = budget or chosen.budget
+        run = _Run(self, prompt, session, bus, deadline=deadline, budget=budget, overrides=visibility_overrides)
+        with run.work:
+            async with prompt.resources:
+                while True:
+                    with run:
+                        response = await chosen.evaluate_async(
+                            run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                        )
+                        return run.finish(response)
+
+
+class _Run[Out]:
+    """What one execution carries from one evaluation to the next; each evaluation is a block of it."""
+
+    def __init__(
+        self,
+        loop: MainLoop,
+        prompt: Prompt[Out],
+        session: SessionProtocol,
+        bus: EventBus | None,
+        *,
+        deadline: Deadline | None,
+        budget: Budget | None,
+        overrides: Mapping[SectionPath, SectionVisibility] | None,
+    ) -> None:
+        check_arguments(prompt, session, deadline, budget)
+        self._loop = loop
+        self._prompt = prompt
+        self._session = session
+        self._publish = publisher(session, bus)
+        bus = session.bus if bus is None else bus
+        self.work = Work(bus=bus, kind="execution", name=prompt.name, session_id=session.session_id)
+        self._overrides = dict(overrides or {})
+        self._decisions: SectionDecisions | None = None
+        self._journal = ToolJournal()
+        self._expansions: list[Expansion] = []
+        self._spent = Spent()
+        self._whole_budget = budget
+        ends = [one for one in (deadline, budget and budget.deadline(loop.clock())) if one]
+        self.deadline = min(ends, default=None)
+
+    @property
+    def budget(self) -> Budget | None:
+        """What is left of the budget for the next evaluation."""
+        return None if self._whole_budget is None else self._whole_budget.less(self._spent)
+
+    def rendered(self) -> RenderedPrompt[Out]:
+        """The prompt as the next evaluation opens with it."""
+        self._journal.rewind()
+        rendered = self._prompt.render(
+            session=self._session,
+            visibility_overrides=self._overrides,
+            decisions=self._decisions,
+            deadline=self.deadline,
+        )
+        self._decisions = rendered.scene.decisions
+        return replace(rendered, journal=self._journal)
+
+    def __enter__(self) -> None:
+        """Begins an evaluation."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Ends one: a request for sections is met and lets the next one begin, an error is told what all took."""
+        if isinstance(error, VisibilityExpansionRequired):
+            self._expand(error)
+            return True
+        if isinstance(error, PromptEvaluationError):
+            spent = self._spent
+            error.at(usage=spent.usage + error.usage, turns=spent.calls + error.turns, transcript=error.transcript)
+        return False
+
+    def _expand(self, signal: VisibilityExpansionRequired) -> None:
+        """Writes what the model asked for to the session, or refuses at the limit."""
+        self._spent += signal.spent
+        if len(self._expansions) >= self._loop.max_expansions:
+            error = ExpansionLimitError(
+                f"the model asked for further sections after {len(self._expansions)} expansions: {signal}",
+                phase="limit",
+                code="expansions",
+                remedy="raise max_expansions, or show the sections it always needs in full",
+            )
+            error.at(usage=self._spent.usage, turns=self._spent.calls, transcript=())
+            raise error from signal
+        self._expansions.append(Expansion(signal.section_keys, signal.reason))
+        of = self._session.session_id
+        self._publish(VisibilityExpanded(section_keys=signal.section_keys, reason=signal.reason, session_id=of))
+        for path, visibility in signal.requested_overrides.items():
+            self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+        decisions = signal.decisions or self._decisions
+        if decisions is not None:
+            self._decisions = decisions.changed(signal.requested_overrides)
+
+    def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
+        """The result of the whole execution."""
+        execution = Execution(
+            response=response, expansions=tuple(self._expansions), usage=self._spent.usage + response.usage
+        )
+        self.work.gave(execution)
+        return execution

@@ -1,0 +1,169 @@
+"""Events as lines of JSON: written while a run goes on, read back without the types that they were made of."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TextIO
+
+from .. import serde
+from ..errors import SerdeError
+from ..evaluation.messages import sendable
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.walk import Scene
+from ..protocols import EventBus
+from ..runtime.events import Event, PromptRendered
+from ..serde import Json
+from .sizes import measure
+
+__all__ = [
+    "LoggedEvaluation",
+    "Record",
+    "RunningEvaluations",
+    "event_record",
+    "read_events",
+    "write_events",
+]
+
+type Record = dict[str, Json]
+"""An event as plain JSON values; `event` is the name of its type."""
+
+_DEEPEST = 8
+
+
+def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
+    """Writes each `Event` on `bus` to `file` from now on, one a line; the result ends that."""
+
+    def write(event: object) -> None:
+        file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+        file.flush()
+
+    return bus.subscribe(Event, write)
+
+
+def event_record(event: object) -> Record:
+    """The event as JSON; what JSON cannot hold stands as `{"$repr": …}`, a rendered prompt as the sizes of `sections`.
+
+    Sizes are in characters: of each enabled section's text as it is shown, of its summary, of its tools, and the
+    `weight` of all that a summary hides.
+    """
+    name = type(event).__name__
+    if not is_dataclass(event):
+        return {"event": name, "value": _plain(event)}
+    values = {one.name: getattr(event, one.name) for one in fields(event)}
+    sections: Record = {}
+    if isinstance(event, PromptRendered):
+        rendered = values.pop("rendered")
+        if isinstance(rendered, RenderedPrompt):
+            sections = {"sections": _sizes(rendered.scene)}
+    return {"event": name, **{key: _plain(value) for key, value in values.items()}, **sections}
+
+
+def read_events(lines: Iterable[str]) -> Iterator[Record]:
+    """The events that `write_events` wrote. Raises `ValueError` with the number of a line that holds none."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict) or not isinstance(record.get("event"), str):
+            raise ValueError(f"line {number} is no event; it may have been cut off")  # noqa: TRY004 - not a matter of types
+        yield record
+
+
+@dataclass(slots=True, eq=False)
+class LoggedEvaluation:
+    """An evaluation that a log has seen begin; `restarted` is the one that it continues with other sections open.
+
+    `unanswered` counts the tool calls of its last turn that have not ended yet.
+    """
+
+    name: Json
+    restarted: "LoggedEvaluation | None" = None
+    turn: int = 0
+    unanswered: int = 0
+    restarting: bool = False
+
+
+class RunningEvaluations:
+    """Finds out, record by record, which evaluations are running: one that a tool's handler started lies in another.
+
+    A log says when an evaluation begins and when it gives a response, but not when it fails; that follows from what its
+    session publishes next. Evaluations of different sessions may overlap; none lies in one of another session.
+    """
+
+    def __init__(self) -> None:
+        self._by_session: defaultdict[Json, list[LoggedEvaluation]] = defaultdict(list)
+
+    def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
+        """The evaluations that are running at the next `record`, the outermost first; the last one published it."""
+        running = self._by_session[record.get("session_id")]
+        match record:
+            case {"event": "PromptRendered"}:
+                restarted = running.pop() if running and running[-1].restarting else None
+                while running and not running[-1].unanswered:
+                    running.pop()  # it has failed: only a tool call can start another one within it
+                running.append(LoggedEvaluation(record.get("name"), restarted))
+            case {"event": "ProviderCalled", "turn": int(turn)}:
+                while len(running) > 1 and running[-1].turn + 1 != turn:
+                    running.pop()  # it has failed within a tool of the one below
+                for evaluation in running[-1:]:
+                    evaluation.turn = turn
+                    calls = record.get("tool_calls")
+                    evaluation.unanswered = calls if isinstance(calls, int) else 0
+            case {"event": "ToolInvoked", "prompt_name": name}:
+                while len(running) > 1 and running[-1].name != name:
+                    running.pop()  # likewise
+                for evaluation in running[-1:]:
+                    evaluation.unanswered -= 1
+            case {"event": "VisibilityExpanded"}:
+                for evaluation in running[-1:]:
+                    evaluation.restarting = True
+            case {"event": "PromptExecuted"} if running:
+                return (*running[:-1], running.pop())
+            case _:
+                pass
+        return tuple(running)
+
+
+def _plain(value: object, depth: int = 0) -> Json:
+    """`value` as JSON, taken apart only where it cannot be dumped whole."""
+    if isinstance(value, str):
+        return sendable(value)
+    try:
+        if not isinstance(value, Mapping):  # whose keys may be section paths
+            return serde.dump(value)
+    except SerdeError:
+        pass
+    if depth < _DEEPEST:
+        match value:
+            case Mapping():
+                return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+            case list() | tuple() | set() | frozenset():
+                return [_plain(item, depth + 1) for item in value]
+            case _ if is_dataclass(value) and not isinstance(value, type):
+                return {one.name: _plain(getattr(value, one.name, None), depth + 1) for one in fields(value)}
+            case _:
+                pass
+    try:
+        return {"$repr": sendable(repr(value))}
+    except Exception as error:  # a foreign type's own repr
+        return {"$repr": f"<{type(value).__name__}: its repr raised {type(error).__name__}>"}
+
+
+def _key(key: object) -> str:
+    return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
+
+
+def _sizes(scene: Scene) -> list[Json]:
+    return [
+        {
+            "path": ".".join(one.path),
+            "visibility": one.visibility.value if one.visibility else "hidden",
+            "shown": len(one.shown),
+            "summary": None if one.summary is None else len(one.summary),
+            "weight": one.weight,
+            "tools": {name: len(text) for name, text in one.tools.items()},
+        }
+        for one in measure(scene)
+    ]

@@ -1,0 +1,539 @@
+"""Everything that a provider or the way to it can do wrong, through the real SDK: each a typed error with a remedy."""
+
+import asyncio
+import gc
+import io
+import json
+import logging
+import os
+import pickle
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import openai
+import pytest
+
+from support.agents import Args, answers, prompt, tool
+from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.prompt import Prompt, ToolContext, ToolResult
+from weakincentives.runtime.events import Event, ProviderCalled
+from weakincentives.runtime.session import Session
+
+KEY = "sk-marked-0123456789-secret"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("OPENAI_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+_MADE: list[OpenAIAdapter] = []
+
+
+@pytest.fixture(autouse=True)
+def close_clients() -> Iterator[None]:
+    """An error's traceback keeps adapter and connection in a ring, whose parts a collection ends in no order."""
+    yield
+    while _MADE:
+        if client := _MADE.pop()._client:
+            client.close()
+
+
+# Any: prompts of every output, options of every kind.
+def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
+    arguments: dict[str, Any] = {"base_url": server.openai_url, "api_key": KEY, "max_retries": 0, **options}
+    _MADE.append(OpenAIAdapter("test-model", **arguments))
+    return _MADE[-1]
+
+
+def evaluate(one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+    return one.evaluate(asked, session=session, **limits)
+
+
+def evaluate_async(one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+    return asyncio.run(one.evaluate_async(asked, session=session, **limits))
+
+
+drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
+# The faults come from the transport, which both APIs share; what differs by API is decoded in the codecs' own tests.
+ways = pytest.mark.parametrize(
+    ("api", "run"), [("responses", evaluate), ("chat", evaluate), ("responses", evaluate_async)]
+)
+type Run = Callable[..., PromptResponse[Any]]
+
+
+def failure(api: Any, run: Run, *steps: Any, **options: Any) -> PromptEvaluationError:
+    """The error after one turn with a tool call and then `steps`."""
+    session = Session()
+    with ScriptedServer(Say(calls=(Call("probe"),)), *steps) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, api=api, **options), prompt(tool()), session)
+    error = caught.value
+    assert (error.provider, error.turns) == ("openai" if error.phase == "request" or error.provider else "", 2)
+    assert error.usage.total_tokens >= 15
+    assert [one.content for one in answers(error.transcript)] == ["ok"]
+    events = session[ProviderCalled].all()
+    assert len(events) == 2
+    assert (events[-1].error is None) is (events[-1].finish != "")
+    return error
+
+
+# --- Error statuses
+
+
+@dataclass(frozen=True)
+class Case:
+    fail: Fail
+    code: str
+    remedy: str
+    kind: type[PromptEvaluationError] = PromptEvaluationError
+
+
+CASES = [
+    Case(Fail(400, "Bad thing", param="input[1]"), "bad_request", "read the message"),
+    Case(Fail(400, "Too long", "context_length_exceeded"), "context_length", "shorten the prompt"),
+    Case(Fail(401, "Incorrect key"), "authentication", "check the API key"),
+    Case(Fail(402, "Pay first"), "bad_request", "read the message"),
+    Case(Fail(403, "Not yours"), "permission", "may not use this model"),
+    Case(Fail(404, "No such model", "model_not_found"), "not_found", "model's name"),
+    Case(Fail(404, "No such page"), "not_found", "base_url"),
+    Case(Fail(408, "Slow"), "timeout", "try again"),
+    Case(Fail(409, "Conflict"), "bad_request", "read the message"),
+    Case(Fail(413, "Large"), "too_large", "shorten the prompt"),
+    Case(Fail(422, "Odd"), "bad_request", "read the message"),
+    Case(Fail(429, "Slow down", "rate_limit_exceeded", 7), "throttled", "slow down", ThrottleError),
+    Case(Fail(429, "No money", "insufficient_quota", 7), "quota", "billing"),
+    Case(Fail(500, "Broke"), "server_error", "try again later"),
+    Case(Fail(503, "Busy"), "server_error", "try again later"),
+    Case(Fail(529, "Overloaded"), "server_error", "try again later"),
+]
+
+
+@pytest.mark.claim("TL-37")
+@ways
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.fail.status} {case.fail.code}")
+def test_an_error_status_is_typed_and_says_what_to_do(api: Any, run: Run, case: Case) -> None:
+    error = failure(api, run, case.fail)
+    assert type(error) is case.kind
+    assert (error.phase, error.code, error.provider, error.status) == ("request", case.code, "openai", case.fail.status)
+    assert case.remedy in error.remedy
+    assert case.remedy in str(error)
+    assert ("the provider refused the API key" if case.fail.status == 401 else case.fail.message) in error.message
+    assert isinstance(error.__cause__, openai.APIStatusError)
+    pickle.loads(pickle.dumps(error))
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("0.5", 0.5),
+        *[(header, None) for header in ("0", "-3", "nan", "inf", "1e300", "soon", "Wed, 21 Oct 2015 07:28:00 GMT")],
+        (None, None),
+    ],
+)
+def test_throttling_tells_how_long_to_wait_where_that_is_a_time(header: str | None, seconds: float | None) -> None:
+    headers = () if header is None else (("retry-after", header),)
+    error = failure("responses", evaluate, Fail(429, headers=headers))
+    assert isinstance(error, ThrottleError)
+    assert error.retry_after == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>bad gateway</html>",
+        b"",
+        b"null",
+        b"[1]",
+        b'"text"',
+        b'{"error": "text"}',
+        b'{"error": {"code": 7}}',
+        b"\xff",
+    ],
+)
+def test_an_error_without_the_usual_envelope_is_typed_by_its_status(body: bytes) -> None:
+    for content_type in ("application/json", "text/html"):
+        error = failure("chat", evaluate, Raw(body, content_type, status=502))
+        assert (error.code, error.status) == ("server_error", 502)
+        assert error.message
+
+
+def test_a_long_message_is_cut() -> None:
+    error = failure("chat", evaluate, Raw(b"<html>" + b"x" * 100_000, "text/html", status=500))
+    assert len(str(error)) < 700
+
+
+@ways
+def test_retries_that_do_not_help_end_in_the_last_error(api: Any, run: Run) -> None:
+    again = (("retry-after-ms", "1"),)
+    error = failure(api, run, Fail(500, headers=again), Fail(429, headers=again), max_retries=1)
+    assert error.code == "throttled"
+
+
+# --- No answer
+
+
+@ways
+def test_a_dropped_connection_is_a_connection_error(api: Any, run: Run) -> None:
+    error = failure(api, run, Drop())
+    assert (error.phase, error.code, error.status) == ("request", "connection", None)
+    assert "check base_url and the network" in str(error)
+
+
+@ways
+def test_a_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    one: OpenAIAdapter = OpenAIAdapter("m", api=api, base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0)
+    with pytest.raises(PromptEvaluationError, match="ConnectError") as caught:
+        run(one, prompt(), Session())
+    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("request", "connection", 1)
+
+
+@ways
+def test_a_slow_answer_is_a_time_out(api: Any, run: Run) -> None:
+    error = failure(api, run, Raw(b"{}", delay=5), timeout=0.2)
+    assert (error.phase, error.code) == ("request", "timeout")
+    assert "raise timeout" in str(error)
+
+
+def test_a_given_client_keeps_its_own_time_out() -> None:
+    with ScriptedServer(Raw(b"{}", delay=5), Raw(b"{}", delay=5)) as server:
+        client = openai.OpenAI(base_url=server.openai_url, api_key=KEY, max_retries=0, timeout=0.2)
+        one: OpenAIAdapter = OpenAIAdapter("m", client=client)
+        for deadline in (None, Deadline.after(60)):
+            with pytest.raises(PromptEvaluationError) as caught:
+                evaluate(one, prompt(), Session(), deadline=deadline)
+            assert caught.value.code == "timeout"
+        client.close()
+
+
+@ways
+def test_a_deadline_passes_during_a_request(api: Any, run: Run) -> None:
+    session, started = Session(), monotonic()
+    with ScriptedServer(Say(calls=(Call("probe"),)), Raw(b"{}", delay=20)) as server:
+        one = adapter(server, api=api)
+        with pytest.raises(DeadlineExceededError) as caught:
+            run(one, prompt(tool()), session, deadline=Deadline.after(1))
+    assert monotonic() - started < 5
+    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("limit", "deadline", 2)
+    assert caught.value.usage == TokenUsage(10, 5)
+    assert [message.content for message in answers(caught.value.transcript)] == ["ok"]
+
+
+def test_the_asynchronous_driver_keeps_a_deadline_over_the_sdk_s_retries() -> None:
+    started = monotonic()
+    wait = (("retry-after", "30"),)
+    with ScriptedServer(Fail(429, headers=wait)) as server, pytest.raises(DeadlineExceededError):
+        evaluate_async(adapter(server, max_retries=2), prompt(), Session(), deadline=Deadline.after(0.5))
+    assert monotonic() - started < 5
+
+
+def test_a_deadline_before_the_start_sends_nothing() -> None:
+    with ScriptedServer() as server, pytest.raises(DeadlineExceededError):
+        evaluate(adapter(server), prompt(), Session(), deadline=Deadline.after(-1))
+    assert server.requests == ()
+
+
+def test_a_deadline_between_two_calls_stops_before_the_second() -> None:
+    ran: list[str] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        assert context.deadline is not None
+        ran.append(context.call_id)
+        while not context.deadline.has_passed(one.clock()):
+            pass
+        return ToolResult("late")
+
+    calls = Say(calls=(Call("probe", id="c1"), Call("probe", id="c2")))
+    with ScriptedServer(calls) as server:
+        one = adapter(server)
+        with pytest.raises(DeadlineExceededError) as caught:
+            evaluate(one, prompt(tool(handler)), Session(), deadline=Deadline.after(0.5))
+    assert ran == ["c1"]
+    assert [(message.call_id, message.content) for message in answers(caught.value.transcript)] == [
+        ("c1", "late"),
+        ("c2", "Not run: the evaluation ended."),
+    ]
+
+
+def test_cancelling_a_request_leaves_the_adapter_usable() -> None:
+    async def main(one: OpenAIAdapter) -> str:
+        running = asyncio.create_task(one.evaluate_async(prompt(), session=Session()))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return (await one.evaluate_async(prompt(), session=Session())).text
+
+    with ScriptedServer(Raw(b"{}", delay=20), Say("again")) as server:
+        assert asyncio.run(main(adapter(server))) == "again"
+
+
+# --- Answers that are none
+
+GARBAGE: list[tuple[str, Step]] = [
+    ("page", Raw(b"<html>Welcome</html>", "text/html")),
+    ("empty page", Raw(b"", "text/html")),
+    ("broken", Raw(b'{"choices": [')),
+    ("empty", Raw(b"")),
+    ("latin", Raw(b'{"output": "\xe9"}')),
+    ("object", Raw.json({})),
+    ("null", Raw.json(None)),
+    ("list", Raw.json([])),
+    ("number", Raw.json(5)),
+    ("string", Raw.json("text")),
+    ("no choices", Raw.json({"choices": [], "usage": None})),
+    ("deep", Raw(b"[" * 100_000)),
+]
+
+
+@ways
+@pytest.mark.parametrize("step", [step for _, step in GARBAGE], ids=[name for name, _ in GARBAGE])
+def test_status_200_with_no_answer_is_malformed(api: Any, run: Run, step: Step) -> None:
+    error = failure(api, run, step)
+    assert (error.phase, error.code, error.provider) == ("response", "malformed", "openai")
+    assert "base_url" in error.remedy
+
+
+@ways
+@pytest.mark.parametrize(
+    ("step", "code", "said"),
+    [
+        (Say("cut", finish="length"), "truncated", "allow more output tokens"),
+        (Say(calls=(Call("probe", '{"a'),), finish="length"), "truncated", "allow more output tokens"),
+        (Say("", finish="content_filter"), "content_filter", "content filter"),
+        (Say(refusal="I will not."), "refused", "I will not."),
+    ],
+    ids=["length", "length in a call", "filter", "refusal"],
+)
+def test_a_turn_that_broke_off_is_typed(api: Any, run: Run, step: Say, code: str, said: str) -> None:
+    session = Session()
+    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, api=api), prompt(tool()), session)
+    error = caught.value
+    assert (error.phase, error.code, error.turns, error.usage) == ("response", code, 1, TokenUsage(10, 5))
+    assert said in str(error)
+    assert [message.success for message in answers(error.transcript)] == [False] * len(step.calls)
+
+
+@drivers
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "status": "failed",
+            "error": {"code": "server_error", "message": "The model broke"},
+            "output": [],
+            "usage": None,
+        },
+        {"status": "failed", "error": None, "output": []},
+        {"status": "cancelled", "output": []},
+        {"status": "in_progress", "output": []},
+    ],
+    ids=["failed", "failed silently", "cancelled", "in progress"],
+)
+def test_a_response_that_did_not_complete_is_a_failure(run: Run, body: object) -> None:
+    error = failure("responses", run, Raw.json(body))
+    assert (error.phase, error.code, error.provider) == ("response", "provider_failed", "openai")
+    assert error.message in {"The model broke", "the response is failed", "the response is cancelled"} | {
+        "the response is in_progress"
+    }
+
+
+@drivers
+def test_a_choice_that_failed_upstream_is_no_answer(run: Run) -> None:
+    choice = {"finish_reason": "error", "error": {"code": 502, "message": "upstream is gone"}}
+    error = failure("chat", run, Raw.json({"choices": [{**choice, "message": {"content": "Half an ans"}}]}))
+    assert (error.phase, error.code, error.message) == ("response", "provider_failed", "upstream is gone")
+
+
+def test_an_incomplete_response_for_a_new_reason_is_not_taken_for_whole() -> None:
+    body = {"status": "incomplete", "incomplete_details": {"reason": "steered"}, "output": []}
+    session = Session()
+    with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
+        evaluate(adapter(server), prompt(), session)
+    assert caught.value.code == "truncated"
+
+
+# --- Secrets
+
+
+def everything_told(error: BaseException) -> str:
+    """All that a log, a debugger or an error tracker that follows causes would show."""
+    told = [str(error), repr(error), repr(error.args), "".join(traceback.format_exception(error))]
+    if error.__cause__ is not None:
+        told.append(everything_told(error.__cause__))
+    return "\n".join(told)
+
+
+QUOTING = f"Incorrect key {KEY} or 'Bearer {KEY}'"
+
+
+@pytest.mark.claim("TL-35")
+@ways
+@pytest.mark.parametrize(
+    "step",
+    [
+        Fail(401, QUOTING),
+        Fail(403, QUOTING),
+        Fail(400, QUOTING),
+        Fail(429, QUOTING),
+        Fail(500, QUOTING),
+        Raw(QUOTING.encode(), "text/html", status=502),
+        Raw.json([QUOTING], status=500),
+        Raw.json({"error": QUOTING}, status=404),
+        Drop(),
+        Raw(b"{"),
+    ],
+    ids=["401", "403", "400", "429", "500", "page", "list", "text", "drop", "broken"],
+)
+@pytest.mark.parametrize("source", ["argument", "environment"])
+def test_the_key_is_told_to_no_one_but_the_provider(
+    api: Any, run: Run, step: Step, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger().addHandler(handler)
+    level = logging.getLogger("weakincentives").level
+    logging.getLogger("weakincentives").setLevel(logging.DEBUG)
+    session = Session()
+    events: list[Event] = []
+    session.bus.subscribe(Event, events.append)
+    if source == "environment":
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    try:
+        with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
+            run(adapter(server, api=api, api_key=KEY if source == "argument" else None), prompt(), session)
+        logging.getLogger("weakincentives").error("as an application would", exc_info=caught.value)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger("weakincentives").setLevel(level)
+    [request] = server.requests
+    assert request.header("authorization") == f"Bearer {KEY}"
+    assert KEY.encode() not in request.body
+    for told in (everything_told(caught.value), repr(events), log.getvalue(), repr(caught.value.transcript)):
+        assert KEY not in told
+    assert KEY not in repr(session[ProviderCalled].all())
+
+
+@ways
+@pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\n", "sk-münchen", "sk-\x00", "sk two"])
+def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(api: Any, run: Run, key: str) -> None:
+    with ScriptedServer() as server, pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
+        run(adapter(server, api=api, api_key=key), prompt(), Session())
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("request", "authentication", "openai")
+    assert "line break" in caught.value.remedy
+    assert key not in everything_told(caught.value)
+    assert key.strip() not in everything_told(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_given_client_s_key_is_looked_at_too() -> None:
+    with ScriptedServer() as server:
+        client = openai.OpenAI(base_url=server.openai_url, api_key=f"{KEY}\n", max_retries=0)
+        one: OpenAIAdapter = OpenAIAdapter("m", client=client)
+        with pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
+            evaluate(one, prompt(), Session())
+        client.close()
+    assert KEY not in everything_told(caught.value)
+
+
+def test_a_key_that_is_told_within_a_stream_goes_no_further() -> None:
+    said = Raw(f'data: {{"error": {{"message": "no room for {KEY}"}}}}\n\n'.encode(), "text/event-stream")
+    with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match="no room") as caught:
+        list(adapter(server, api_key=KEY).stream(prompt(), session=Session()))
+    assert KEY not in everything_told(caught.value)
+
+
+SAID = {"message": f"no room for {KEY}"}
+
+
+@drivers
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("body", [{"error": SAID}, {"choices": [{"error": SAID}]}, {"error": SAID, "status": "failed"}])
+def test_a_failure_told_with_status_200_does_not_quote_the_key(run: Run, api: str, body: dict[str, Any]) -> None:
+    with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, api=api), prompt(), Session())
+    assert KEY not in everything_told(caught.value)
+    if "choices" not in body or api == "chat":
+        assert caught.value.message == "no room for ***"
+
+
+@pytest.mark.parametrize("step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})])
+def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
+    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
+        evaluate(adapter(server, api_key="room"), prompt(), Session())
+
+
+@pytest.mark.parametrize(
+    ("api", "event"),
+    [
+        ("chat", {"choices": [{"delta": {}, "error": SAID, "finish_reason": "error"}]}),
+        ("responses", {"type": "error", **SAID}),
+        ("responses", {"type": "response.failed", "response": {"status": "failed", "error": SAID}}),
+    ],
+)
+def test_a_failure_told_by_an_event_does_not_quote_the_key(api: str, event: dict[str, Any]) -> None:
+    said = Raw(f"data: {json.dumps(event)}\n\n".encode(), "text/event-stream")
+    with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught:
+        list(adapter(server, api=api).stream(prompt(), session=Session()))
+    assert KEY not in everything_told(caught.value)
+
+
+@ways
+def test_no_key_at_all_is_named_with_where_to_put_one(api: Any, run: Run) -> None:
+    with ScriptedServer() as server, pytest.raises(PromptEvaluationError, match="OPENAI_API_KEY") as caught:
+        run(adapter(server, api=api, api_key=None), prompt(), Session())
+    assert (caught.value.phase, caught.value.code) == ("request", "authentication")
+
+
+@pytest.mark.claim("TL-34")
+def test_a_failing_tool_tells_the_provider_its_text_alone() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            raise KeyError(KEY)
+        except KeyError as cause:
+            raise RuntimeError("no access") from cause
+
+    with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
+        evaluate(adapter(server), prompt(tool(handler)), Session())
+    assert [item.get("output") for item in server.requests[1].json["input"]][-1] == "no access"
+    assert all(KEY.encode() not in request.body for request in server.requests)
+
+
+# --- What the author did wrong
+
+
+def test_options_that_cannot_be_sent_are_named() -> None:
+    with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
+        evaluate(adapter(server, options={"temperature": object()}), prompt(), Session())
+    assert (caught.value.phase, caught.value.code) == ("request", "client_error")
+    assert "check the adapter's options" in str(caught.value)
+
+
+def test_no_connection_is_left_open_after_a_failure() -> None:
+    def slow(request: Request) -> Raw:
+        return Raw.json({}, status=500)
+
+    for _ in range(2):
+        with ScriptedServer(slow, Drop()) as server:
+            one = adapter(server)
+            for _ in range(2):
+                with pytest.raises(PromptEvaluationError):
+                    evaluate_async(one, prompt(), Session())
+        del one
+        gc.collect()  # an unclosed connection would be a ResourceWarning, and with it a failure of this test

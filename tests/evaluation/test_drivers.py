@@ -1,0 +1,223 @@
+"""Both drivers carry out the same steps, each piece of work through the journal and in order."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, check_answered, fields_but, tool
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.evaluation.drivers import Subject, drive
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoop, InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
+from weakincentives.evaluation.schemas import tool_to_spec
+from weakincentives.evaluation.tool_executor import ToolExecutor
+from weakincentives.limits import Budget, Deadline
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
+from weakincentives.prompt.errors import VisibilityExpansionRequired
+from weakincentives.runtime.events import Event, ProviderCalled, ToolInvoked, ToolsInjected, Work
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
+from weakincentives.visibility import SectionVisibility
+from weakincentives.visibility_overrides import VisibilityOverrides
+
+START = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def writes(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    context.session.dispatch(Note(f"wrote {params.a}"))
+    return ToolResult("ok", value=params, success=params.a >= 0)
+
+
+async def writes_later(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    await asyncio.sleep(0)
+    return writes(params, context=context)
+
+
+def raises(params: Args, *, context: ToolContext) -> ToolResult[object]:
+    context.session.dispatch(Note("undone"))
+    raise ValueError(f"no {params.a}")
+
+
+def agent() -> Prompt[Any]:
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(writes, name="late")],
+    )
+    tools = [tool(writes, name="writes"), tool(writes_later, name="writes_later"), tool(raises, name="raises")]
+    shown = MarkdownSection(title="Task", key="task", template="Go.", tools=tools)
+    return Prompt(PromptTemplate[Args](ns="tests", key="agent", sections=[shown, hidden]))
+
+
+CALLS = st.tuples(
+    st.sampled_from(["writes", "writes_later", "raises", "late", "unknown", "read_section"]),
+    st.sampled_from(['{"a": 1}', '{"a": -1}', '{"a": "x"}', '{"a"', '{"section_key": "more"}', '{"section_key": "x"}']),
+)
+REPLIES = st.one_of(
+    st.lists(CALLS, min_size=1, max_size=3).map(lambda calls: call(*calls)),
+    st.sampled_from([say("no json"), say('{"a": 1}'), replace(say("cut"), finish="length")]),
+    st.builds(lambda: PromptEvaluationError("down", phase="request", code="server_error", status=500)),
+)
+
+
+def clock() -> Callable[[], datetime]:
+    seconds = count()
+    return lambda: START + timedelta(seconds=next(seconds))
+
+
+# Any: an outcome is compared, not used.
+def story(
+    replies: Sequence[Any], *, dynamic: bool, config: InnerLoopConfig, budget: Budget | None, asynchronous: bool
+) -> Any:
+    """Everything that can be seen of one evaluation."""
+    session = Session()
+    events: list[object] = []
+    session.bus.subscribe(Event, events.append)
+    adapter = ScriptedAdapter([*replies, say('{"a": 1}')], dynamic_tools=dynamic, config=config, clock=clock())
+    end: object
+    try:
+        if asynchronous:
+            response = asyncio.run(adapter.evaluate_async(agent(), session=session, budget=budget))
+        else:
+            response = adapter.evaluate(agent(), session=session, budget=budget)
+        check_answered(response.transcript)
+        end = response
+    except PromptEvaluationError as error:
+        check_answered(error.transcript)
+        end = type(error), str(error), error.usage, error.turns, error.transcript
+    except VisibilityExpansionRequired as required:
+        end = str(required)
+    seen = [(type(event), fields_but(event)) for event in events]
+    requests = [(one.messages, one.tool_names) for one in adapter.requests]
+    return end, seen, requests, session[Note].all(), session[VisibilityOverrides].all()
+
+
+@given(
+    replies=st.lists(REPLIES, max_size=5),
+    dynamic=st.booleans(),
+    config=st.builds(
+        InnerLoopConfig,
+        max_turns=st.integers(1, 6),
+        deadline=st.none() | st.integers(3, 20).map(lambda n: Deadline(START + timedelta(seconds=n))),
+    ),
+    budget=st.none() | st.builds(Budget, max_tool_calls=st.integers(0, 5), max_tokens=st.integers(0, 200)),
+)
+def test_the_synchronous_and_the_asynchronous_driver_tell_the_same_story(
+    replies: list[Any], *, dynamic: bool, config: InnerLoopConfig, budget: Budget | None
+) -> None:
+    sync, later = (
+        story(replies, dynamic=dynamic, config=config, budget=budget, asynchronous=asynchronous)
+        for asynchronous in (False, True)
+    )
+    assert sync == later
+    _, seen, requests, _, _ = sync
+    assert sum(kind is ProviderCalled for kind, _ in seen) == len(requests)
+    for (before, _), (after, _) in pairwise(requests):
+        assert after[: len(before)] == before
+
+
+# --- The journal
+
+
+class Keeping:
+    """Runs the work, and keeps what it is about and what came of it."""
+
+    # Any: a record holds what every kind of work gave.
+    def __init__(self) -> None:
+        self.record: list[tuple[Subject, Any]] = []
+
+    def __call__(self, subject: Subject, work: Callable[[], Any], /) -> Any:
+        self.record.append((subject, work()))
+        return self.record[-1][1]
+
+
+def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter]:
+    adapter = ScriptedAdapter([call(("writes", {}), ("unknown", {})), call(("writes_later", {})), say('{"a": 1}')])
+    rendered = agent().render(session=session)
+    assert rendered.prompt is not None
+    loop = InnerLoop(text=rendered.text, tools=tuple(tool_to_spec(one) for one in rendered.tools))
+    executor = ToolExecutor(
+        prompt=rendered.prompt,
+        rendered=rendered,
+        adapter=adapter,
+        config=InnerLoopConfig(supports_dynamic_tools=True),
+        session=session,
+        publish=session.bus.publish,
+        work=Work(bus=session.bus, kind="evaluation", name="agent"),
+    )
+    return loop, executor, adapter
+
+
+def test_every_piece_of_work_passes_the_journal_in_order() -> None:
+    journal = Keeping()
+    loop, executor, adapter = parts(Session())
+    for _ in drive(loop, adapter.ask_stream, executor, journal=journal):
+        pass
+    names = ["provider" if isinstance(of, ProviderRequest) else [one.name for one in of] for of, _ in journal.record]
+    assert names == ["provider", ["writes"], ["unknown"], "provider", ["writes_later"], "provider"]
+
+
+def test_a_journal_may_answer_from_its_record() -> None:
+    keeping = Keeping()
+    loop, executor, adapter = parts(Session())
+    *_, finished = drive(loop, adapter.ask_stream, executor, journal=keeping)
+    again, executor, adapter = parts(Session())
+    record = [came for _, came in keeping.record]
+    *_, end = drive(again, adapter.ask_stream, executor, journal=lambda _subject, _work: record.pop(0))
+    assert end == finished
+    assert again.transcript == loop.transcript
+    assert adapter.requests == []
+
+
+# --- Injection
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+    session = Session()
+    read = ("read_section", {"section_key": "more"})
+    adapter = ScriptedAdapter([call(read, read, ("late", {})), call(("late", {"a": 5})), say('{"a": 1}')])
+    if asynchronous:
+        asyncio.run(adapter.evaluate_async(agent(), session=session))
+    else:
+        adapter.evaluate(agent(), session=session)
+    first, second, third = adapter.requests
+    assert second.tool_names == (*first.tool_names, "late")
+    assert third.tool_names == second.tool_names
+    assert second.messages[: len(first.messages)] == first.messages
+    assert [event.success for event in session[ToolInvoked].all()] == [True, True, False, True]
+    assert session[Note].all() == (Note("wrote 5"),)
+    [injected] = session[ToolsInjected].all()
+    assert (injected.tool_names, injected.section_key) == (("late",), "more")
+    overrides = session[VisibilityOverrides].latest()
+    assert overrides is not None
+    assert overrides.get(("more",)) is SectionVisibility.FULL
+    assert "late" in [one.name for one in agent().render(session=session).tools]
+
+
+def test_tools_are_added_after_all_answers_of_the_turn() -> None:
+    adapter = ScriptedAdapter([call(("read_section", {"section_key": "more"}), ("writes", {})), say('{"a": 1}')])
+    response: PromptResponse[Any] = adapter.evaluate(agent(), session=Session())
+    kinds = [type(message).__name__ for message in response.transcript]
+    assert kinds == ["UserMessage", "AssistantMessage", "ToolMessage", "ToolMessage", "ToolsAdded", "AssistantMessage"]
+    [added] = [message for message in response.transcript if isinstance(message, ToolsAdded)]
+    assert [spec.name for spec in added.tools] == ["late"]
+
+
+def test_a_script_may_decide_by_the_request() -> None:
+    def reply(request: SeenRequest) -> AssistantMessage:
+        return say(f'{{"a": {request.request.turn}}}')
+
+    response = ScriptedAdapter([reply]).evaluate(agent(), session=Session())
+    assert response.output == Args(1)

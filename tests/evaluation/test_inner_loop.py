@@ -1,0 +1,426 @@
+"""The machine alone: no clock, no provider, no handler."""
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import check_answered, told, tool
+from weakincentives.evaluation.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+    TurnLimitError,
+)
+from weakincentives.evaluation.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    Finish,
+    Message,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolMessage,
+    ToolsAdded,
+    UserMessage,
+)
+from weakincentives.evaluation.schemas import tool_to_spec
+from weakincentives.limits import Budget, Deadline, TokenUsage
+from weakincentives.prompt.errors import OutputParseError
+from weakincentives.prompt.output import StructuredOutputConfig, parse_output
+
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+SPECS = (tool_to_spec(tool(name="known")),)
+HIDDEN = tuple(tool(name=name) for name in ("late_one", "late_two", "known"))
+
+
+@dataclass(frozen=True)
+class Answer:
+    n: int
+
+
+def asks(*names: str, finish: Finish = "tool_calls", tokens: int = 1) -> AssistantMessage:
+    calls = tuple(ToolCall(f"call_{index}", name, "{}") for index, name in enumerate(names))
+    return AssistantMessage(tool_calls=calls, finish=finish, usage=TokenUsage(tokens, tokens))
+
+
+def says(text: str, finish: Finish = "stop") -> AssistantMessage:
+    return AssistantMessage(text=text, finish=finish, usage=TokenUsage(1, 1))
+
+
+def outcome(call: ToolCall, *, expanded: bool = False) -> ToolExecutionOutcome:
+    done = ToolExecutionOutcome(call.call_id, ToolMessage(call.call_id, f"did {call.name}"), success=True)
+    return replace(done, expanded_tools=HIDDEN, section_key="s", opened=(("s",),)) if expanded else done
+
+
+def machine(config: InnerLoopConfig | None = None, *, typed: bool = False) -> InnerLoop:
+    return InnerLoop(
+        text="Go.",
+        tools=SPECS,
+        structured_output=StructuredOutputConfig(Answer) if typed else None,
+        config=config or InnerLoopConfig(),
+    )
+
+
+# --- L5: any script ends, each call is answered once and in order, and any step can be taken from a pickle
+
+MODEL_NAMES = st.sampled_from(["known", "unknown", "", "expand", "late_one"])
+TURNS = st.lists(
+    st.builds(
+        lambda names, finish, text, tokens: replace(asks(*names, finish=finish, tokens=tokens), text=text),
+        st.lists(MODEL_NAMES, max_size=4),
+        st.sampled_from([*["stop"] * 4, *["tool_calls"] * 4, "length", "content_filter", "refusal"]),
+        st.sampled_from(["", "no", '{"n": 1}', '{"n": "x"}', "\ud800"]),
+        st.integers(0, 50),
+    ),
+    max_size=8,
+)
+CONFIGS = st.builds(
+    InnerLoopConfig,
+    max_turns=st.one_of(st.none(), st.integers(0, 5)),
+    max_repairs=st.integers(0, 3),
+    supports_dynamic_tools=st.just(value=True),
+    deadline=st.one_of(st.none(), st.integers(0, 20).map(lambda n: Deadline(NOW + timedelta(seconds=n)))),
+    budget=st.one_of(
+        st.none(),
+        st.builds(
+            Budget,
+            max_tokens=st.one_of(st.none(), st.integers(0, 200)),
+            max_calls=st.one_of(st.none(), st.integers(0, 5)),
+            max_tool_calls=st.one_of(st.none(), st.integers(0, 6)),
+        ),
+    ),
+)
+
+type End = tuple[object, list[Message], TokenUsage, int, list[object]]
+
+
+def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pickled: bool) -> End:
+    """Plays `script` to `loop`, submitting up to `batch` outcomes at once; a second passes with each step."""
+    seconds = count()
+    injected: list[object] = []
+
+    def now() -> datetime:
+        return NOW + timedelta(seconds=next(seconds))
+
+    def advance(step: Step) -> Step:
+        match step:
+            case ProviderRequest(turn=turn, changes=changes):
+                injected.extend((one.section_key, [tool.name for tool in one.expanded_tools]) for one in changes)
+                answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
+                return loop.receive(answer, now())
+            case ToolCalls(calls):
+                outcomes = [outcome(call, expanded=call.name == "expand") for call in calls[:batch]]
+                return loop.submit(outcomes, now())
+            case Finished():
+                raise AssertionError
+
+    end: object
+    try:
+        step = loop.start(now())
+        while not isinstance(step, Finished):
+            if pickled:
+                loop, step = pickle.loads(pickle.dumps((loop, step)))
+            step = advance(step)
+        end = step
+    except PromptEvaluationError as error:
+        end = type(error), str(error), error.usage, error.turns, list(error.transcript) == loop.transcript
+    return end, loop.transcript, loop.usage, loop.turns, injected
+
+
+@given(script=TURNS, config=CONFIGS, typed=st.booleans(), batch=st.integers(1, 4))
+def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_each_step(
+    script: list[AssistantMessage], config: InnerLoopConfig, *, typed: bool, batch: int
+) -> None:
+    straight = run(machine(config, typed=typed), script, batch, pickled=False)
+    assert run(machine(config, typed=typed), script, batch, pickled=True) == straight
+    end, transcript, usage, turns, injected = straight
+    check_answered(transcript)
+    assert transcript[0] == UserMessage("Go.")
+    said = [message for message in transcript if isinstance(message, AssistantMessage)]
+    assert said == [*script, says('{"n": 1}')][: len(said)]
+    assert usage == sum((message.usage for message in said), TokenUsage())
+    assert turns in (len(said), len(said) + 1)
+    if isinstance(end, tuple):
+        assert end[-1], "the error has the whole transcript"
+    if isinstance(end, Finished):
+        assert turns == len(said)
+        assert isinstance(end.output, Answer) is typed
+    if config.max_turns is not None:
+        assert turns <= config.max_turns
+    added = [spec.name for message in transcript if isinstance(message, ToolsAdded) for spec in message.tools]
+    assert len(added) == len(set(added)), "a tool is added once"
+    assert "known" not in added
+    assert len(injected) <= sum(call.name == "expand" for message in said for call in message.tool_calls)
+
+
+@given(script=TURNS, config=CONFIGS, batch=st.integers(2, 4))
+def test_outcomes_submitted_together_or_one_by_one_come_to_the_same(
+    script: list[AssistantMessage], config: InnerLoopConfig, batch: int
+) -> None:
+    unlimited = replace(config, deadline=None, budget=None)
+    one_by_one = run(machine(unlimited), script, 1, pickled=False)
+    assert run(machine(unlimited), script, batch, pickled=False) == one_by_one
+
+
+# --- Cases
+
+
+def start(loop: InnerLoop) -> ProviderRequest:
+    step = loop.start(NOW)
+    assert isinstance(step, ProviderRequest)
+    return step
+
+
+def test_outcomes_of_other_calls_are_refused_by_name() -> None:
+    loop = machine()
+    start(loop)
+    loop.receive(asks("known", "known"), NOW)
+    with pytest.raises(ValueError, match="outcome of call 'call_1' submitted, pending is 'call_0'"):
+        loop.submit([outcome(ToolCall("call_1", "known", "{}"))], NOW)
+
+
+def test_outcomes_after_the_last_call_are_refused() -> None:
+    loop = machine()
+    start(loop)
+    with pytest.raises(ValueError, match="pending is 'none'"):
+        loop.submit([outcome(ToolCall("call_1", "known", "{}"))], NOW)
+
+
+@pytest.mark.parametrize(
+    ("finish", "code"), [("length", "truncated"), ("content_filter", "content_filter"), ("refusal", "refused")]
+)
+def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(finish: Finish, code: str) -> None:
+    loop = machine()
+    start(loop)
+    with pytest.raises(PromptEvaluationError) as caught:
+        loop.receive(asks("known", finish=finish), NOW)
+    assert (caught.value.phase, caught.value.code) == ("response", code)
+    check_answered(caught.value.transcript)
+
+
+def test_calls_are_run_even_if_the_provider_says_stop() -> None:
+    loop = machine()
+    start(loop)
+    assert isinstance(loop.receive(asks("known", finish="stop"), NOW), ToolCalls)
+
+
+def test_a_deadline_that_has_passed_stops_before_the_first_request() -> None:
+    loop = machine(InnerLoopConfig(deadline=Deadline(NOW)))
+    with pytest.raises(DeadlineExceededError) as caught:
+        loop.start(NOW)
+    assert (caught.value.turns, caught.value.usage) == (0, TokenUsage())
+    assert list(caught.value.transcript) == [UserMessage("Go.")]
+
+
+def test_a_deadline_between_two_calls_keeps_the_first_and_answers_the_second() -> None:
+    loop = machine(InnerLoopConfig(deadline=Deadline(NOW + timedelta(seconds=5))))
+    start(loop)
+    step = loop.receive(asks("known", "known"), NOW)
+    assert isinstance(step, ToolCalls)
+    with pytest.raises(DeadlineExceededError) as caught:
+        loop.submit([outcome(step.calls[0])], NOW + timedelta(seconds=6))
+    assert [message for message in caught.value.transcript if isinstance(message, ToolMessage)] == [
+        ToolMessage("call_0", "did known"),
+        ToolMessage("call_1", "Not run: the evaluation ended.", success=False),
+    ]
+    assert (caught.value.turns, caught.value.usage) == (1, TokenUsage(1, 1))
+
+
+def test_a_finished_answer_counts_even_after_the_deadline() -> None:
+    loop = machine(InnerLoopConfig(deadline=Deadline(NOW + timedelta(seconds=5))))
+    start(loop)
+    assert loop.receive(says("done"), NOW + timedelta(hours=1)) == Finished("done", None)
+
+
+@pytest.mark.parametrize(
+    ("budget", "bound"),
+    [
+        (Budget(max_tokens=2), "max_tokens=2"),
+        (Budget(max_input_tokens=1), "max_input_tokens=1"),
+        (Budget(max_output_tokens=1), "max_output_tokens=1"),
+        (Budget(max_tool_calls=0), "max_tool_calls=0"),
+    ],
+)
+def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(budget: Budget, bound: str) -> None:
+    loop = machine(InnerLoopConfig(budget=budget))
+    start(loop)
+    with pytest.raises(BudgetExceededError, match=bound) as caught:
+        loop.receive(asks("known"), NOW)
+    check_answered(caught.value.transcript)
+    assert caught.value.usage == TokenUsage(1, 1)
+
+
+def test_a_budget_over_requests_stops_the_next_one() -> None:
+    loop = machine(InnerLoopConfig(budget=Budget(max_calls=1)))
+    start(loop)
+    step = loop.receive(asks("known"), NOW)
+    assert isinstance(step, ToolCalls)
+    with pytest.raises(BudgetExceededError, match="max_calls=1 reached with 1"):
+        loop.submit([outcome(step.calls[0])], NOW)
+
+
+def test_a_budget_over_tool_calls_leaves_the_model_its_answer() -> None:
+    loop = machine(InnerLoopConfig(budget=Budget(max_tool_calls=1)))
+    start(loop)
+    step = loop.receive(asks("known"), NOW)
+    assert isinstance(step, ToolCalls)
+    assert isinstance(loop.submit([outcome(step.calls[0])], NOW), ProviderRequest)
+
+
+def test_a_budget_over_tool_calls_stops_after_as_many() -> None:
+    loop = machine(InnerLoopConfig(budget=Budget(max_tool_calls=1)))
+    start(loop)
+    step = loop.receive(asks("known", "known"), NOW)
+    assert isinstance(step, ToolCalls)
+    with pytest.raises(BudgetExceededError, match="max_tool_calls=1 reached with 1"):
+        loop.submit([outcome(step.calls[0])], NOW)
+    check_answered(loop.transcript)
+
+
+def test_the_turn_limit_is_on_requests() -> None:
+    loop = machine(InnerLoopConfig(max_turns=2))
+    start(loop)
+    loop.receive(asks("known"), NOW)
+    loop.submit([outcome(loop.pending[0])], NOW)
+    loop.receive(asks("known"), NOW)
+    with pytest.raises(TurnLimitError, match="not done after 2 turns") as caught:
+        loop.submit([outcome(loop.pending[0])], NOW)
+    assert caught.value.turns == 2
+
+
+def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
+    loop = machine(InnerLoopConfig(max_repairs=1), typed=True)
+    start(loop)
+    step = loop.receive(says('{"n": "x", "extra": 1}'), NOW)
+    assert isinstance(step, ProviderRequest)
+    assert step.turn == 2
+    assert "n: " in told(loop.transcript[-1])
+    assert "extra: " in told(loop.transcript[-1])
+    with pytest.raises(PromptEvaluationError, match="not the declared output after 1 repairs") as caught:
+        loop.receive(says("still wrong"), NOW)
+    assert (caught.value.phase, caught.value.turns) == ("response", 2)
+    assert isinstance(caught.value.__cause__, OutputParseError)
+    assert caught.value.__cause__.raw_response == "still wrong"
+
+
+def test_a_repair_stays_short_however_much_is_wrong() -> None:
+    loop = machine(typed=True)
+    start(loop)
+    loop.receive(says(json.dumps({f"extra{number}": 1 for number in range(10_000)})), NOW)
+    assert len(told(loop.transcript[-1])) < 5_000
+    assert told(loop.transcript[-1]).endswith("Answer again with the corrected JSON alone.")
+
+
+def test_a_repaired_answer_is_taken() -> None:
+    loop = machine(typed=True)
+    start(loop)
+    loop.receive(says("no json"), NOW)
+    assert loop.receive(says('{"n": 2}'), NOW) == Finished('{"n": 2}', Answer(2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"items": [{"n": 1}, {"n": 2}]}',
+        '[{"n": 1}, {"n": 2}]',
+        '```json\n{"items": [{"n": 1}, {"n": 2}]}\n```',
+        'Here it is:\n```json\n{"items": [{"n": 1}, {"n": 2}]}\n```\nDone.',
+        '```\n[{"n": 1}, {"n": 2}]\n```',
+    ],
+)
+def test_an_array_is_taken_with_or_without_its_wrapping_and_fence(text: str) -> None:
+    loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(list[Answer]))
+    request = start(loop)
+    assert request.output is not None
+    assert request.output.wrapped
+    step = loop.receive(says(text), NOW)
+    assert isinstance(step, Finished)
+    assert step.output == [Answer(1), Answer(2)]
+
+
+@dataclass(frozen=True)
+class Scored:
+    n: int
+    score: int = 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"n": 1}', '{"n": 1, "score": null}', 'So:\n```json\n{"n": 1, "score": null}\n```'],
+)
+def test_null_in_the_answer_restores_a_default_and_the_text_still_parses(text: str) -> None:
+    config = StructuredOutputConfig(Scored)
+    loop = InnerLoop(text="Go.", structured_output=config)
+    start(loop)
+    step = loop.receive(says(text), NOW)
+    assert isinstance(step, Finished)
+    assert (step.output, step.text) == (Scored(1, 7), step.text) == parse_output(step.text, config)
+
+
+def test_null_for_a_required_field_is_repaired() -> None:
+    loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(Scored))
+    start(loop)
+    assert isinstance(loop.receive(says('{"n": null, "score": null}'), NOW), ProviderRequest)
+    assert "n: " in told(loop.transcript[-1])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"items": ' * 50_000, "```\n" + "{" * 50_000, '{"items": 1}', "null"])
+def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
+    loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(list[Answer]))
+    start(loop)
+    assert isinstance(loop.receive(says(text), NOW), ProviderRequest)
+
+
+def steps_of(turns: int, tools: int) -> Iterator[Step]:
+    loop = machine(InnerLoopConfig(max_turns=None))
+    step: Step = loop.start(NOW)
+    while not isinstance(step, Finished):
+        yield step
+        if isinstance(step, ToolCalls):
+            step = loop.submit([outcome(call) for call in step.calls], NOW)
+        else:
+            step = loop.receive(asks(*["known"] * tools) if step.turn <= turns else says("done"), NOW)
+
+
+def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
+    requests = [step for step in steps_of(20, 2) if isinstance(step, ProviderRequest)]
+    assert len(requests) == 21
+    assert all(request.transcript is requests[0].transcript for request in requests)
+    assert all(request.tools is requests[0].tools for request in requests)
+
+
+@pytest.mark.parametrize("word", [True, False, "parallel"])
+def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
+    with pytest.raises(ValueError, match=rf"parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"):
+        InnerLoopConfig(parallel_tool_calls=word)
+
+
+@pytest.mark.parametrize("name", ["max_turns", "max_repairs"])
+@pytest.mark.parametrize(
+    ("count", "kind", "told"),
+    [
+        ("3", TypeError, "is '3'; give a whole number"),
+        (2.5, TypeError, "is 2.5; give a whole number"),
+        (True, TypeError, "is True; give a whole number"),
+        (-1, ValueError, "must not be negative, got -1"),
+    ],
+)
+def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
+    name: str, count: Any, kind: type[Exception], told: str
+) -> None:
+    with pytest.raises(kind, match=f"{name} {told}"):
+        InnerLoopConfig(**{name: count})
+
+
+@pytest.mark.parametrize("name", ["deadline", "budget"])
+def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
+    limits: dict[str, Any] = {name: 30}
+    with pytest.raises(TypeError, match=f"{name} is 30; give a {name.title()}, such as"):
+        InnerLoopConfig(**limits)

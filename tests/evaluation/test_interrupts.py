@@ -1,0 +1,274 @@
+"""C4: an interrupt at any moment of a call leaves it done or undone as a whole, and resources closed."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType
+from typing import Any, Self
+
+import pytest
+
+from support.agents import Args, Note, prompt, tool
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.messages import ToolCall
+from weakincentives.evaluation.tool_executor import ToolExecutor
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.resources import Binding, ResourceRegistry, Scope
+from weakincentives.runtime.events import Work
+from weakincentives.runtime.session import Session
+from weakincentives.runtime.transactions import tool_transaction
+from weakincentives.testing import ScriptedAdapter
+
+LIBRARY = str(Path(sys.modules["weakincentives"].__file__ or "").parent)
+# An interrupt can come between the making of a coroutine and its first step.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
+TOOL_ID = 4  # of sys.monitoring: none of those that debuggers, coverage and profilers use
+
+
+class Interrupt(KeyboardInterrupt):
+    """The one that a test raises."""
+
+
+@dataclass
+class Interrupter:
+    """Raises an interrupt at the `at`th event of the library's code, and counts the events."""
+
+    at: int
+    count: int = 0
+    armed: bool = True
+    where: str = "nowhere"
+    before_exit: bool = False  # it came before the `try` of an `__exit__`
+
+    def event(self, code: CodeType, *_: object) -> object:
+        if not code.co_filename.startswith(LIBRARY):
+            return sys.monitoring.DISABLE
+        if self.armed:
+            self.count += 1
+            if self.count == self.at:
+                frame = sys._getframe(1)
+                self.before_exit = code.co_name == "__exit__" and frame.f_lineno <= code.co_firstlineno + 2
+                self.where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
+                raise Interrupt
+        return None
+
+    def __enter__(self) -> Self:
+        monitoring = sys.monitoring
+        monitoring.use_tool_id(TOOL_ID, "interrupts")
+        for event in (monitoring.events.PY_START, monitoring.events.LINE, monitoring.events.PY_RESUME):
+            monitoring.register_callback(TOOL_ID, event, self.event)
+        monitoring.set_events(
+            TOOL_ID, monitoring.events.PY_START | monitoring.events.LINE | monitoring.events.PY_RESUME
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.armed = False
+        sys.monitoring.set_events(TOOL_ID, 0)
+        sys.monitoring.free_tool_id(TOOL_ID)
+        sys.monitoring.restart_events()
+
+
+def at_every_event(run: Callable[[Interrupter], object], most: int = 20_000) -> int:
+    """Runs with an interrupt at each event in turn, until there is none left; gives how many there were."""
+    for at in range(1, most):
+        interrupter = Interrupter(at)
+        run(interrupter)
+        if interrupter.count < at:
+            return at - 1
+    raise AssertionError("it never ends")
+
+
+@dataclass
+class Tracked:
+    """A resource of one call that knows whether it is open, and whose state goes back."""
+
+    opened: list["Tracked"]
+    open: bool = True
+    savepoints: list[int] = field(default_factory=list[int])
+
+    def __post_init__(self) -> None:
+        self.opened.append(self)
+
+    def close(self) -> None:
+        self.open = False
+
+    def snapshot(self) -> int:
+        self.savepoints.append(len(self.savepoints))
+        return self.savepoints[-1]
+
+    def restore(self, snapshot: int, /) -> None:
+        assert snapshot in self.savepoints
+
+    def release(self, snapshot: int, /) -> None:
+        if snapshot in self.savepoints:
+            self.savepoints.remove(snapshot)
+
+
+class Late(Tracked):
+    """One that is first made within the call."""
+
+
+class Manager(Tracked):
+    """One that is entered, and open until it is left."""
+
+    close = None  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType] - so that it is entered
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.open = False
+
+    def __enter__(self) -> Self:
+        self.open = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open = False
+
+
+def files_of(files: Filesystem) -> list[tuple[str, bytes]]:
+    return [(one.path, files.read_bytes(one.path)) for one in files.walk() if one.kind == "file"]
+
+
+BEFORE = [("a", b"1"), ("b/c", b"2")]
+AFTER = [("b/c", b"changed"), ("d/e", b"new")]
+
+
+@pytest.mark.parametrize(
+    ("sort", "ending"), [("memory", ValueError), ("memory", False), ("memory", True), ("host", ValueError)]
+)
+def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(sort: str, ending: Any, tmp_path: Path) -> None:
+    runs = 0
+
+    def once(interrupter: Interrupter) -> None:
+        nonlocal runs
+        runs += 1
+        opened: list[Tracked] = []
+        root = tmp_path / str(runs)
+        root.mkdir()
+        files = InMemoryFilesystem() if sort == "memory" else HostFilesystem(root)
+        for path, data in BEFORE:
+            files.write_bytes(path, data)
+
+        def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            context.resources.get(Late)
+            mine = context.resources.get(Filesystem)
+            mine.delete("a")
+            mine.write_text("b/c", "changed")
+            mine.write_text("d/e", "new")
+            context.session.dispatch(Note("written"))
+            if ending is ValueError:
+                raise ValueError("no")
+            return ToolResult("ok", success=ending)
+
+        registry = ResourceRegistry.of(
+            Binding(Tracked, lambda _: Tracked(opened), eager=True),
+            Binding(Late, lambda _: Late(opened), scope=Scope.TOOL_CALL),
+        )
+        asked = prompt(tool(handler)).bind(resources=registry | {Filesystem: files})
+        session = Session()
+        with asked.resources:
+            executor = ToolExecutor(
+                prompt=asked,
+                rendered=asked.render(session=session),
+                adapter=ScriptedAdapter([]),
+                config=InnerLoopConfig(),
+                session=session,
+                publish=lambda _: None,
+                work=Work(bus=session.bus, kind="evaluation", name="n"),
+            )
+            committed = False
+            try:
+                with interrupter:
+                    [outcome] = executor.execute([ToolCall("1", "probe", "{}")])
+                committed = outcome.success
+            except Interrupt:
+                pass
+            where = f"interrupted in {interrupter.where}"
+            notes, found = session[Note].all(), sorted(files_of(files))
+            whole = {((), str(sorted(BEFORE))), ((Note("written"),), str(sorted(AFTER)))}
+            assert (notes, str(found)) in whole, where
+            if ending is not True:
+                assert notes == (), where
+            if committed:
+                assert notes == (Note("written"),)
+            assert [one for one in opened if one.open and isinstance(one, Late)] == [], where
+            if "_steps" not in interrupter.where:  # at the line of a `with` no signal comes between entry and block
+                assert [one.savepoints for one in opened if one.savepoints] == [], where
+        assert [one for one in opened if one.open] == []
+        if isinstance(files, HostFilesystem):
+            files.close()
+
+    assert at_every_event(once) > 300
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: bool) -> None:
+    def once(interrupter: Interrupter) -> None:
+        opened: list[Tracked] = []
+        registry = ResourceRegistry.of(
+            Binding(Tracked, lambda _: Tracked(opened), eager=True),
+            Binding(Manager, lambda _: Manager(opened), eager=True),
+            Binding(Late, lambda _: Late(opened)),
+        )
+        asked = prompt().bind(resources=registry)
+        try:
+            with interrupter, asked.resources as resources:
+                resources.get(Late)
+                if fails:
+                    raise ValueError("no")
+        except (Interrupt, ValueError):
+            pass
+        where = f"interrupted in {interrupter.where}"
+        if interrupter.before_exit or interrupter.where.startswith(("_at_once", "ResourceContext.__enter__")):
+            return  # when the context has been entered, no signal comes between these lines and the block
+        assert [one for one in opened if one.open] == [], where
+        assert not asked.resources.is_open, where
+
+    assert at_every_event(once) > 100
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_at_any_moment_of_a_transaction_leaves_it_whole(*, fails: bool) -> None:
+    def once(interrupter: Interrupter) -> None:
+        opened: list[Tracked] = []
+        session, files, tracked = Session(), InMemoryFilesystem(dict(BEFORE)), Tracked(opened)
+        ended = False
+        try:
+            with interrupter:
+                with tool_transaction(session, (files, tracked)):
+                    files.delete("a")
+                    files.write_text("b/c", "changed")
+                    files.write_text("d/e", "new")
+                    session.dispatch(Note("written"))
+                    if fails:
+                        raise ValueError("no")
+                ended = True
+        except (Interrupt, ValueError):
+            pass
+        where = f"interrupted in {interrupter.where}"
+        if interrupter.before_exit:
+            return
+        left = (session[Note].all(), sorted(files_of(files)))
+        done = ((Note("written"),), AFTER)
+        assert left in ([done] if ended else [((), BEFORE), done][: 2 - fails]), where
+        assert tracked.savepoints == [], where
+
+    assert at_every_event(once) > 100
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_real_ctrl_c_at_any_moment_of_a_call_leaves_state_and_files_whole(seed: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.interrupted_calls", str(tmp_path), str(seed)],
+        cwd=Path(__file__).parents[1],
+        env={"PYTHONPATH": str(Path(LIBRARY).parent), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20

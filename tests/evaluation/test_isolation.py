@@ -1,0 +1,715 @@
+"""Calls of one turn side by side come to what they come to one after the other, in less time."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Barrier, Lock
+from threading import Event as Flag
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, answers, fields_but, ok, prompt, recorded, tool
+from support.programs import (
+    FAILURES,
+    STATE,
+    Cell,
+    Counted,
+    ForkableCell,
+    ForkedCell,
+    Heard,
+    Op,
+    Plain,
+    Program,
+    Redirect,
+    World,
+    programs,
+    run,
+    session,
+)
+from weakincentives.adapters.core import PromptResponse
+from weakincentives.evaluation.errors import BudgetExceededError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.limits import Budget
+from weakincentives.prompt import Prompt, Tool, ToolContext, ToolResult
+from weakincentives.prompt.errors import VisibilityExpansionRequired
+from weakincentives.prompt.tool import Effect
+from weakincentives.resources import Binding, ResourceRegistry, Scope
+from weakincentives.runtime.events import Event, InProcessEventBus, ToolInvoked
+from weakincentives.runtime.session import Append, Session
+from weakincentives.runtime.transactions import tool_transaction
+from weakincentives.testing.scripted import ScriptedAdapter, call, say
+
+ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
+TIMEOUT = 30  # seconds; no test takes them
+
+
+def evaluate(adapter: ScriptedAdapter, asked: Prompt[Any], at: Session, **how: Any) -> PromptResponse[Any]:
+    return adapter.evaluate(asked, session=at, **how)
+
+
+def evaluate_async(adapter: ScriptedAdapter, asked: Prompt[Any], at: Session, **how: Any) -> PromptResponse[Any]:
+    return asyncio.run(adapter.evaluate_async(asked, session=at, **how))
+
+
+type Evaluate = Callable[..., PromptResponse[Any]]
+drivers = pytest.mark.parametrize("driver", [evaluate, evaluate_async])
+
+
+def named(name: str, handler: Callable[..., Any], effect: Effect = "repeatable", params: Any = Args) -> Tool[Any, Any]:
+    return Tool[Any, Any](name=name, handler=handler, params_type=params, result_type=object, effect=effect)
+
+
+# ----------------------------------------------------------------------------------------------------------- the law
+
+
+@dataclass(frozen=True)
+class Which:
+    number: int
+
+
+def story(
+    turns: Sequence[Sequence[Program]],
+    config: InnerLoopConfig,
+    driver: Evaluate,
+    *,
+    start: int,
+    foreign: bool,
+    later: bool,
+) -> tuple[object, ...]:
+    """All that can be told of an evaluation whose tools run `turns`, in a session that begins with `start` values."""
+    calls = [program for turn in turns for program in turn]
+    numbers = iter(range(len(calls)))
+    script = [call(*[("run", {"number": next(numbers)}) for _ in turn]) for turn in turns]
+
+    def handler(params: Which, *, context: ToolContext) -> ToolResult[object]:
+        return run(calls[params.number], context)
+
+    async def handler_later(params: Which, *, context: ToolContext) -> ToolResult[object]:
+        return run(calls[params.number], context)
+
+    world, at = World(), session()
+    at[Plain].seed(*[Plain(0)] * start)
+    bus = InProcessEventBus() if foreign else at.bus
+    heard = recorded(bus, Event)
+    asked = prompt(named("run", handler_later if later else handler, params=Which)).bind(resources=world.registry())
+    ending: object = None
+    try:
+        ending = driver(ScriptedAdapter([*script, say("done")], config=config), asked, at, bus=bus).transcript
+    except BaseException as error:
+        ending = repr(error)
+    told = [(type(event), fields_but(event)) for event in heard]
+    logged = [fields_but(event) for kind in (Heard, Counted, ToolInvoked) for event in at[kind].all()]
+    return ending, [at[kind].all() for kind in STATE], world.numbers(), told, logged
+
+
+ENDINGS = (None, None, None, None, False, ValueError, Redirect, KeyboardInterrupt)
+
+
+@settings(max_examples=300)
+@given(
+    turns=st.lists(st.lists(programs(ENDINGS), min_size=1, max_size=4), min_size=1, max_size=2),
+    start=st.sampled_from([0, 3]),
+    foreign=st.booleans(),
+    later=st.booleans(),
+)
+def test_side_by_side_comes_to_what_in_order_comes_to(turns: list[list[Program]], **drawn: Any) -> None:
+    wanted = story(turns, InnerLoopConfig(), evaluate, **drawn)
+    for driver in (evaluate, evaluate_async):
+        assert story(turns, ISOLATED, driver, **drawn) == wanted
+
+
+# -------------------------------------------------------------------------------------------------- truly concurrent
+
+
+def meet(barrier: Barrier, *, later: bool) -> Callable[..., Any]:
+    """A handler that returns only when as many calls run as the barrier waits for."""
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        barrier.wait(TIMEOUT)
+        context.session.dispatch(Note(context.call_id))
+        return ToolResult(context.call_id)
+
+    async def handler_later(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return await asyncio.to_thread(handler, params, context=context)
+
+    return handler_later if later else handler
+
+
+@drivers
+@pytest.mark.parametrize(("count", "later"), [(2, False), (4, True), (16, False)])
+def test_calls_of_one_turn_run_at_once_and_count_in_their_order(driver: Evaluate, count: int, later: bool) -> None:  # noqa: FBT001 - a case
+    """On few cores, too: the event loop's own pool of threads may be smaller."""
+    at, ids = Session(), [f"call_{number}" for number in range(1, count + 1)]
+    adapter = ScriptedAdapter([call(*[("meet", {})] * count), say("done")], config=ISOLATED)
+    response = driver(adapter, prompt(named("meet", meet(Barrier(count), later=later))), at)
+    assert [answer.content for answer in answers(response.transcript)] == ids
+    assert [note.text for note in at[Note].all()] == ids
+    assert [event.call_id for event in at[ToolInvoked].all()] == ids
+
+
+@drivers
+def test_forks_of_a_resource_are_used_at_once(driver: Evaluate) -> None:
+    barrier, cell = Barrier(3), ForkableCell()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        barrier.wait(TIMEOUT)
+        context.resources.get(ForkableCell).add(int(context.call_id[-1]))
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter([call(*[("add", {})] * 3), say("done")], config=ISOLATED)
+    driver(adapter, prompt(named("add", handler)).bind(resources={ForkableCell: cell}), Session())
+    assert (cell.numbers, barrier.broken) == ([1, 2, 3], False)
+
+
+def test_tool_calls_run_in_order_unless_the_config_says_isolated() -> None:
+    together: list[int] = []
+    running, lock = [0], Lock()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        with lock:
+            running[0] += 1
+            together.append(running[0])
+        with lock:
+            running[0] -= 1
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter([call(*[("count", {})] * 8), say("done")])
+    adapter.evaluate(prompt(named("count", handler)), session=Session())
+    assert together == [1] * 8
+
+
+@pytest.mark.parametrize("stranger", [("once", {}), ("nobody", {}), ("read_section", {"section_key": "x"})])
+def test_a_call_that_must_not_be_repeated_parts_those_before_it_from_those_after_it(stranger: tuple[str, Any]) -> None:
+    before, after = Barrier(2), Barrier(2)
+    tools = (
+        named("before", meet(before, later=False)),
+        named("once", ok, "at_most_once"),
+        named("after", meet(after, later=False), "pure"),
+    )
+    calls = [("before", {}), ("before", {}), stranger, ("after", {}), ("after", {})]
+    response = evaluate(ScriptedAdapter([call(*calls), say("done")], config=ISOLATED), prompt(*tools), Session())
+    assert [answer.call_id for answer in answers(response.transcript)] == [f"call_{n}" for n in range(1, 6)]
+
+
+# ---------------------------------------------------------------------------------------------------- run once again
+
+
+def counted(handler: Callable[[ToolContext], object]) -> tuple[Tool[Any, Any], list[str]]:
+    """A tool, and the ids of the calls for which its handler ran."""
+    ran: list[str] = []
+
+    def counting(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(context.call_id)
+        return ToolResult(str(handler(context)))
+
+    return named("count", counting), ran
+
+
+def twice(tool: Tool[Any, Any], at: Session, driver: Evaluate = evaluate, **resources: Any) -> list[str]:
+    """What two calls of it at once are answered."""
+    adapter = ScriptedAdapter([call(("count", {}), ("count", {})), say("done")], config=ISOLATED)
+    asked = prompt(tool).bind(**resources)
+    return [answer.content for answer in answers(driver(adapter, asked, at).transcript)]
+
+
+def reads_and_writes(context: ToolContext) -> object:
+    seen = len(context.session[Note])
+    context.session.dispatch(Note("x"))
+    return seen
+
+
+@drivers
+def test_a_call_that_read_what_an_earlier_one_changed_is_run_again_once(driver: Evaluate) -> None:
+    counting, ran = counted(reads_and_writes)
+    at = Session()
+    assert twice(counting, at, driver) == ["0", "1"]
+    assert sorted(ran) == ["call_1", "call_2", "call_2"]
+    assert len(at[ToolInvoked]) == 2
+
+
+def test_calls_that_only_write_are_not_run_again() -> None:
+    def handler(context: ToolContext) -> object:
+        context.session[Note].append(Note("x"))
+        return "written"
+
+    counting, ran = counted(handler)
+    twice(counting, Session())
+    assert sorted(ran) == ["call_1", "call_2"]
+
+
+def test_a_failed_call_leaves_nothing_that_a_later_one_must_be_run_again_for() -> None:
+    def handler(context: ToolContext) -> object:
+        seen = reads_and_writes(context)
+        if context.call_id == "call_1":
+            raise ValueError("no")
+        return seen
+
+    counting, ran = counted(handler)
+    assert twice(counting, Session()) == ["no", "0"]
+    assert sorted(ran) == ["call_1", "call_2"]
+
+
+def test_what_a_call_published_in_vain_is_not_heard() -> None:
+    def handler(context: ToolContext) -> object:
+        context.event_bus.publish(Heard(number=len(context.session[Note])))
+        return reads_and_writes(context)
+
+    counting, _ = counted(handler)
+    at = Session()
+    heard = recorded(at.bus, Heard)
+    twice(counting, at)
+    assert [event.number for event in heard] == [0, 1]
+    assert [event.number for event in at[Heard].all()] == [0, 1]
+
+
+def swallowing(ask: Callable[[ToolContext], object]) -> Callable[[ToolContext], object]:
+    """A careless handler: whatever is raised, it makes an answer of."""
+
+    def handler(context: ToolContext) -> object:
+        try:
+            return ask(context)
+        except BaseException as error:
+            return f"swallowed {type(error).__name__}"
+
+    return handler
+
+
+# Any: what is asked for is not in the protocol.
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "telemetry": lambda context: len(context.session[ToolInvoked]),
+    "a subscription": lambda context: context.event_bus.subscribe(Note, print) and "subscribed",
+    "a reducer": lambda context: context.session[Note].register(int, lambda view, event: None),
+    "installing": lambda context: context.session.parse_snapshot('{"version":1,"slices":{}}').slices,
+    "the content of a snapshot": lambda context: context.session.snapshot().to_json(),
+    "a transaction over all": lambda context: len(list(context.prompt.resources)),
+    "what has no fork": lambda context: context.resources.get(Cell).read(),
+    "what the prompt holds": lambda context: context.prompt.resources.get(Cell).read(),
+    "what is folded": lambda context: context.event_bus.publish(Counted(number=1)),
+    "a dispatch that fails": lambda context: context.session.dispatch(Note),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_cannot_be_isolated_is_run_by_itself_even_if_the_handler_swallows_the_refusal(asked: str) -> None:
+    answers = [
+        twice(counted(swallowing(REFUSED[asked]))[0], session(), how, resources={Cell: Cell()})
+        for how in (evaluate, evaluate_async, lambda adapter, *rest: evaluate(in_order(adapter), *rest))
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    assert "NotIsolatedError" not in repr(answers)
+
+
+def in_order(adapter: ScriptedAdapter) -> ScriptedAdapter:
+    adapter.config = InnerLoopConfig()
+    return adapter
+
+
+def test_a_predicate_that_looks_at_the_values_has_read_them() -> None:
+    def handler(context: ToolContext) -> object:
+        seen: list[Note] = []
+
+        def look(note: Note) -> bool:
+            seen.append(note)
+            return False
+
+        context.session[Note].clear(look)
+        context.session[Note].append(Note("x"))
+        return len(seen)
+
+    counting, ran = counted(handler)
+    assert twice(counting, Session()) == ["0", "1"]
+    assert sorted(ran) == ["call_1", "call_2", "call_2"]
+
+
+def test_a_predicate_is_asked_no_more_when_the_call_is_over() -> None:
+    def handler(context: ToolContext) -> object:
+        unwanted = "a"
+        context.session[Note].clear(lambda note: note.text == unwanted)
+        unwanted = "b"
+        return None
+
+    at = Session()
+    at[Note].seed(Note("a"), Note("b"))
+    counting, ran = counted(handler)
+    twice(counting, at)
+    assert at[Note].all() == (Note("b"),)
+    assert sorted(ran) == ["call_1", "call_2", "call_2"]
+
+
+def test_a_reducer_that_fails_only_after_the_calls_before_is_met_by_the_handler() -> None:
+    at = Session()
+
+    def one_at_most(view: Any, event: Note) -> Any:
+        if len(view):
+            raise ValueError("full")
+        return Append(event)
+
+    at[Note].register(Note, one_at_most)
+
+    def handler(context: ToolContext) -> object:
+        try:
+            context.session.dispatch(Note("x"))
+        except ValueError as error:
+            return error
+        return "written"
+
+    counting, _ = counted(handler)
+    assert twice(counting, at) == ["written", "full"]
+
+
+def test_a_dispatch_that_fails_only_without_the_calls_before_is_made_after_them() -> None:
+    at = Session()
+    at[Note].append(Note("old"))
+
+    def into_empty(view: Any, event: Note) -> Any:
+        if len(view):
+            raise ValueError("full")
+        return Append(event)
+
+    at[Note].register(Note, into_empty)
+
+    def handler(context: ToolContext) -> object:
+        if context.call_id == "call_1":
+            context.session[Note].clear()
+        with suppress(ValueError):
+            context.session.dispatch(Note("new"))
+        return "went on"
+
+    twice(counted(handler)[0], at)
+    assert at[Note].all() == (Note("new"),)
+
+
+class Forgetful(ForkableCell):
+    """Fails where forking should not."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    def fork(self) -> ForkedCell:
+        if self.at == "fork":
+            raise OSError("no room")
+        return super().fork()
+
+    def merge(self, fork: ForkedCell, /) -> bool:
+        if self.at == "merge":
+            self.numbers.append(99)
+            raise OSError("no room")
+        return super().merge(fork)
+
+
+@pytest.mark.parametrize("at", ["fork", "merge"])
+def test_a_resource_that_fails_to_fork_or_to_merge_is_used_in_order(at: str) -> None:
+    cell = Forgetful(at)
+
+    def handler(context: ToolContext) -> object:
+        context.resources.get(Forgetful).add(1)
+        return "added"
+
+    counting, _ = counted(handler)
+    assert twice(counting, Session(), resources={Forgetful: cell}) == ["added", "added"]
+    assert cell.numbers == [1, 1]
+
+
+def test_one_resource_bound_for_two_types_is_forked_once() -> None:
+    cell = ForkableCell()
+
+    def handler(context: ToolContext) -> object:
+        context.resources.get(ForkableCell).add(1)
+        return context.resources.get(Cell).read()
+
+    counting, _ = counted(handler)
+    assert twice(counting, Session(), resources={ForkableCell: cell, Cell: cell}) == ["[1]", "[1, 1]"]
+
+
+def test_resources_of_a_call_are_closed_whether_the_call_counts_or_is_run_again() -> None:
+    closed: list[str] = []
+
+    class Handle:
+        def close(self) -> None:
+            closed.append("closed")
+
+    def handler(context: ToolContext) -> object:
+        context.resources.get(Handle)
+        return reads_and_writes(context)
+
+    counting, ran = counted(handler)
+    registry = ResourceRegistry.of(Binding(Handle, lambda _: Handle(), scope=Scope.TOOL_CALL))
+    twice(counting, Session(), resources=registry)
+    assert len(closed) == len(ran) == 3
+
+
+def test_a_resource_that_is_first_asked_for_in_a_failing_call_is_closed_and_forgotten() -> None:
+    made: list[str] = []
+
+    class Handle:
+        def __init__(self) -> None:
+            made.append("made")
+
+        def close(self) -> None:
+            made.append("closed")
+
+    def handler(context: ToolContext) -> object:
+        context.resources.get(Handle)
+        raise ValueError("no")
+
+    twice(counted(handler)[0], Session(), resources=ResourceRegistry.of(Binding(Handle, lambda _: Handle())))
+    assert made == ["made", "closed"] * 2
+
+
+def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> None:
+    """Each hears its own events at once and the session's bus hears them in the order of the calls."""
+    barrier = Barrier(2)
+
+    def inner(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        barrier.wait(TIMEOUT)
+        context.session.dispatch(Note(f"inner of {params.a}"))
+        return ToolResult("ok")
+
+    def outer(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        agent = ScriptedAdapter([call(("inner", {"a": params.a})), say(f"said {params.a}")])
+        asked = prompt(named("inner", inner))
+        return ToolResult(agent.evaluate(asked, session=context.session, bus=context.event_bus).text)
+
+    at, bus = Session(), InProcessEventBus()
+    heard = recorded(bus, ToolInvoked)
+    adapter = ScriptedAdapter([call(("outer", {"a": 1}), ("outer", {"a": 2})), say("done")], config=ISOLATED)
+    response = evaluate(adapter, prompt(named("outer", outer)), at, bus=bus)
+    assert [answer.content for answer in answers(response.transcript)] == ["said 1", "said 2"]
+    assert [note.text for note in at[Note].all()] == ["inner of 1", "inner of 2"]
+    names = ["inner", "outer", "inner", "outer"]
+    assert [event.name for event in heard] == [event.name for event in at[ToolInvoked].all()] == names
+
+
+def test_a_block_of_the_handler_s_own_over_all_resources_is_undone_as_it_is_in_order() -> None:
+    cell = ForkableCell()
+
+    def handler(context: ToolContext) -> object:
+        with suppress(ValueError), tool_transaction(context.session, context.prompt.resources):
+            context.resources.get(ForkableCell).add(1)
+            raise ValueError
+        return "undone"
+
+    assert twice(counted(handler)[0], Session(), resources={ForkableCell: cell}) == ["undone", "undone"]
+    assert cell.numbers == []
+
+
+def test_a_sub_agent_on_the_very_same_prompt_is_run_by_itself() -> None:
+    cell = ForkableCell()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        if params.a:
+            agent = ScriptedAdapter([call(("again", {"a": params.a - 1})), say("fine")])
+            return ToolResult(agent.evaluate(context.prompt, session=context.session).text)
+        context.resources.get(ForkableCell).add(1)
+        return ToolResult("added", success=False)
+
+    asked = prompt(named("again", handler)).bind(resources={ForkableCell: cell})
+    adapter = ScriptedAdapter([call(("again", {"a": 1}), ("again", {"a": 1})), say("done")], config=ISOLATED)
+    assert [one.content for one in answers(evaluate(adapter, asked, Session()).transcript)] == ["fine", "fine"]
+    assert cell.numbers == []
+
+
+# ------------------------------------------------------------------------------------------------- ends and limits
+
+
+_NAME: ContextVar[str] = ContextVar("name", default="unset")
+
+
+@drivers
+def test_handlers_see_the_caller_s_context_variables(driver: Evaluate) -> None:
+    token = _NAME.set("mine")
+    try:
+        assert twice(counted(lambda context: _NAME.get())[0], Session(), driver) == ["mine", "mine"]
+    finally:
+        _NAME.reset(token)
+
+
+def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budget() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(context.call_id))
+        if params.a == 2:
+            raise Redirect("elsewhere")
+        return ToolResult("ok")
+
+    for config in (InnerLoopConfig(), ISOLATED):
+        calls = call(*[("go", {"a": number}) for number in (1, 2, 3)])
+        at = Session()
+        # The bound is checked before each call: room for one is no room for the redirection.
+        adapter = ScriptedAdapter([calls], config=config)
+        with pytest.raises(BudgetExceededError) as caught:
+            evaluate(adapter, prompt(named("go", handler)), at, budget=Budget(max_tool_calls=1))
+        assert [one.content for one in answers(caught.value.transcript)] == [
+            "ok",
+            *["Not run: the evaluation ended."] * 2,
+        ]
+        assert [note.text for note in at[Note].all()] == ["call_1"]
+        for how in (evaluate, evaluate_async):
+            at = Session()
+            with pytest.raises(Redirect):
+                how(ScriptedAdapter([calls], config=config), prompt(named("go", handler)), at)
+            assert len(at[ToolInvoked]) == len(at[Note]) == 2
+
+
+@drivers
+@pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED], ids=["in order", "isolated"])
+def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_came_before_it(
+    config: InnerLoopConfig, driver: Evaluate
+) -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        if params.a == 2:
+            raise VisibilityExpansionRequired("more", requested_overrides={}, reason="", section_keys=())
+        return ToolResult("ok")
+
+    calls = call(*[("go", {"a": number}) for number in (1, 1, 2, 3)])
+    with pytest.raises(VisibilityExpansionRequired) as caught:
+        driver(ScriptedAdapter([calls], config=config), prompt(named("go", handler)), Session())
+    assert caught.value.spent.tool_calls == 2
+
+
+def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:
+    started, release, ended = Barrier(3), asyncio.Event(), list[str]()
+    cell = ForkableCell()
+
+    def in_thread(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        context.resources.get(ForkableCell).add(1)
+        started.wait(TIMEOUT)
+        ended.append("thread")
+        return ToolResult("ok")
+
+    async def in_loop(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        try:
+            await release.wait()
+        finally:
+            ended.append("loop")
+        return ToolResult("ok")
+
+    async def cancel() -> None:
+        adapter = ScriptedAdapter([call(("thread", {}), ("loop", {}), ("thread", {}))], config=ISOLATED)
+        asked = prompt(named("thread", in_thread), named("loop", in_loop)).bind(resources={ForkableCell: cell})
+        task = asyncio.create_task(adapter.evaluate_async(asked, session=at))
+        await asyncio.to_thread(started.wait, TIMEOUT)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    at = Session()
+    asyncio.run(cancel())
+    assert sorted(ended) == ["loop", "thread", "thread"]
+    assert (at[Note].all(), cell.numbers, len(at[ToolInvoked])) == ((), [], 0)
+
+
+def test_a_cancellation_begins_no_call_that_waits_for_a_thread() -> None:
+    running, release, begun = Barrier(17), Flag(), list[str]()
+
+    def in_thread(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        begun.append(context.call_id)
+        running.wait(TIMEOUT)
+        release.wait(TIMEOUT)
+        return ToolResult("ok")
+
+    async def in_loop(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        try:
+            await asyncio.Future()
+        finally:
+            release.set()
+        return ToolResult("ok")
+
+    async def cancel() -> None:
+        adapter = ScriptedAdapter([call(*[("thread", {})] * 20, ("loop", {}))], config=ISOLATED)
+        asked = prompt(named("thread", in_thread), named("loop", in_loop))
+        task = asyncio.create_task(adapter.evaluate_async(asked, session=Session()))
+        await asyncio.to_thread(running.wait, TIMEOUT)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert len(begun) == 16
+
+
+def test_a_real_interrupt_waits_for_the_calls_that_run_and_none_of_them_counts() -> None:
+    running, ended = Barrier(2), list[str]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        running.wait(TIMEOUT)
+        if context.call_id == "call_1":
+            signal.raise_signal(signal.SIGINT)
+        ended.append(context.call_id)
+        return ToolResult("ok")
+
+    at = Session()
+    adapter = ScriptedAdapter([call(("go", {}), ("go", {}))], config=ISOLATED)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(adapter, prompt(named("go", handler)), at)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (sorted(ended), at[Note].all(), len(at[ToolInvoked])) == (["call_1", "call_2"], (), 0)
+
+
+@drivers
+@pytest.mark.parametrize("failure", FAILURES)
+def test_whatever_a_call_raises_those_before_it_count_and_it_does_not(
+    driver: Evaluate, failure: type[BaseException]
+) -> None:
+    programs = [Program((Op("append", Plain, (1,)),)), Program((Op("append", Plain, (2,)),), failure)]
+    side, order = (
+        story([programs], config, driver, start=0, foreign=False, later=False)
+        for config in (ISOLATED, InnerLoopConfig())
+    )
+    assert side == order
+    assert side[1] == [(Plain(1),), (), ()]
+
+
+@drivers
+def test_no_more_calls_run_at_once_than_the_budget_has_room_for(driver: Evaluate) -> None:
+    counting, ran = counted(lambda context: "ok")
+    adapter = ScriptedAdapter([call(*[("count", {})] * 4)], config=ISOLATED)
+    with pytest.raises(BudgetExceededError) as caught:
+        driver(adapter, prompt(counting), Session(), budget=Budget(max_tool_calls=3))
+    assert sorted(ran) == ["call_1", "call_2", "call_3"]
+    assert [one.success for one in answers(caught.value.transcript)] == [True, True, True, False]
+
+
+def test_main_loop_runs_calls_side_by_side_when_the_adapter_s_config_says_so() -> None:
+    adapter = ScriptedAdapter([call(("meet", {}), ("meet", {})), say("done")], config=ISOLATED)
+    asked = prompt(named("meet", meet(Barrier(2), later=False)))
+    assert MainLoop(adapter).execute(asked, session=Session()).text == "done"
+
+
+def test_arguments_that_do_not_fit_are_answered_in_their_place() -> None:
+    adapter = ScriptedAdapter([call(("probe", {}), ("probe", {"a": "x"}), ("probe", {})), say("")], config=ISOLATED)
+    response = evaluate(adapter, prompt(tool()), Session())
+    assert [answer.success for answer in answers(response.transcript)] == [True, False, True]
+
+
+# --- Keys
+
+
+def test_a_call_that_runs_again_by_itself_has_its_key_again_and_no_other_call_has_it() -> None:
+    keys: list[str] = []
+
+    def listens(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        keys.append(f"{params.a} {context.idempotency_key}")
+        context.session.bus.subscribe(ToolInvoked, lambda _: None)  # which no fork has, so the call runs again
+        return ToolResult("ok")
+
+    adapter = ScriptedAdapter(
+        [call(("probe", {"a": 1}), ("probe", {"a": 2})), call(("probe", {"a": 3})), say("done")],
+        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+    )
+    adapter.evaluate(prompt(tool(listens)), session=Session())
+    assert len(keys) == 5
+    assert len(set(keys)) == len({key.split()[1] for key in keys}) == 3

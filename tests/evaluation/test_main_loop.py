@@ -1,0 +1,690 @@
+"""The loop around evaluations: sections open by starting again, within one deadline and budget, nothing run twice."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from support.agents import Args, Note, ok, recorded, tool
+from weakincentives.evaluation.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    LimitError,
+    PromptEvaluationError,
+)
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
+from weakincentives.limits import Budget, Deadline, TokenUsage
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
+from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, ToolsInjected, VisibilityExpanded
+from weakincentives.runtime.session import Session
+from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
+from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+EACH = TokenUsage(10, 5)
+
+
+def summarized(key: str, *tools: Tool[Any, Any], children: tuple[MarkdownSection[Any], ...] = ()) -> MarkdownSection:
+    return MarkdownSection(
+        title=key.title(),
+        key=key,
+        template=f"All about {key}.",
+        summary=f"{key} in short.",
+        visibility=SUMMARY,
+        tools=tools,
+        children=children,
+    )
+
+
+def manual(*tools: Tool[Any, Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False) -> Prompt[Any]:
+    """A shown section with `tools`, two summarized ones with a tool each, and one without."""
+    return Prompt(
+        ns="tests",
+        key="manual",
+        disclosure=disclosure,
+        closable=closable,
+        sections=[
+            MarkdownSection(title="Task", key="task", template="Go.", tools=tools),
+            summarized("more", tool(name="late")),
+            summarized("rest", tool(name="last")),
+            summarized("prose"),
+        ],
+    )
+
+
+def read(key: str) -> AssistantMessage:
+    return call(("read_section", {"section_key": key}))
+
+
+def opening(*keys: str, reason: str = "need it") -> AssistantMessage:
+    return call(("open_sections", {"section_keys": keys, "reason": reason}))
+
+
+def static(*replies: Reply) -> ScriptedAdapter:
+    return ScriptedAdapter(replies, dynamic_tools=False)
+
+
+def dynamic(*replies: Reply) -> ScriptedAdapter:
+    return ScriptedAdapter(replies)
+
+
+# Any: options of every kind.
+def execute(adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any) -> Execution[Any]:
+    return MainLoop(adapter).execute(prompt, session=session, **options)
+
+
+def execute_async(adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any) -> Execution[Any]:
+    return asyncio.run(MainLoop(adapter).execute_async(prompt, session=session, **options))
+
+
+drivers = pytest.mark.parametrize("run", [execute, execute_async])
+type Run = Callable[..., Execution[Any]]
+
+
+def overrides(session: Session) -> dict[tuple[str, ...], SectionVisibility]:
+    latest = session[VisibilityOverrides].latest()
+    return {} if latest is None else dict(latest.overrides)
+
+
+def opened_with(adapter: ScriptedAdapter) -> list[str]:
+    """The prompt's text in each evaluation."""
+    first = [request.messages[0] for request in adapter.requests if len(request.messages) == 1]
+    return [message.content for message in first if isinstance(message, UserMessage)]
+
+
+# --- Restarts
+
+
+@pytest.mark.claim("C-01", "C-15", "DT-29", "DT-35", "PS-29")
+@drivers
+@pytest.mark.parametrize(
+    ("adapter", "disclosure", "reason"),
+    [
+        (lambda: static(read("more"), say("done")), Disclosure.READ, "Adapter does not support dynamic tools"),
+        (lambda: static(opening("more"), say("done")), Disclosure.OPEN, "need it"),
+        (lambda: dynamic(opening("more"), say("done")), Disclosure.OPEN, "need it"),
+        (lambda: dynamic(opening("more"), say("done")), Disclosure.SPLIT, "need it"),
+    ],
+    ids=["static read", "static open", "dynamic open", "dynamic split"],
+)
+def test_the_section_asked_for_is_open_when_evaluation_starts_again(
+    run: Run, adapter: Callable[[], ScriptedAdapter], disclosure: Disclosure, reason: str
+) -> None:
+    one, session = adapter(), Session()
+    injected = recorded(session.bus, ToolsInjected)
+    expanded = recorded(session.bus, VisibilityExpanded)
+    execution = run(one, manual(disclosure=disclosure), session)
+    assert execution.text == execution.response.text == "done"
+    assert execution.restarts == 1
+    assert execution.expansions == (Expansion(("more",), reason),)
+    assert execution.usage == EACH + EACH
+    before, after = opened_with(one)
+    assert ("All about more." in before, "All about more." in after) == (False, True)
+    assert ("late" in one.requests[0].tool_names, "late" in one.requests[1].tool_names) == (False, True)
+    assert overrides(session) == {("more",): FULL}
+    assert injected == []
+    # what telemetry counts as wink.disclosure.restarts
+    assert [(event.section_keys, event.reason) for event in expanded] == [(("more",), reason)]
+
+
+@pytest.mark.claim("C-15")
+@drivers
+def test_a_dynamic_adapter_that_reads_never_restarts(run: Run) -> None:
+    adapter, session = dynamic(read("more"), call(("late", {})), say("done")), Session()
+    injected = recorded(session.bus, ToolsInjected)
+    execution = run(adapter, manual(), session)
+    assert (execution.restarts, execution.expansions) == (0, ())
+    assert execution.usage == EACH + EACH + EACH
+    assert overrides(session) == {("more",): FULL}
+    # what telemetry counts as wink.tools.injected and wink.disclosure.dynamic
+    assert [event.tool_names for event in injected] == [("late",)]
+
+
+@pytest.mark.claim("DT-16")
+@pytest.mark.parametrize("dynamic_tools", [False, True])
+def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_tools: bool) -> None:  # noqa: FBT001 - a case
+    adapter = ScriptedAdapter([read("prose"), say("done")], dynamic_tools=dynamic_tools)
+    session = Session()
+    injected = recorded(session.bus, ToolsInjected)
+    assert execute(adapter, manual(), session).restarts == 0
+    assert session[VisibilityOverrides].all() == ()
+    assert injected == []
+
+
+@pytest.mark.claim("PD-27")
+def test_sections_asked_for_together_open_together() -> None:
+    adapter, session = dynamic(opening("more", "prose"), say("done")), Session()
+    execution = execute(adapter, manual(disclosure=Disclosure.OPEN), session)
+    assert execution.restarts == 1
+    assert "All about more." in opened_with(adapter)[1]
+    assert "All about prose." in opened_with(adapter)[1]
+
+
+@pytest.mark.claim("C-09", "C-19", "PD-26", "PR-18")
+def test_what_the_model_opens_wins_over_what_the_caller_passed_and_over_the_session() -> None:
+    session = Session()
+    session.dispatch(SetVisibilityOverride(path=("more",), visibility=FULL))
+    adapter = static(read("more"), say("done"))
+    execution = execute(adapter, manual(), session, visibility_overrides={("more",): SUMMARY})
+    assert execution.restarts == 1
+    before, after = opened_with(adapter)
+    assert ("All about more." in before, "All about more." in after) == (False, True)
+
+
+def test_what_the_caller_passes_holds_over_restarts_and_is_not_kept() -> None:
+    adapter, session = static(read("rest"), say("done")), Session()
+    given = {("more",): FULL}
+    execute(adapter, manual(), session, visibility_overrides=given)
+    assert all("All about more." in text for text in opened_with(adapter))
+    assert overrides(session) == {("rest",): FULL}
+    assert given == {("more",): FULL}
+
+
+@pytest.mark.claim("C-19", "DT-23")
+def test_what_was_opened_stays_open_in_the_session() -> None:
+    session = Session()
+    execute(static(read("more"), say("done")), manual(), session)
+    adapter = static(say("again"))
+    assert execute(adapter, manual(), session).restarts == 0
+    assert "late" in adapter.requests[0].tool_names
+
+
+@pytest.mark.parametrize("dynamic_tools", [False, True])
+def test_what_the_model_closed_stays_closed_when_another_section_opens(dynamic_tools: bool) -> None:  # noqa: FBT001 - a case
+    close = call(("close_section", {"section_key": "more"}))
+    adapter = ScriptedAdapter([read("more"), close, read("rest"), say("done")], dynamic_tools=dynamic_tools)
+    session = Session()
+    execute(adapter, manual(closable=True), session)
+    assert overrides(session) == {("more",): SUMMARY, ("rest",): FULL}
+    own = [name for name in adapter.requests[-1].tool_names if not name.endswith("_section")]
+    assert own == ["last"]
+
+
+def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again() -> None:
+    session = Session()
+    session[VisibilityOverrides].seed(VisibilityOverrides({("more",): FULL}))
+    adapter = static(call(("close_section", {"section_key": "more"})), read("rest"), say("done"))
+    MainLoop(adapter).execute(manual(closable=True), session=session, visibility_overrides={("more",): FULL})
+    assert overrides(session) == {("more",): SUMMARY, ("rest",): FULL}
+    own = [name for name in adapter.requests[-1].tool_names if not name.endswith("_section")]
+    assert own == ["last"]
+
+
+@pytest.mark.claim("C-13", "PD-23", "PD-24")
+def test_state_that_tools_wrote_before_the_restart_is_kept_and_later_calls_are_not_run() -> None:
+    def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(f"{params.a}"))
+        return ToolResult("ok")
+
+    session = Session()
+    turn = call(("probe", {"a": 1}), ("read_section", {"section_key": "more"}), ("probe", {"a": 2}))
+    execute(static(turn, say("done")), manual(tool(noting)), session)
+    assert session[Note].all() == (Note("1"),)
+    assert [event.name for event in session[ToolInvoked].all()] == ["probe", "read_section"]
+
+
+@pytest.mark.claim("C-15", "PD-25")
+def test_the_loop_written_by_hand_comes_to_the_same() -> None:
+    prompt, session = manual(disclosure=Disclosure.OPEN), Session()
+    adapter = dynamic(opening("more"), say("done"))
+    given: dict[tuple[str, ...], SectionVisibility] = {}
+    texts: list[str] = []
+    evaluations = 0
+    while not texts:
+        evaluations += 1
+        try:
+            response = adapter.evaluate(prompt.render(session=session, visibility_overrides=given), session=session)
+            texts.append(response.text)
+        except VisibilityExpansionRequired as e:
+            given.update(e.requested_overrides)
+    assert (texts, evaluations) == (["done"], 2)
+    assert "All about more." in opened_with(adapter)[1]
+
+
+@drivers
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"deadline": 30}, r"deadline is 30; give a Deadline, such as Deadline\.after"),
+        ({"deadline": timedelta(seconds=30)}, r"deadline is datetime\.timedelta\(.*; give a Deadline"),
+        ({"budget": 1000}, r"budget is 1000; give a Budget, such as Budget"),
+    ],
+)
+def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(run: Run, given: Any, message: str) -> None:
+    adapter = dynamic()
+    with pytest.raises(TypeError, match=message):
+        run(adapter, manual(), Session(), **given)
+    with pytest.raises(TypeError, match=message):
+        adapter.evaluate(manual(), session=Session(), **given)
+    assert adapter.requests == []
+
+
+@drivers
+def test_a_template_that_was_not_bound_is_refused_with_the_remedy(run: Run) -> None:
+    unbound: Any = manual().template  # Any: a type checker would tell
+    with pytest.raises(TypeError, match=r"a PromptTemplate cannot be evaluated; .*template\.bind"):
+        run(dynamic(), unbound, Session())
+
+
+def stream(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
+    list(adapter.stream(prompt, session=session))
+
+
+def stream_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
+    async def main() -> None:
+        async for _ in adapter.stream_async(prompt, session=session):
+            pass
+
+    asyncio.run(main())
+
+
+def loop(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
+    MainLoop(adapter).execute(prompt, session=session)
+
+
+def loop_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
+    asyncio.run(MainLoop(adapter).execute_async(prompt, session=session))
+
+
+def evaluate(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
+    adapter.evaluate(prompt, session=session)
+
+
+def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
+    asyncio.run(adapter.evaluate_async(prompt, session=session))
+
+
+@pytest.mark.parametrize("way", [evaluate, evaluate_async, stream, stream_async, loop, loop_async])
+@pytest.mark.parametrize(
+    ("prompt", "session", "told"),
+    [
+        ("Say hello.", Session(), r"'Say hello\.' cannot be evaluated; give a Prompt, which template\.bind\(…\) makes"),
+        (None, Session(), "a NoneType cannot be evaluated; give a Prompt"),
+        (manual(), None, r"session is None; give a Session\(\)"),
+        (manual(), Session, r"session is <class .*Session'>; give a Session\(\)"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
+    way: Any, prompt: Any, session: Any, told: str
+) -> None:
+    adapter = dynamic()
+    with pytest.raises(TypeError, match=told):
+        way(adapter, prompt, session=session)
+    assert adapter.requests == []
+
+
+@pytest.mark.parametrize("count", ["3", None])
+def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
+    with pytest.raises(TypeError, match=f"max_expansions is {count!r}; give a whole number"):
+        MainLoop(dynamic(), max_expansions=count)
+
+
+@pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
+def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
+    with pytest.raises(TypeError, match=r"MainLoop got .*; give it an adapter, such as OpenAIAdapter"):
+        MainLoop(adapter)
+
+
+def test_another_adapter_and_another_bus_may_be_given_for_one_call() -> None:
+    own, other = dynamic(), static(read("more"), say("done"))
+    bus, session = InProcessEventBus(), Session()
+    expanded = recorded(bus, VisibilityExpanded)
+    loop = MainLoop(own)
+    assert loop.execute(manual(), session=session, adapter=other, bus=bus).text == "done"
+    assert (len(own.requests), len(other.requests), loop.adapter) == (0, 2, own)
+    assert [event.session_id for event in expanded] == [session.session_id]
+
+
+def test_the_typed_output_comes_through() -> None:
+    prompt = Prompt[Note](ns="tests", key="typed", sections=[summarized("more", tool(name="late"))])
+    execution = MainLoop(static(read("more"), say(Note("hi")))).execute(prompt, session=Session())
+    assert execution.output == Note("hi")
+
+
+# --- Limits
+
+
+def endless(key: Callable[[int], str]) -> ScriptedAdapter:
+    return ScriptedAdapter([opening(key(number)) for number in range(20)])
+
+
+def nested(depth: int) -> Prompt[Any]:
+    inner: tuple[MarkdownSection[Any], ...] = ()
+    for number in reversed(range(depth)):
+        inner = (summarized(f"level{number}", children=inner),)
+    return Prompt(ns="tests", key="deep", sections=inner, disclosure=Disclosure.OPEN)
+
+
+def deeper(number: int) -> str:
+    return ".".join(f"level{at}" for at in range(number + 1))
+
+
+@pytest.mark.claim("PD-28", "U-16")
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_endless_expansion_ends_in_a_typed_error_that_says_what_was_spent(limit: int) -> None:
+    adapter, session = endless(deeper), Session()
+    with pytest.raises(ExpansionLimitError, match=f"after {limit} expansions.*raise max_expansions") as caught:
+        MainLoop(adapter, max_expansions=limit).execute(nested(12), session=session)
+    assert isinstance(caught.value, LimitError)
+    assert isinstance(caught.value.__cause__, VisibilityExpansionRequired)
+    assert (caught.value.phase, caught.value.code) == ("limit", "expansions")
+    assert len(adapter.requests) == limit + 1
+    assert caught.value.turns == limit + 1
+    assert caught.value.usage == TokenUsage(10 * (limit + 1), 5 * (limit + 1))
+    assert len(overrides(session)) == limit
+
+
+@pytest.mark.claim("PD-28", "U-16")
+def test_ten_expansions_are_allowed_by_default_and_fewer_than_none_refused() -> None:
+    adapter = endless(deeper)
+    with pytest.raises(ExpansionLimitError, match="after 10 expansions"):
+        MainLoop(adapter).execute(nested(12), session=Session())
+    assert len(adapter.requests) == 11
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        MainLoop(adapter, max_expansions=-1)
+
+
+@drivers
+@pytest.mark.parametrize(
+    ("budget", "bound"),
+    [
+        (Budget(max_calls=2), "max_calls"),
+        (Budget(max_tokens=25), "max_tokens"),
+        (Budget(max_input_tokens=20), "max_input_tokens"),
+        (Budget(max_output_tokens=10), "max_output_tokens"),
+    ],
+)
+def test_one_budget_holds_for_all_evaluations_together(run: Run, budget: Budget, bound: str) -> None:
+    adapter = static(read("more"), read("rest"), say("never"))
+    with pytest.raises(BudgetExceededError, match=bound) as caught:
+        run(adapter, manual(), Session(), budget=budget)
+    assert len(adapter.requests) == 2
+    assert (caught.value.usage, caught.value.turns) == (EACH + EACH, 2)
+
+
+@drivers
+def test_so_does_the_budget_of_the_adapter(run: Run) -> None:
+    replies = [read("more"), say("Done.")]
+    for calls, fits in ((2, True), (1, False)):
+        config = InnerLoopConfig(budget=Budget(max_calls=calls))
+        adapter: ScriptedAdapter = ScriptedAdapter(replies, dynamic_tools=False, config=config)
+        if fits:
+            assert run(adapter, manual(), Session()).text == "Done."
+        else:
+            with pytest.raises(BudgetExceededError, match="max_calls=1 reached with 1"):
+                run(adapter, manual(), Session())
+
+
+def test_tool_calls_count_over_restarts() -> None:
+    adapter = static(call(("probe", {})), read("more"), call(("probe", {"a": 4})), call(("probe", {"a": 5})))
+    session = Session()
+    with pytest.raises(BudgetExceededError, match="max_tool_calls"):
+        execute(adapter, manual(tool()), session, budget=Budget(max_tool_calls=3))
+    assert [event.name for event in session[ToolInvoked].all()] == ["probe", "read_section", "probe"]
+
+
+class Watch:
+    """A clock that a script moves on."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def then(self, seconds: float, reply: AssistantMessage) -> Callable[[SeenRequest], AssistantMessage]:
+        def play(_: SeenRequest) -> AssistantMessage:
+            self.now += timedelta(seconds=seconds)
+            return reply
+
+        return play
+
+
+@pytest.mark.parametrize("how", ["deadline", "max_seconds"])
+def test_one_deadline_holds_for_all_evaluations_together(how: str) -> None:
+    watch = Watch()
+    adapter = ScriptedAdapter(
+        [watch.then(6, read("more")), watch.then(6, read("rest")), say("never")], dynamic_tools=False, clock=watch
+    )
+    limit: dict[str, Any] = (
+        {"deadline": Deadline.after(10, now=watch.now)} if how == "deadline" else {"budget": Budget(max_seconds=10)}
+    )
+    with pytest.raises(DeadlineExceededError) as caught:
+        MainLoop(adapter, clock=watch).execute(manual(), session=Session(), **limit)
+    assert len(adapter.requests) == 2
+    assert caught.value.turns == 2
+    assert {request.request.deadline for request in adapter.requests} == {
+        Deadline(datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=10))
+    }
+
+
+@drivers
+def test_a_failure_after_a_restart_says_what_all_evaluations_took(run: Run) -> None:
+    failing = PromptEvaluationError("the provider is down", phase="request", code="down")
+    with pytest.raises(PromptEvaluationError) as caught:
+        run(static(read("more"), failing), manual(), Session())
+    assert caught.value is failing
+    assert (caught.value.usage, caught.value.turns) == (EACH, 2)
+
+
+# --- At most once
+
+
+@dataclass(frozen=True)
+class Free:
+    """Params that fit no JSON any more once they are parsed."""
+
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", float(self.value))
+
+
+def once(handler: Callable[..., Any], name: str = "pay", params: type[Any] = Args) -> Tool[Any, Any]:
+    return Tool(name=name, handler=handler, params_type=params, result_type=object, effect="at_most_once")
+
+
+def paying(paid: list[int]) -> Tool[Any, Any]:
+    """A tool that must not run twice for the same call; it answers with how often it ran."""
+
+    def pay(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        paid.append(params.a)
+        context.session.dispatch(Note(f"paid {params.a}"))
+        return ToolResult(f"receipt {len(paid)}", value=Note(f"value {len(paid)}"))
+
+    return once(pay)
+
+
+def told(adapter: ScriptedAdapter) -> list[str]:
+    """Answers to tool calls in the last request."""
+    return [one.content for one in adapter.requests[-1].messages if isinstance(one, ToolMessage)]
+
+
+@drivers
+def test_a_call_made_before_the_restart_is_answered_from_the_record(run: Run) -> None:
+    paid: list[int] = []
+    session = Session()
+    pay = call(("pay", {"a": 7}))
+    adapter = static(pay, read("more"), pay, read("rest"), pay, say("done"))
+    run(adapter, manual(paying(paid)), session)
+    assert paid == [7]
+    assert told(adapter) == ['receipt 1\n\n{"text":"value 1"}']
+    assert session[Note].all() == (Note("paid 7"),)
+    events = [event for event in session[ToolInvoked].all() if event.name == "pay"]
+    assert [event.replayed for event in events] == [False, True, True]
+    assert {event.content for event in events} == {'receipt 1\n\n{"text":"value 1"}'}
+    assert {event.result.value for event in events} == {Note("value 1")}
+
+
+def test_a_call_with_other_arguments_is_another_call_after_the_restart_too() -> None:
+    paid: list[int] = []
+    adapter = static(call(("pay", {"a": 7})), read("more"), call(("pay", {"a": 8})), say("done"))
+    execute(adapter, manual(paying(paid)), Session())
+    assert paid == [7, 8]
+    assert told(adapter) == ['receipt 2\n\n{"text":"value 2"}']
+
+
+def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
+    paid: list[int] = []
+    pay = call(("pay", {"a": 7}))
+    adapter = static(pay, pay, read("more"), pay, pay, pay, say("done"))
+    session = Session()
+    execute(adapter, manual(paying(paid)), session)
+    assert paid == [7, 7, 7]
+    assert [text.partition("\n")[0] for text in told(adapter)] == ["receipt 1", "receipt 2", "receipt 3"]
+    events = [event.replayed for event in session[ToolInvoked].all() if event.name == "pay"]
+    assert events == [False, False, True, True, False]
+
+
+def test_other_arguments_run_and_equal_ones_are_known_however_they_are_written() -> None:
+    paid: list[int] = []
+    adapter = static(
+        call(("pay", "{}")), read("more"), call(("pay", '{ "a": 3 }')), call(("pay", {"a": 4})), say("done")
+    )
+    execute(adapter, manual(paying(paid)), Session())
+    assert paid == [3, 4]
+
+
+def test_repeatable_tools_run_again() -> None:
+    ran: list[int] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("ok")
+
+    probe = call(("probe", {}))
+    execute(static(probe, read("more"), probe, say("done")), manual(tool(handler)), Session())
+    assert ran == [3, 3]
+
+
+def test_the_record_ends_with_the_execution() -> None:
+    paid: list[int] = []
+    session, prompt = Session(), manual(paying(paid))
+    for _ in range(2):
+        execute(static(call(("pay", {})), say("done")), prompt, session)
+    assert paid == [3, 3]
+
+
+def test_a_failure_is_replayed_as_a_failure() -> None:
+    ran: list[int] = []
+
+    def failing(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        raise RuntimeError("the bank said no")
+
+    session = Session()
+    pay = call(("pay", {}))
+    adapter = static(pay, read("more"), pay, say("done"))
+    execute(adapter, manual(once(failing)), session)
+    assert (ran, told(adapter)) == ([3], ["the bank said no"])
+    assert [event.success for event in session[ToolInvoked].all() if event.name == "pay"] == [False, False]
+
+
+def test_a_refused_call_is_no_call() -> None:
+    paid: list[int] = []
+    wrong = call(("pay", {"a": "seven"}))
+    execute(static(wrong, read("more"), wrong, call(("pay", {})), say("done")), manual(paying(paid)), Session())
+    assert paid == [3]
+
+
+def test_a_call_that_began_and_never_answered_has_an_unknown_outcome_and_is_not_run_again() -> None:
+    began: list[int] = []
+
+    def pay_then_ask(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        began.append(params.a)
+        raise VisibilityExpansionRequired(requested_overrides={("more",): FULL}, reason="r", section_keys=("more",))
+
+    pay = call(("pay", {}))
+    session = Session()
+    adapter = static(pay, pay, say("done"))
+    execute(adapter, manual(once(pay_then_ask)), session)
+    assert began == [3]
+    [answer] = told(adapter)
+    assert "outcome is unknown; it is not run again" in answer
+    assert [event.replayed for event in session[ToolInvoked].all()] == [False, True]
+    assert not session[ToolInvoked].all()[-1].success
+
+
+def test_params_that_json_cannot_hold_are_known_by_the_model_s_own_text() -> None:
+    ran: list[object] = []
+
+    def handler(params: Free, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.value)
+        return ToolResult("ok")
+
+    pay, other = call(("pay", '{"value": "1e999"}')), call(("pay", '{"value": "-1e999"}'))
+    execute(static(pay, read("more"), pay, other, say("done")), manual(once(handler, params=Free)), Session())
+    assert ran == [float("inf"), float("-inf")]
+
+
+@dataclass(frozen=True)
+class Addressed:
+    """Params of which one stands in no field, so that JSON does not tell them apart."""
+
+    amount: int
+    to: InitVar[str] = ""
+
+    def __post_init__(self, to: str) -> None:
+        object.__setattr__(self, "receiver", to)
+
+
+def test_params_that_json_would_not_tell_apart_are_calls_of_their_own() -> None:
+    ran: list[object] = []
+
+    def handler(params: Addressed, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(vars(params)["receiver"])
+        return ToolResult("ok")
+
+    first, again = call(("pay", '{"amount": 1, "to": "a"}')), call(("pay", '{"to":"a","amount":1}'))
+    other = call(("pay", '{"amount": 1, "to": "b"}'))
+    execute(static(first, read("more"), again, other, say("done")), manual(once(handler, params=Addressed)), Session())
+    assert ran == ["a", "b"]
+
+
+def test_calls_after_a_keyboard_interrupt_are_not_run_twice_within_the_execution() -> None:
+    began: list[int] = []
+
+    def interrupted(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        began.append(params.a)
+        raise KeyboardInterrupt
+
+    rendered_prompts: list[Any] = []
+
+    class Stubborn(ScriptedAdapter):
+        """Evaluates once more after an interrupt, as a worker that was told to go on might."""
+
+        def evaluate(self, prompt: Any, /, **options: Any) -> Any:
+            rendered_prompts.append(prompt)
+            try:
+                return super().evaluate(prompt, **options)
+            except KeyboardInterrupt:
+                prompt.journal.rewind()
+                return super().evaluate(prompt, **options)
+
+    pay = call(("pay", {}))
+    adapter = Stubborn([pay, pay, say("done")])
+    session = Session()
+    assert MainLoop(adapter).execute(manual(once(interrupted)), session=session).text == "done"
+    assert (began, len(rendered_prompts)) == ([3], 1)
+    assert "outcome is unknown" in told(adapter)[0]
+
+
+def test_outside_a_main_loop_nothing_is_recorded() -> None:
+    paid: list[int] = []
+    pay = call(("pay", {}))
+    dynamic(pay, pay, say("done")).evaluate(manual(paying(paid), tool(ok)), session=Session())
+    assert paid == [3, 3]

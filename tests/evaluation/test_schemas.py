@@ -1,0 +1,357 @@
+"""What providers are told: strict where a schema allows it, and never more than the type itself accepts."""
+
+import json
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import jsonschema_rs
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import only_answer, prompt, tool
+from support.typed_values import Kind, Tree, dataclass_kinds
+from weakincentives import serde
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.schemas import output_to_spec, tool_to_spec
+from weakincentives.prompt import ToolContext, ToolResult
+from weakincentives.prompt.model_json import read_without_nulls, unwrap_items
+from weakincentives.prompt.output import StructuredOutputConfig
+from weakincentives.testing import ScriptedAdapter, call, say
+
+# FACTS.md, "Strict JSON schema".
+KEYWORDS = {
+    *("type", "properties", "required", "additionalProperties", "items", "enum", "anyOf", "$ref", "$defs"),
+    *("description", "pattern", "format", "multipleOf", "minItems", "maxItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
+FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+
+
+# Any: schemas are read key by key.
+def check_profile(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Fails for everything that a strict decoder refuses."""
+    assert schema.keys() <= KEYWORDS, schema
+    assert schema.get("format") in {None, *FORMATS}
+    assert schema.get("type") in {None, *TYPES}
+    assert {"type", "anyOf", "$ref", "enum"} & schema.keys(), "anything goes"
+    if "$ref" in schema:
+        assert list(schema) == ["$ref"]
+        assert schema["$ref"].removeprefix("#/$defs/") in definitions
+    for one in schema.get("anyOf", ()):
+        check_profile(one, definitions)
+    if schema.get("type") == "array":
+        check_profile(schema["items"], definitions)
+    if schema.get("type") == "object":
+        assert schema["additionalProperties"] is False
+        assert sorted(schema["required"]) == sorted(schema["properties"])
+        for one in schema["properties"].values():
+            check_profile(one, definitions)
+
+
+def check_root(schema: dict[str, Any]) -> None:
+    assert schema["type"] == "object"
+    assert "anyOf" not in schema
+    definitions = schema.get("$defs", {})
+    check_profile({key: value for key, value in schema.items() if key != "$defs"}, definitions)
+    for one in definitions.values():
+        check_profile(one, definitions)
+
+
+@st.composite
+def params(draw: st.DrawFn) -> tuple[Kind, Any]:
+    kind = draw(dataclass_kinds(depth=1))
+    return kind, draw(kind.values)
+
+
+@given(params())
+def test_a_strict_schema_obeys_the_profile_and_fits_every_value(drawn: tuple[Kind, Any]) -> None:
+    kind, value = drawn
+    spec = tool_to_spec(tool(params=kind.of))
+    if not spec.strict:
+        assert spec.parameters == serde.json_schema(kind.of), "sent as it is"
+        return
+    check_root(spec.parameters)
+    jsonschema_rs.validate(spec.parameters, serde.dump(value))
+
+
+@pytest.mark.claim("TL-26")
+@given(params(), st.data())
+def test_arguments_with_nulls_for_what_is_left_out_give_the_defaults(
+    drawn: tuple[Kind, Any], data: st.DataObject
+) -> None:
+    kind, value = drawn
+    seen: list[object] = []
+
+    # Any: the params are made for the occasion.
+    def handler(params: Any, *, context: ToolContext) -> ToolResult[object]:
+        seen.append(params)
+        return ToolResult("ok")
+
+    dumped = serde.dump(value)
+    assert isinstance(dumped, dict)
+    optional = [one.name for one in fields(kind.of) if one.default_factory is not MISSING]
+    left_out = set(data.draw(st.lists(st.sampled_from(optional), unique=True))) if optional else set[str]()
+    arguments = {name: None if name in left_out else one for name, one in dumped.items()}
+    expected = {name: one for name, one in arguments.items() if one is not None or _takes_null(kind.of, name, dumped)}
+    adapter = ScriptedAdapter([call(("probe", arguments)), say("done")])
+    answer = only_answer(adapter, prompt(tool(handler, params=kind.of)))
+    assert answer.content == "ok"
+    assert seen == [serde.parse(kind.of, expected)]
+
+
+def _takes_null(of: Any, name: str, whole: dict[str, Any]) -> bool:
+    try:
+        serde.parse(of, {**whole, name: None})
+    except SerdeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Round:
+    kind: Literal["round"]
+    radius: float = 1.0
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Angled:
+    kind: Literal["angled"]
+    name: str | None
+    sides: int = 4
+    inside: "list[Round | Angled]" = field(default_factory=list["Round | Angled"])
+
+
+@dataclass(frozen=True)
+class Plain:
+    shapes: list[Round | Angled]
+
+
+@dataclass(frozen=True)
+class Tagged:
+    shapes: list[Annotated[Round | Angled, pydantic.Field(discriminator="kind")]]
+
+
+@pytest.mark.parametrize("of", [Plain, Tagged])
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ({"kind": "round", "radius": None, "name": None}, Round("round")),
+        ({"kind": "angled", "name": None, "sides": None, "inside": None}, Angled("angled", None)),
+        (
+            {"kind": "angled", "name": "a", "sides": 3, "inside": [{"kind": "round", "radius": None, "name": "b"}]},
+            Angled("angled", "a", 3, [Round("round", name="b")]),
+        ),
+    ],
+)
+def test_a_strict_model_can_leave_out_fields_of_the_members_of_a_union(of: Any, sent: object, read: object) -> None:
+    spec = tool_to_spec(tool(params=of))
+    assert spec.strict
+    jsonschema_rs.validate(spec.parameters, {"shapes": [sent]})
+    assert read_without_nulls(partial(serde.parse_json, of), json.dumps({"shapes": [sent, sent]}))[0] == of([read] * 2)
+
+
+@dataclass(frozen=True)
+class First:
+    left: int = 1
+    right: str = ""
+
+
+@dataclass(frozen=True)
+class Second:
+    left: int | None
+    middle: int = 3
+
+
+@dataclass(frozen=True)
+class Either:
+    one: First | Second
+
+
+def test_nulls_do_not_turn_one_member_of_a_union_into_another() -> None:
+    read = partial(serde.parse_json, Either)
+    assert read_without_nulls(read, '{"one": {"left": null, "middle": null}}')[0] == Either(Second(None))
+    assert read_without_nulls(read, '{"one": {"left": null, "right": null}}')[0] == Either(First())
+    for wrong in ('{"one": {"left": null, "middle": null, "more": 1}}', '{"one": null}', '{"one": {"middle": null}}'):
+        with pytest.raises(SerdeError):
+            read_without_nulls(read, wrong)
+
+
+@dataclass(frozen=True)
+class Third:
+    wide: int = 0
+
+
+def test_a_null_that_alone_told_a_union_s_member_is_not_taken_out() -> None:
+    read = partial(serde.parse_json, tuple[First | Third, ...])
+    assert read_without_nulls(read, '[{"left": null}, {"wide": 2}]')[0] == (First(), Third(2))
+    with pytest.raises(SerdeError, match="wide"):
+        read_without_nulls(read, '[{"left": null}, {"wide": null}]')
+
+
+# --- Examples
+
+
+class Shade(Enum):
+    DARK = "dark"
+
+
+@dataclass(frozen=True)
+class Inner:
+    n: int
+
+
+@dataclass(frozen=True)
+class Rich:
+    entity: str = field(metadata={"description": "Which one"})
+    moment: datetime
+    id: UUID
+    path: Path
+    word: Annotated[str, pydantic.Field(min_length=2, max_length=5, pattern="^x")]
+    share: Annotated[float, pydantic.Field(ge=0, le=1)]
+    kind: Literal["a"]
+    maybe: int | None
+    inner: Inner
+    many: list[Inner]
+    shade: Shade = Shade.DARK
+    related: bool = field(default=False, metadata={"description": "Neighbours too"})
+    limit: int | None = None
+    other: Inner = field(default_factory=lambda: Inner(1))
+
+
+@pytest.mark.claim("TL-27")
+def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None:
+    spec = tool_to_spec(tool(params=Rich))
+    assert spec.strict
+    check_root(spec.parameters)
+    properties = spec.parameters["properties"]
+    assert properties["entity"] == {"type": "string", "description": "Which one"}
+    assert properties["moment"] == {"type": "string", "format": "date-time"}
+    assert properties["path"] == {"type": "string", "description": 'format: "path"'}
+    assert properties["word"] == {
+        "type": "string",
+        "pattern": "^x",
+        "description": "minimum length: 2; maximum length: 5",
+    }
+    assert properties["share"] == {"type": "number", "minimum": 0, "maximum": 1}
+    assert properties["kind"]["enum"] == ["a"]
+    assert properties["maybe"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    assert properties["related"] == {
+        "anyOf": [{"type": "boolean"}, {"type": "null"}],
+        "description": "Neighbours too (default: false)",
+    }
+    assert properties["limit"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+    assert {"type": "null"} in properties["shade"]["anyOf"]
+    assert {"type": "null"} in properties["other"]["anyOf"]
+
+
+@pytest.mark.parametrize("of", [dict[str, int], dict[str, Any], Any, object, list[Any], tuple[int, str]], ids=str)
+def test_what_strict_cannot_say_is_sent_as_it_is(of: Any) -> None:
+    told = field(metadata={"description": "Whatever it is."})
+    for holder in (
+        make_dataclass("Holder", [("value", of)]),
+        make_dataclass("Holder", [("value", of, field(default=None))]),
+        make_dataclass("Holder", [("value", of, told)]),
+    ):
+        spec = tool_to_spec(tool(params=holder))
+        assert not spec.strict
+        assert spec.parameters == serde.json_schema(holder)
+
+
+def test_a_type_that_holds_itself_is_an_object_at_its_root() -> None:
+    @dataclass
+    class Holder:
+        tree: Tree
+
+    for of in (Tree, Holder, Chain):
+        spec = tool_to_spec(tool(params=of))
+        assert spec.parameters["type"] == "object"
+        assert "$ref" not in spec.parameters
+    assert tool_to_spec(tool(params=Chain)).strict
+    check_root(tool_to_spec(tool(params=Chain)).parameters)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Recursive, and strict all the same."""
+
+    name: str
+    next: "Chain | None" = None
+
+
+@pytest.mark.claim("C-32")
+def test_an_overridden_description_replaces_one_text_and_leaves_the_shared_schema_alone() -> None:
+    plain = tool_to_spec(tool(params=Rich))
+    other = tool_to_spec(tool(params=Rich), {"entity": "Other words", "nope": "x"})
+    assert other.parameters["properties"]["entity"]["description"] == "Other words"
+    assert {**other.parameters["properties"], "entity": None} == {**plain.parameters["properties"], "entity": None}
+    assert tool_to_spec(tool(params=Rich)) == plain
+
+
+def test_a_tool_without_params_is_an_empty_closed_object() -> None:
+    nothing = make_dataclass("Nothing", [])
+    spec = tool_to_spec(tool(params=nothing))
+    assert spec.strict
+    assert {key: spec.parameters[key] for key in ("type", "properties", "required", "additionalProperties")} == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": False,
+    }
+
+
+# --- Outputs
+
+
+def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> None:
+    spec = output_to_spec(StructuredOutputConfig(list[Rich]))
+    assert (spec.wrapped, spec.strict, spec.name) == (True, True, "Rich")
+    check_root(spec.schema)
+    assert list(spec.schema["properties"]) == ["items"]
+    assert spec.schema["properties"]["items"]["type"] == "array"
+    assert not output_to_spec(StructuredOutputConfig(Rich)).wrapped
+
+
+@pytest.mark.parametrize(("name", "sent"), [("Réponse", "R_ponse"), ("A" * 80, "A" * 64), ("My_Answer2", "My_Answer2")])
+def test_an_output_s_name_is_one_that_providers_take(name: str, sent: str) -> None:
+    made: Any = make_dataclass(name, [("n", int)])
+    assert output_to_spec(StructuredOutputConfig(made)).name == sent
+
+
+@given(dataclass_kinds(depth=1))
+def test_a_strict_output_obeys_the_profile_too(kind: Kind) -> None:
+    for of in (kind.of, list[kind.of]):  # type: ignore[name-defined]
+        spec = output_to_spec(StructuredOutputConfig(of))
+        assert spec.strict is tool_to_spec(tool(params=kind.of)).strict
+        if spec.strict:
+            check_root(spec.schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "unwrapped"),
+    [
+        ('{"items": [1, "ä"]}', '[1, "ä"]'),
+        ('{"items": [1], "more": 2}', '{"items": [1], "more": 2}'),
+        ("[1]", "[1]"),
+        ("no json", "no json"),
+        ("", ""),
+        ('```json\n{"items": [1]}\n```', "[1]"),
+        ("```json\n[1]\n```", "```json\n[1]\n```"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_only_an_object_of_nothing_but_items_is_unwrapped(text: str, unwrapped: str) -> None:
+    assert unwrap_items(text) == unwrapped
+
+
+def test_equal_types_give_the_same_schema_object() -> None:
+    assert tool_to_spec(tool(params=Rich)).parameters is tool_to_spec(tool(params=Rich)).parameters
+    assert json.dumps(tool_to_spec(tool(params=Rich)).parameters)

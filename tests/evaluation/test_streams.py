@@ -1,0 +1,324 @@
+"""Streaming through the real SDK against a scripted server: the events, and that they end as `evaluate` does."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, ok, prompt, tool
+from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Step
+from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
+from weakincentives.evaluation.response import Completed, TextDelta, ToolCallFinished, ToolCallStarted
+from weakincentives.limits import Deadline
+from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt.walk import Disclosure
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.runtime.events import ProviderCalled, Work
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility import SectionVisibility
+
+# Any: prompts and events of every kind.
+type Run = Callable[..., list[Any]]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("OPENAI_"):
+            monkeypatch.delenv(name)
+
+
+def adapter(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
+    return OpenAIAdapter("test", api=api, base_url=server.openai_url, api_key="k", max_retries=0, **options)
+
+
+def in_order(one: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
+    return list(one.stream(asked, session=session, **limits))
+
+
+def in_a_loop(one: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
+    async def run() -> list[Any]:
+        return [event async for event in one.stream_async(asked, session=session, **limits)]
+
+    return asyncio.run(run())
+
+
+apis = pytest.mark.parametrize("api", ["responses", "chat"])
+drivers = pytest.mark.parametrize("run", [in_order, in_a_loop])
+
+
+def writes(params: Args, *, context: ToolContext) -> ToolResult[Args]:
+    context.session.dispatch(Note(str(params.a)))
+    return ToolResult(message="written", value=params)
+
+
+def agent() -> Prompt[Any]:
+    more = MarkdownSection(
+        title="More",
+        template="More.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="hidden")],
+    )
+    task = MarkdownSection(title="Task", template="Go.", tools=[tool(writes, name="writes")])
+    return Prompt(ns="tests", key="agent", sections=[task, more])
+
+
+@apis
+@drivers
+def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None:
+    steps = Say("One moment.", calls=(Call("writes", {"a": 1}), Call("writes", {"a": 2}))), Say("All is done.")
+    with ScriptedServer(*steps) as server:
+        session = Session()
+        events = run(adapter(server, api), agent(), session)
+    kinds = [type(event) for event in events]
+    assert kinds.count(TextDelta) > 2
+    assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "One moment.All is done."
+    between = [event for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
+    assert [(type(one), one.call.arguments) for one in between] == [
+        (kind, f'{{"a": {n}}}') for n in (1, 2) for kind in (ToolCallStarted, ToolCallFinished)
+    ]
+    assert kinds[-1] is Completed
+    assert kinds.count(Completed) == 1
+    assert [note.text for note in session[Note]] == ["1", "2"]
+    assert all(request.json["stream"] for request in server.requests)
+    assert [one.error for one in session[ProviderCalled]] == [None, None]
+
+
+@apis
+@drivers
+def test_tools_of_an_opened_section_are_told_when_they_arrive(api: str, run: Run) -> None:
+    steps = Say(calls=(Call("read_section", {"section_key": "more"}),)), Say(calls=(Call("hidden"),)), Say("ok")
+    with ScriptedServer(*steps) as server:
+        events = run(adapter(server, api), agent(), Session())
+    names = [
+        [spec.name for spec in event.tools] if isinstance(event, ToolsAdded) else type(event).__name__
+        for event in events
+        if not isinstance(event, TextDelta)
+    ]
+    called = ["ToolCallStarted", "ToolCallFinished"]
+    assert names == [*called, ["hidden"], *called, "Completed"]
+
+
+@dataclass
+class Answer:
+    n: int
+
+
+replies = st.builds(
+    Say,
+    text=st.text(max_size=12),
+    calls=st.lists(
+        st.builds(
+            Call, st.sampled_from(["writes", "read_section", "unknown"]), st.sampled_from(["", "{", '{"a": 4}', "{}"])
+        ),
+        max_size=3,
+    ).map(tuple),
+    reasoning=st.none() | st.just("because"),
+)
+
+
+@apis
+@settings(max_examples=12, deadline=None)
+@given(turns=st.lists(replies, max_size=3), last=st.sampled_from(['{"n": 1}', "no JSON", '{"n": "x"}']))
+def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -> None:
+    asked = Prompt[Answer](ns="t", key="k", sections=agent().template.sections)
+    turns = [turn if turn.calls else replace(turn, calls=(Call("writes"),)) for turn in turns]
+    steps = [*turns, *[Say(last)] * 2]
+
+    def outcome(evaluate: Callable[[OpenAIAdapter, Session], PromptResponse[Any]]) -> tuple[object, ...]:
+        session = Session()
+        with ScriptedServer(*steps, strict=False) as server:
+            one = adapter(server, api, config=InnerLoopConfig(max_repairs=1))
+            try:
+                response: object = evaluate(one, session)
+            except PromptEvaluationError as error:
+                response = (str(error), error.usage, tuple(error.transcript))
+            asked_for = [
+                {key: value for key, value in request.json.items() if key not in ("stream", "stream_options")}
+                for request in server.requests
+            ]
+        return response, session[Note].all(), asked_for
+
+    def streamed(one: OpenAIAdapter, session: Session) -> PromptResponse[Any]:
+        response: PromptResponse[Any] = in_order(one, asked, session)[-1].response
+        return response
+
+    assert outcome(streamed) == outcome(lambda one, session: one.evaluate(asked, session=session))
+
+
+def sse(*lines: str) -> Raw:
+    return Raw("".join(f"data: {line}\n\n" for line in lines).encode(), content_type="text/event-stream")
+
+
+@apis
+@drivers
+@pytest.mark.parametrize(
+    ("step", "code"),
+    [
+        (Fail(500), "server"),
+        (Drop(), "connection"),
+        (sse(), "malformed"),
+        (sse("{"), "malformed"),
+        (sse("[1]"), "malformed"),
+        (sse('{"choices": [{"delta": {"tool_calls": ["x"]}}]}'), "malformed"),
+        (sse('{"error": {"message": "overloaded"}}'), "provider_failed"),
+        (sse('{"type": "response.output_text.delta", "delta": "Hal"}', '{"choices": [{"delta": {}}]}'), "malformed"),
+    ],
+)
+def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step, code: str) -> None:
+    session = Session()
+    with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, api), prompt(), session)
+    assert caught.value.provider == "openai"
+    assert caught.value.code.startswith(code)
+    assert session[ProviderCalled].all()[0].error
+
+
+@apis
+def test_closing_a_stream_stops_the_run_and_keeps_what_was_done(api: str) -> None:
+    session = Session()
+    closed: list[str] = []
+
+    def taken(events: Iterator[Any]) -> None:
+        for event in events:
+            if isinstance(event, ToolCallFinished):
+                break
+
+    with ScriptedServer(Say("Hm.", calls=(Call("writes"),)), Say("never read to its end")) as server:
+        events = adapter(server, api).stream(agent(), session=session)
+        taken(events)
+        events.close()
+
+        async def run() -> None:
+            async with aclosing(adapter(server, api).stream_async(agent(), session=session)) as later:
+                async for _ in later:
+                    closed.append("event")
+                    break
+
+        asyncio.run(run())
+    assert len(session[Note]) == 1
+    assert len(server.requests) == 2
+    assert closed == ["event"]
+
+
+class Held:
+    """A resource that tells when it is closed."""
+
+    def __init__(self, told: list[object]) -> None:
+        self.told = told
+
+    def close(self) -> None:
+        self.told.append("closed")
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> None:  # noqa: FBT001 - a case
+    told: list[object] = []
+    asked = agent().bind(resources=ResourceRegistry.of(Binding(Held, lambda _: Held(told), eager=True)))
+    one, session = ScriptedAdapter([say("Done.")]), Session()
+
+    def listen(work: Work) -> None:
+        if work.kind == "evaluation":
+            work.at_end(told.append)
+
+    session.bus.subscribe(Work, listen)
+
+    async def first_completed() -> Completed[Any]:
+        async with aclosing(one.stream_async(asked, session=session)) as events:
+            return await anext(event async for event in events if isinstance(event, Completed))
+
+    if in_a_loop:
+        last = asyncio.run(first_completed())
+    else:
+        last = next(event for event in one.stream(asked, session=session) if isinstance(event, Completed))
+    assert last.response.text == "Done."
+    assert told == ["closed", None]
+
+
+@drivers
+def test_a_deadline_ends_a_stream_between_two_pieces(run: Run) -> None:
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    ticks = iter(range(1000))
+
+    def clock() -> datetime:
+        return start + timedelta(seconds=next(ticks))
+
+    words = sse(*['{"choices": [{"delta": {"content": "word "}}]}'] * 200)
+    with ScriptedServer(words) as server, pytest.raises(PromptEvaluationError) as caught:
+        run(adapter(server, "chat", clock=clock), prompt(), Session(), deadline=Deadline(start + timedelta(seconds=20)))
+    assert caught.value.code == "deadline"
+
+
+@drivers
+def test_control_flow_comes_out_of_a_stream(run: Run) -> None:
+    asked: Prompt[Any] = Prompt(ns="tests", key="agent", sections=agent().template.sections, disclosure=Disclosure.OPEN)
+    opens = call(("open_sections", {"section_keys": ["more"], "reason": "why"}))
+    with pytest.raises(VisibilityExpansionRequired):
+        run(ScriptedAdapter([opens]), asked, Session())
+
+
+def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
+    def leaves(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        raise VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())
+
+    started: list[str] = []
+
+    def note(events: Iterator[Any]) -> None:
+        started.extend(event.call.name for event in events if isinstance(event, ToolCallStarted))
+
+    one = ScriptedAdapter([call(("probe", {}), ("leaves", {}))], config=InnerLoopConfig(parallel_tool_calls="isolated"))
+    with pytest.raises(VisibilityExpansionRequired):
+        note(one.stream(prompt(tool(), tool(leaves, name="leaves")), session=Session()))
+    assert started == ["probe", "leaves"]
+
+
+@drivers
+def test_an_adapter_without_pieces_gives_each_text_whole(run: Run) -> None:
+    one = ScriptedAdapter([call(("probe", Args())), say("Done.")])
+    events = run(one, prompt(tool(ok)), Session())
+    assert [type(event).__name__ for event in events] == [
+        "ToolCallStarted",
+        "ToolCallFinished",
+        "TextDelta",
+        "Completed",
+    ]
+
+
+@drivers
+def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
+    class Unfinished(ScriptedAdapter):
+        def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+            yield TextDelta("Well")
+
+        async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+            yield TextDelta("Well")
+
+    session = Session()
+    with pytest.raises(TypeError, match="Unfinished streamed no whole AssistantMessage"):
+        run(Unfinished([]), prompt(), session)
+    [event] = session[ProviderCalled].all()
+    assert (event.error or "").startswith("TypeError")
+
+
+@drivers
+def test_tools_of_sections_opened_in_one_turn_are_told_in_order(run: Run) -> None:
+    hidden = [
+        MarkdownSection(title=name, template="More.", visibility=SectionVisibility.SUMMARY, tools=[tool(name=name)])
+        for name in ("one", "two")
+    ]
+    reads = call(*[("read_section", {"section_key": name}) for name in ("one", "two")])
+    asked: Prompt[Any] = Prompt(ns="tests", key="agent", sections=hidden)
+    events = run(ScriptedAdapter([reads, say("Done.")]), asked, Session())
+    assert [[spec.name for spec in one.tools] for one in events if isinstance(one, ToolsAdded)] == [["one"], ["two"]]

@@ -1,0 +1,356 @@
+"""Each check finds what it is for and stays silent otherwise; no state of disclosure hides a finding."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weakincentives import serde
+from weakincentives.inspection.analysis import Finding, Report, analyze
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    TaskExample,
+    TaskExamplesSection,
+    TaskStep,
+    Tool,
+)
+from weakincentives.prompt.overrides import SectionOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.runtime.session import Session
+
+ROOT = Path(__file__).parents[2]
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+
+
+@dataclass(frozen=True)
+class Count:
+    value: int
+
+
+def tool(name: str) -> Tool[Order, object]:
+    return Tool(name=name, params_type=Order)
+
+
+def template(*sections: Section[Any]) -> PromptTemplate[None]:
+    return PromptTemplate(ns="shop", key="manual", sections=sections)
+
+
+def found(target: PromptTemplate[None] | Prompt[None]) -> list[tuple[str, str]]:
+    return [(one.code, ".".join(one.section_path)) for one in analyze(target, session=Session()).findings]
+
+
+# Any: further arguments of a section.
+def closed(title: str, text: str = "x" * 300, summary: str | None = "When needed.", **more: Any) -> MarkdownSection:
+    return MarkdownSection(title=title, template=text, visibility=SUMMARY, summary=summary, **more)
+
+
+def test_a_prompt_without_faults_has_no_findings() -> None:
+    task = MarkdownSection(title="Task", template="Help.", tools=[tool("look")])
+    clean = template(task, closed("Refunds", "Use `refund`. " * 30, tools=[tool("refund")]))
+    assert analyze(clean) == Report("shop/manual", 2, ())
+
+
+def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
+    mood = MarkdownSection(title="Mood", template="Use `old_tool` or `refund`.", enabled=lambda *, session: True)
+    old = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("old_tool")])
+    refunds = closed("Refunds", tools=[tool("refund")])
+    store = LocalPromptOverridesStore(tmp_path)
+    written = template(closed("Notes", "Other."))
+    store.upsert(written.descriptor, SectionOverride(path=("notes",), body="Mine."))
+    prompt = Prompt(template(mood, old, closed("Notes", "Short."), closed("Bare", summary=None), refunds))
+    stored = Prompt(prompt.template, overrides_store=store)
+    told = [(".".join(one.section_path), one.severity, one.message, one.remedy) for one in analyze(stored).findings]
+    assert told == [
+        ("old", "warning", "it is never enabled", "enable it, or remove it"),
+        (
+            "notes",
+            "warning",
+            "the stored override of body notes does not apply: the code's own text has changed",
+            "rebase or delete it",
+        ),
+        (
+            "mood",
+            "error",
+            "its full text names the tool `old_tool` of section 'old', which is not enabled",
+            "enable it",
+        ),
+        (
+            "mood",
+            "warning",
+            "its full text names the tool `refund` of section 'refunds', which may not be open then",
+            "move the sentence there, or show that section in full",
+        ),
+        (
+            "notes",
+            "warning",
+            "its summary and the line that opens it take 120 characters, and what it hides takes 19",
+            "shorten it, or show the section in full",
+        ),
+        (
+            "bare",
+            "warning",
+            "it can be summarized but has no summary",
+            "say in summary= when the section is needed",
+        ),
+        (
+            "mood",
+            "warning",
+            "it depends on the session and stands before 348 characters that do not",
+            "put it after 'refunds', so that a provider can reuse what it has cached",
+        ),
+    ]
+
+
+@pytest.mark.claim("TL-13")
+def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_stands() -> None:
+    def described(name: str, length: int) -> Tool[Order, object]:
+        return Tool(name=name, params_type=Order, description="x" * length)
+
+    task = MarkdownSection(title="Task", template="Help.", tools=[described("brief", 200)])
+    (finding,) = analyze(template(task, closed("Refunds", tools=[described("refund", 1_024)]))).findings
+    assert finding == Finding(
+        "description-too-long",
+        ("refunds",),
+        "warning",
+        "the description of its tool `refund` has 1,024 characters, which every request sends",
+        "say it in 200, and the rest in the section's text",
+    )
+
+
+def test_conditions_are_asked_of_the_session_that_is_given() -> None:
+    gated = MarkdownSection(
+        title="Gated", template="Use `refund`.", enabled=lambda *, session: bool(session and session[Count].all())
+    )
+    session = Session()
+    session[Count].seed(Count(1))
+    made = template(closed("Refunds", tools=[tool("refund")]), gated)
+    assert [one.code for one in analyze(made, session=session).findings] == ["tool-not-open"]
+    assert [one.code for one in analyze(made, session=Session()).findings] == []
+
+
+# ---------------------------------------------------------------------------------------------- tools that texts name
+
+
+def test_a_text_that_names_a_closed_tool_is_found_with_its_remedy() -> None:
+    (finding,) = analyze(
+        template(
+            MarkdownSection(title="Task", template="Call `refund(order)`."), closed("Refunds", tools=[tool("refund")])
+        )
+    ).findings
+    assert finding == Finding(
+        "tool-not-open",
+        ("task",),
+        "warning",
+        "its full text names the tool `refund` of section 'refunds', which may not be open then",
+        "move the sentence there, or show that section in full",
+    )
+
+
+def test_a_summary_may_name_what_it_hides_and_nothing_else() -> None:
+    inner = MarkdownSection(title="Food", template="y", tools=[tool("weigh")])
+    own = closed("Refunds", summary="Has `refund` and `weigh`.", tools=[tool("refund")], children=[inner])
+    other = closed("Orders", summary="Needs `refund`.")
+    assert found(template(own, other)) == [("tool-not-open", "orders")]
+
+
+def test_a_text_that_names_the_tool_of_its_own_closed_child_is_found() -> None:
+    parent = MarkdownSection(
+        title="All", template="Use `refund`.", children=[closed("Refunds", tools=[tool("refund")])]
+    )
+    assert found(template(parent)) == [("tool-not-open", "all")]
+
+
+def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
+    inner = closed("Inner", "Use `outer_tool`, not `refund`. " * 20)
+    outer = closed("Outer", children=[inner], tools=[tool("outer_tool")])
+    assert found(template(outer, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "outer.inner")]
+
+
+def test_a_tool_of_a_disabled_section_can_never_be_called() -> None:
+    disabled = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("refund")])
+    named = MarkdownSection(title="Task", template="Use `refund`.")
+    assert found(template(named, disabled)) == [("never-enabled", "old"), ("tool-not-enabled", "task")]
+    assert [one.severity for one in analyze(template(named, disabled)).findings] == ["warning", "error"]
+
+
+def test_an_example_that_calls_a_closed_tool_is_found() -> None:
+    step = TaskStep(tool="refund", input=Order("A-7"), result="Paid back.")
+    examples = TaskExamplesSection(examples=[TaskExample(objective="Pay back.", steps=(step,))])
+    assert found(template(examples, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "examples")]
+
+
+def test_a_description_that_names_a_closed_tool_is_found() -> None:
+    look = Tool[Order, object](name="look", description="After `refund` only.", params_type=Order)
+    task = MarkdownSection(title="Task", template="Help.", tools=[look])
+    assert found(template(task, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "task")]
+
+
+@pytest.mark.parametrize("text", ["refund", "``refund``", "`Refund`", "`refund now`", "`other`"])
+def test_only_a_name_in_backticks_is_the_name_of_a_tool(text: str) -> None:
+    assert found(template(MarkdownSection(title="Task", template=text), closed("R", tools=[tool("refund")]))) == []
+
+
+type Shape = tuple[bool, int, tuple["Shape", ...]]
+"""Whether a section is summarized, which tool its text names, and its children."""
+
+SHAPES = st.recursive(
+    st.tuples(st.booleans(), st.integers(0, 5), st.just(())),
+    lambda inner: st.tuples(st.booleans(), st.integers(0, 5), st.lists(inner, max_size=2).map(tuple)),
+    max_leaves=5,
+)
+
+
+def built(shapes: Sequence[Shape], numbers: Iterator[int]) -> list[Section[Any]]:
+    return [
+        MarkdownSection(
+            title=f"S{(number := next(numbers))}",
+            template=f"Use `tool_{named}`. " + "x" * 3000,
+            summary="Short.",
+            visibility=SUMMARY if summarized else FULL,
+            tools=[tool(f"tool_{number}")],
+            children=built(children, numbers),
+        )
+        for summarized, named, children in shapes
+    ]
+
+
+@given(st.lists(SHAPES, min_size=1, max_size=3))
+@settings(max_examples=80)
+def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) -> None:
+    made = template(*built(shapes, iter(range(100))))
+    nodes = made.registry.sections
+    paths = [node.path for node in nodes if node.visibility is SUMMARY]
+    brute: set[tuple[SectionPath, str]] = set()
+    for chosen in chain.from_iterable(combinations(paths, size) for size in range(min(len(paths), 6) + 1)):
+        rendered = made.render(visibility_overrides=dict.fromkeys(chosen, FULL))
+        tools = {one.name for one in rendered.tools}
+        for span in rendered.spans:
+            text = rendered.text[span.start : span.end]
+            named = text.partition("`tool_")[2].partition("`")[0]
+            if rendered.visibility[span.path] is FULL and made.registry.tool(f"tool_{named}") is not None:
+                brute |= {(span.path, f"tool_{named}")} if f"tool_{named}" not in tools else set()
+    reported = {
+        (one.section_path, one.message.split("`")[1]) for one in analyze(made).findings if one.code == "tool-not-open"
+    }
+    assert reported == brute
+
+
+# ----------------------------------------------------------------------------------------------------------- summaries
+
+
+def test_a_summary_as_long_as_all_that_it_hides_is_found() -> None:
+    assert found(template(closed("Notes", "Short."))) == [("summary-too-long", "notes")]
+    summarized = template(closed("Notes")).render().text
+    as_long = "x" * (len(summarized) - len("## 1. Notes\n\n"))
+    assert found(template(closed("Notes", as_long))) == [("summary-too-long", "notes")]
+    assert found(template(closed("Notes", f"{as_long}x"))) == []
+
+
+def test_the_tools_that_a_summary_hides_count() -> None:
+    assert found(template(closed("Notes", "Short.", tools=[tool("refund")]))) == []
+
+
+def test_a_section_that_is_always_full_needs_no_shorter_summary() -> None:
+    assert found(template(MarkdownSection(title="Notes", template="Hi.", summary="Unused."))) == []
+
+
+def test_a_summarized_section_without_a_summary_is_found() -> None:
+    assert found(template(closed("Notes", summary=None))) == [("summary-missing", "notes")]
+
+
+# -------------------------------------------------------------------------------------------------------------- prefix
+
+
+def test_text_that_depends_on_the_session_before_text_that_does_not_is_found() -> None:
+    watching = MarkdownSection(title="Mood", template="x", enabled=lambda *, session: False)
+    assert found(template(watching, MarkdownSection(title="Task", template="Help."))) == [("session-first", "mood")]
+
+
+def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
+    one, two = (MarkdownSection(title=key, template="x", enabled=lambda *, session: True) for key in "ab")
+    assert found(template(one, two)) == []
+
+
+# ------------------------------------------------------------------------------------------------- params and failures
+
+
+def test_bound_params_decide_the_conditions() -> None:
+    gated = MarkdownSection[Count](title="Many", template="Use `refund`.", enabled=lambda params: params.value > 1)
+    made = template(gated, closed("Refunds", tools=[tool("refund")]))
+    assert ("tool-not-open", "many") in found(made.bind(Count(2)))
+    assert ("tool-not-open", "many") not in found(made.bind(Count(1)))
+
+
+def test_a_condition_that_needs_real_params_is_said_to() -> None:
+    gated = MarkdownSection[Count](title="Many", template="x", enabled=lambda params: params.value > 1)
+    report = analyze(template(gated))
+    (finding,) = report.findings
+    assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
+    assert "a selector raised TypeError: '>' not supported" in finding.message
+    assert finding.remedy == "analyze a prompt that has a Count bound"
+
+
+def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked_at() -> None:
+    class Broken(Section[None]):
+        def render_body(self, params: None, *, path: SectionPath) -> str:
+            raise OSError("no disk")
+
+    report = analyze(template(Broken(title="Bad"), closed("Other", enabled=lambda *, session: session.nothing)))
+    assert [(one.code, one.section_path) for one in report.findings] == [
+        ("cannot-render", ("bad",)),
+        ("cannot-render", ("other",)),
+    ]
+    assert report.findings[0] == Finding(
+        "cannot-render",
+        ("bad",),
+        "error",
+        "Broken failed to render: OSError: no disk (section 'bad')",
+        "mend the section, or bind params that it can take",
+    )
+    assert report.states == 0
+
+
+def test_the_documented_codes_are_those_that_there_are() -> None:
+    page = (ROOT / "docs/how-to/check-prompts-in-ci.md").read_text()
+    source = (ROOT / "src/weakincentives/inspection/analysis.py").read_text()
+    documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", page, re.MULTILINE))
+    written = dict(re.findall(r'Finding\("([a-z-]+)", [^"]+, "(\w+)"', source))
+    assert documented == written
+
+
+def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> None:
+    made = template(
+        MarkdownSection(title="Task", template="Help."), closed("Refunds", tools=[tool("refund")]), closed("Other")
+    )
+    store = LocalPromptOverridesStore(tmp_path)
+    store.upsert(made.descriptor, SectionOverride(path=("task",), body="Use `refund`."))
+    store.upsert(made.descriptor, SectionOverride(path=("other",), body="Other."))
+    changed = template(*made.sections[:2], closed("Other", "y" * 300))
+    prompt = Prompt(changed, overrides_store=store)
+    assert found(prompt) == [("override-stale", "other"), ("tool-not-open", "task")]
+    assert found(changed) == []
+    gone = Prompt(template(*made.sections[1:]), overrides_store=store)
+    assert ("override-stale", "") in found(gone)
+    (stale,) = [one for one in analyze(prompt).findings if one.code == "override-stale"]
+    assert "the stored override of body other does not apply" in stale.message
+
+
+def test_a_report_is_json() -> None:
+    report = analyze(template(closed("Notes", "Short.")))
+    assert serde.parse(Report, serde.dump(report)) == report

@@ -1,0 +1,241 @@
+"""The ledger's sums are those of the requests that were made, and its advice is the smaller of its two sums."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.inspection.costs import SectionCost, ledger
+from weakincentives.inspection.event_log import Record, read_events, write_events
+from weakincentives.inspection.sizes import tool_text
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import Reply, ScriptedAdapter, call, say
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+READ = call(("read_section", {"section_key": "refunds"}))
+OPEN = call(("open_sections", {"section_keys": ["refunds"], "reason": "needed"}))
+PAY = call(("refund", {"number": "A-7"}))
+BODY = "Within 30 days. " * 20
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+
+
+def refund(params: Order, *, context: ToolContext) -> ToolResult[Order]:
+    """Pay back."""
+    return ToolResult(message="Paid back.")
+
+
+REFUND = Tool(name="refund", handler=refund)
+
+
+def shop(
+    disclosure: Disclosure = Disclosure.READ,
+    visibility: SectionVisibility = SUMMARY,
+    summary: str | None = "Paying back.",
+    tool: Tool[Any, Any] = REFUND,  # Any: a tool of any kind
+) -> PromptTemplate[None]:
+    return PromptTemplate(
+        ns="shop",
+        key="manual",
+        disclosure=disclosure,
+        sections=[
+            MarkdownSection(title="Task", template="Help."),
+            MarkdownSection(title="Refunds", summary=summary, template=BODY, visibility=visibility, tools=[tool]),
+        ],
+    )
+
+
+def run(template: PromptTemplate[None], *replies: Reply, dynamic: bool = True) -> list[Record]:
+    session, file = Session(), io.StringIO()
+    write_events(session.bus, file)
+    MainLoop(ScriptedAdapter(replies, dynamic_tools=dynamic)).execute(template.bind(), session=session)
+    return list(read_events(file.getvalue().splitlines()))
+
+
+def costs(records: list[Record]) -> dict[str, SectionCost]:
+    return {cost.path: cost for cost in ledger(records)}
+
+
+TASK = len("## 1. Task\n\nHelp.")
+WHOLE = len(f"## 2. Refunds\n\n{BODY.strip()}")
+DECLARED = len(tool_text(REFUND))
+
+
+def short(template: PromptTemplate[None]) -> int:
+    span = template.render().spans[1]
+    return span.end - span.start
+
+
+def test_each_request_carries_the_text_that_it_shows() -> None:
+    found = costs(run(shop(visibility=FULL), PAY, say("Done.")))
+    assert (found["task"].requests, found["task"].sent) == (2, 2 * TASK)
+    assert (found["refunds"].requests, found["refunds"].sent, found["refunds"].opened) == (2, 2 * WHOLE, 0)
+    (tool,) = found["refunds"].tools
+    assert (tool.name, tool.requests, tool.sent, tool.calls) == ("refund", 2, 2 * DECLARED, 1)
+
+
+def test_what_was_read_is_carried_by_every_later_request() -> None:
+    template = shop()
+    refunds = costs(run(template, READ, PAY, say("Done.")))["refunds"]
+    answer = len("Content of section 'refunds':\n\n") + WHOLE
+    assert (refunds.requests, refunds.sent, refunds.opened) == (3, 3 * short(template) + 2 * answer, 1)
+    assert [(tool.requests, tool.calls) for tool in refunds.tools] == [(2, 1)]
+
+
+def test_an_evaluation_that_starts_again_goes_on() -> None:
+    for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
+        refunds = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"]
+        assert (refunds.requests, refunds.sent, refunds.opened) == (3, short(template) + 2 * WHOLE, 1)
+
+
+def test_closing_ends_what_a_tool_costs() -> None:
+    template = PromptTemplate(ns="n", key="k", sections=shop().sections, closable=True)
+    close = call(("close_section", {"section_key": "refunds"}))
+    refunds = costs(run(template, READ, close, say("Done.")))["refunds"]
+    assert [(tool.requests, tool.calls) for tool in refunds.tools] == [(1, 0)]
+    assert refunds.opened == 1
+
+
+def test_a_call_that_was_refused_opens_nothing() -> None:
+    refused = call(("open_sections", {"section_keys": ["refunds", "nope"], "reason": "r"}))
+    assert costs(run(shop(Disclosure.OPEN), refused, say("Done.")))["refunds"].opened == 0
+
+
+def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
+    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+
+    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        answer = context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus)
+        return ToolResult(message=answer.text)
+
+    outer = shop(visibility=FULL, tool=Tool(name="refund", handler=ask, params_type=Order))
+    records = run(outer, PAY, say("thought"), PAY, RuntimeError("no provider"), say("Done."))
+    found = costs(records)
+    assert found["inner"].requests == 2
+    assert found["task"].requests == 3
+    found = costs(run(outer, PAY, RuntimeError("no provider"), say("Done.")))
+    assert (found["inner"].requests, found["task"].requests) == (1, 2)
+    assert [tool.calls for tool in found["refunds"].tools] == [1]
+
+
+def test_each_cost_names_its_prompt() -> None:
+    assert {cost.prompt for cost in ledger(run(shop(), READ, PAY, say("Done.")))} == {"shop/manual"}
+
+
+def test_runs_add_up() -> None:
+    one = run(shop(), READ, PAY, say("Done."))
+    once, twice = costs(one)["refunds"], costs(one + one)["refunds"]
+    assert (twice.requests, twice.sent, twice.opened) == (2 * once.requests, 2 * once.sent, 2 * once.opened)
+
+
+def test_runs_of_several_sessions_may_overlap() -> None:
+    one, other = run(shop(), READ, PAY, say("Done.")), run(shop(), PAY, READ, READ, PAY, PAY, say("Done."))
+    overlapping = [record for pair in zip(one, other, strict=False) for record in pair] + other[len(one) :]
+    assert ledger(overlapping) == ledger([*one, *other])
+
+
+def test_a_run_that_was_cut_off_counts_as_far_as_it_went() -> None:
+    records = run(shop(), READ, PAY, say("Done."))
+    assert costs(records[:2] + records)["task"].requests == 4
+
+
+def test_a_section_that_nobody_opens_stays_summarized() -> None:
+    assert costs(run(shop(), say("Done.")))["refunds"].advice is None
+
+
+def test_a_full_section_with_a_summary_that_nobody_needs_should_be_summarized() -> None:
+    advice = costs(run(shop(visibility=FULL), say("Done.")))["refunds"].advice
+    assert advice is not None
+    weight, brief = WHOLE + DECLARED, short(shop())
+    assert advice.visibility == "SUMMARY"
+    assert advice.arithmetic == (
+        f"FULL: 1 request x {weight} = {weight}. "
+        f"SUMMARY: 1 x {brief} + to open it 0 x {TASK + weight} + open 0 x {weight} = {brief}"
+    )
+
+
+def test_a_full_section_that_is_used_at_once_stays_full() -> None:
+    assert costs(run(shop(visibility=FULL), PAY, PAY, say("Done.")))["refunds"].advice is None
+
+
+def test_runs_that_began_with_a_section_shown_in_two_ways_get_advice_in_any_case() -> None:
+    both = run(shop(), say("Done.")) + run(shop(visibility=FULL), say("Done."))
+    advice = costs(both)["refunds"].advice
+    assert advice is not None
+    assert advice.visibility == "SUMMARY"
+
+
+def test_no_log_can_tell_how_a_section_within_a_summarized_one_should_be_shown() -> None:
+    food = MarkdownSection(title="Food", template=BODY, tools=[REFUND])
+    around = MarkdownSection(title="Refunds", summary="s", template=BODY, visibility=SUMMARY, children=[food])
+    template = PromptTemplate(ns="shop", key="deep", sections=[around])
+    assert costs(run(template, say("Done.")))["refunds.food"].advice is None
+
+
+def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
+    weight = WHOLE + DECLARED
+    for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
+        brief = short(template)
+        request = (TASK + brief + 2 * (TASK + weight)) // 3
+        advice = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"].advice
+        assert advice is not None
+        assert advice.visibility == "FULL"
+        assert advice.arithmetic.replace(",", "") == (
+            f"FULL: 2 requests x {weight} = {2 * weight}. SUMMARY: 2 x {brief} + to open it 1 x {request} "
+            f"+ open 2 x {weight} = {2 * brief + request + 2 * weight}"
+        )
+
+
+def test_a_full_section_was_needed_from_the_call_of_its_tool_on() -> None:
+    other = call(("nothing", {}))
+    advice = costs(run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done.")))["refunds"].advice
+    assert advice is not None
+    assert advice.visibility == "SUMMARY"
+    assert "12 requests x" in advice.arithmetic
+    assert "to open it 1 x" in advice.arithmetic
+    assert "open 2 x" in advice.arithmetic
+
+
+def test_a_full_section_whose_tools_are_never_called_should_be_summarized() -> None:
+    advice = costs(run(shop(visibility=FULL, summary=None), say("Done.")))["refunds"].advice
+    assert advice is not None
+    assert advice.visibility == "SUMMARY"
+    assert "1 x 200 (assumed)" in advice.arithmetic
+
+
+def test_no_log_can_tell_whether_a_text_without_tools_was_needed() -> None:
+    assert costs(run(shop(), say("Done.")))["task"].advice is None
+
+
+def test_records_without_sizes_are_left_out() -> None:
+    assert ledger([{"event": "PromptRendered", "ns": "n", "key": "k"}, {"event": "ProviderCalled", "turn": 1}]) == ()
+
+
+@given(st.lists(st.sampled_from([READ, PAY]), max_size=6))
+@settings(max_examples=30)
+def test_every_answer_of_read_section_is_carried_from_then_on(steps: list[Reply]) -> None:
+    refunds = costs(run(shop(), *steps, say("Done.")))["refunds"]
+    sent, carried, reads = short(shop()), 0, 0
+    for step in steps:
+        if step is READ:
+            message = "Section is already expanded." if reads else "Content of section 'refunds':"
+            carried += len(message) + 2 + WHOLE
+            reads += 1
+        sent += short(shop()) + carried
+    assert (refunds.requests, refunds.sent, refunds.opened) == (len(steps) + 1, sent, reads)
+    assert sum(tool.calls for tool in refunds.tools) == (len(steps) - reads if reads else 0)

@@ -1,0 +1,281 @@
+"""A logged event is JSON whatever it holds, and reads back as what was written."""
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
+from weakincentives.inspection.event_log import RunningEvaluations, event_record, read_events, write_events
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.events import Event, PromptRendered, ProviderCalled, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import Reply, ScriptedAdapter, call, say
+
+SUMMARY = SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+
+
+def logged(run: Callable[[Session], object]) -> list[dict[str, Any]]:
+    session, file = Session(), io.StringIO()
+    stop = write_events(session.bus, file)
+    run(session)
+    stop()
+    run(session)  # nobody writes this down
+    return list(read_events(file.getvalue().splitlines()))
+
+
+def refund(params: Order, *, context: ToolContext) -> ToolResult[Order]:
+    """Pay back."""
+    return ToolResult(message="Paid back.", value=params)
+
+
+PROMPT = PromptTemplate(
+    ns="shop",
+    key="manual",
+    sections=[
+        MarkdownSection(title="Task", template="Help."),
+        MarkdownSection(
+            title="Refunds",
+            summary="Paying back.",
+            template="Within 30 days.",
+            visibility=SUMMARY,
+            tools=[Tool(name="refund", handler=refund)],
+        ),
+    ],
+)
+
+
+def evaluate(session: Session) -> None:
+    read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"number": "A-7"}))
+    ScriptedAdapter([read, pay, say("Done.")]).evaluate(PROMPT.bind(), session=session)
+
+
+def test_every_event_of_a_run_is_a_line_in_order() -> None:
+    records = logged(evaluate)
+    assert [record["event"] for record in records] == [
+        "PromptRendered",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ToolsInjected",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ProviderCalled",
+        "PromptExecuted",
+    ]
+    assert all(record["seconds"] > 0 for record in records if record["event"] in {"ToolInvoked", "ProviderCalled"})
+    assert records[5]["params"] == {"number": "A-7"}
+    assert records[5]["result"]["value"] == {"number": "A-7"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    total: int
+
+
+def test_the_log_holds_what_the_model_said_beside_calls_and_what_it_was_told_of_a_rejected_answer() -> None:
+    look = AssistantMessage(text="Let me see.", tool_calls=(ToolCall("1", "refund", '{"number": "A-7"}'),))
+    script = [look, say('{"sum": 1}'), say('{"total": 1}')]
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="refund", handler=refund)])]
+    prompt = Prompt[Answer](ns="shop", key="sum", sections=sections)
+    records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
+    asked = [record for record in records if record["event"] == "ProviderCalled"]
+    assert [record["text"] for record in asked] == ["Let me see.", '{"sum": 1}', '{"total": 1}']
+    assert [bool(record["repair"]) for record in asked] == [False, False, True]
+    assert asked[2]["repair"].startswith("Your answer does not fit the required JSON schema: Answer: total: Field")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("look", '{"number": 7'), ("look", '{"amount": 7}'), ("nope", '{"number": "A-7"}'), ("look", "\ud800")],
+)
+def test_the_log_holds_refused_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
+    mistaken = AssistantMessage(tool_calls=(ToolCall("1", name, arguments),), finish="tool_calls")
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])]
+    prompt = Prompt(ns="shop", key="mistakes", sections=sections)
+    script = [mistaken, call(("look", {"number": "A-7"})), say("Done.")]
+    records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
+    refused, fine = (record for record in records if record["event"] == "ToolInvoked")
+    assert (refused["params"], refused["arguments"]) == (None, arguments.replace("\ud800", "?"))
+    assert (fine["params"], fine["arguments"]) == ({"number": "A-7"}, "")
+
+
+def test_refused_arguments_of_any_length_make_a_short_event() -> None:
+    session, endless = Session(), '{"number": "' + "7" * 1_000_000
+    mistaken = AssistantMessage(tool_calls=(ToolCall("1", "look", endless),), finish="tool_calls")
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])]
+    ScriptedAdapter([mistaken, say("Done.")]).evaluate(Prompt(ns="n", key="k", sections=sections), session=session)
+    [event] = session[ToolInvoked].all()
+    assert event.arguments == endless[:10_000]
+
+
+def test_the_log_refers_to_the_models_own_text_and_copies_none() -> None:
+    session, text = Session(), "word " * 1_000
+    ScriptedAdapter([say(text)]).evaluate(PROMPT.bind(), session=session)
+    [event] = session[ProviderCalled].all()
+    assert event.text is text
+
+
+def depths(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    running = RunningEvaluations()
+    return [(record["event"], len(running.add(record))) for record in records]
+
+
+def test_an_evaluation_that_a_handler_starts_lies_in_the_one_around_it_until_it_ends_or_fails() -> None:
+    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+
+    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult(context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus).text)
+
+    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])]
+    outer, asking = PromptTemplate(ns="shop", key="outer", sections=sections), call(("ask", {"number": "A-7"}))
+    script: list[Reply] = [asking, say("thought"), asking, RuntimeError("no provider"), say("Done.")]
+    records = logged(lambda session: ScriptedAdapter(script).evaluate(outer.bind(), session=session))
+    assert depths(records) == [
+        ("PromptRendered", 1),
+        ("ProviderCalled", 1),
+        ("PromptRendered", 2),
+        ("ProviderCalled", 2),
+        ("PromptExecuted", 2),
+        ("ToolInvoked", 1),
+        ("ProviderCalled", 1),
+        ("PromptRendered", 2),
+        ("ProviderCalled", 2),
+        ("ToolInvoked", 1),
+        ("ProviderCalled", 1),
+        ("PromptExecuted", 1),
+    ]
+
+
+def test_a_run_after_one_that_failed_does_not_lie_in_it_and_one_that_starts_again_goes_on() -> None:
+    def run(session: Session) -> None:
+        with suppress(RuntimeError):
+            ScriptedAdapter([RuntimeError("no provider")]).evaluate(PROMPT.bind(), session=session)
+        read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"number": "A-7"}))
+        adapter = ScriptedAdapter([read, pay, say("Done.")], dynamic_tools=False)
+        MainLoop(adapter).execute(PROMPT.bind(), session=session)
+
+    records = logged(run)
+    assert "VisibilityExpanded" in [record["event"] for record in records]
+    assert {depth for _, depth in depths(records)} == {1}
+
+
+def test_runs_of_several_sessions_do_not_lie_in_each_other() -> None:
+    one, other = logged(evaluate), logged(evaluate)
+    both = [record for pair in zip(one, other, strict=True) for record in pair]
+    assert {depth for _, depth in depths(both)} == {1}
+
+
+def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:
+    (rendered, *_) = logged(evaluate)
+    task, refunds = rendered["sections"]
+    assert task == {
+        "path": "task",
+        "visibility": "full",
+        "shown": 17,
+        "summary": None,
+        "weight": 17,
+        "tools": {},
+    }
+    assert (refunds["visibility"], refunds["shown"]) == ("summary", refunds["summary"])
+    assert refunds["weight"] == len("## 2. Refunds\n\nWithin 30 days.") + refunds["tools"]["refund"]
+    assert "rendered" not in rendered
+    assert sum(one["shown"] for one in rendered["sections"]) + 2 == len(rendered["text"])
+
+
+def test_section_paths_are_written_as_dotted_keys() -> None:
+    (_, _, read, *_) = logged(evaluate)
+    assert read["current_visibility_state"] == {"task": "full", "refunds": "summary"}
+
+
+def test_what_json_cannot_hold_is_marked_and_the_rest_kept() -> None:
+    (_, _, read, *_) = logged(evaluate)
+    (tool,) = read["result"]["value"]["expanded_tools"]
+    assert tool["name"] == "refund"
+    assert tool["handler"]["$repr"].startswith("<function refund")
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise OSError("not now")
+
+
+ODD = st.builds(Mute) | st.sampled_from(
+    [object(), float("nan"), "\ud800", b"\xff", {1, 2}, print, Order("A"), Order, 1j]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | ODD,
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.integers() | st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_params_and_results_of_any_type_make_one_line_of_json(value: object) -> None:
+    event = ToolInvoked(name="t", call_id="1", params=value, result=ToolResult("m", value), content="c")
+    text = json.dumps(event_record(event))
+    (back,) = read_events([text])
+    assert back == json.loads(text)
+    assert back["name"] == "t"
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "\ud800"
+
+
+def test_a_text_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) -> None:
+    session = Session()
+    result = ToolResult("m", {"\ud800": 1, ("a", "\ud800"): Odd()})
+    event = ToolInvoked(name="t", call_id="1", params=None, result=result, content="m")
+    with (tmp_path / "log").open("w+", encoding="utf-8") as file:
+        stop = write_events(session.bus, file)
+        session.bus.publish(event)
+        stop()
+        file.seek(0)
+        (back,) = read_events(file)
+    assert back["result"] == {**asdict(ToolResult("m")), "value": {"?": 1, "a.?": {"$repr": "?"}}}
+    assert event_record(event) == back
+
+
+def test_a_value_that_holds_itself_is_cut_off() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    assert "$repr" in json.dumps(
+        event_record(ToolInvoked(name="t", call_id="1", params=endless, result=ToolResult("m"), content=""))
+    )
+
+
+def test_events_of_other_types_are_written_too() -> None:
+    assert event_record("a plain text") == {"event": "str", "value": "a plain text"}
+
+
+def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
+    event = PromptRendered(ns="n", key="k", name="p", adapter="a", text="t", tool_names=())
+    assert "sections" not in event_record(event)
+
+
+@pytest.mark.parametrize("line", ["", "[" * 100_000, '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"])
+def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
+    good = json.dumps(event_record(Event()))
+    with pytest.raises(ValueError, match="line 2 is no event"):
+        list(read_events([good, line]))

@@ -1,0 +1,101 @@
+"""The measured texts are those that the prompt shows, in whichever state."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.strategies import forests, overrides, sections
+from weakincentives.inspection.sizes import SectionTexts, measure, tool_text
+from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool
+from weakincentives.runtime.session import Session
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+
+
+def shop(visibility: SectionVisibility = SUMMARY) -> PromptTemplate[None]:
+    inner = MarkdownSection(title="Food", template="Never food.", tools=[Tool(name="weigh", params_type=Order)])
+    return PromptTemplate(
+        ns="shop",
+        key="manual",
+        sections=[
+            MarkdownSection(title="Task", template="Help."),
+            MarkdownSection(
+                title="Refunds",
+                summary="Paying back.",
+                template="Within 30 days.",
+                visibility=visibility,
+                tools=[Tool(name="refund", params_type=Order)],
+                children=[inner],
+            ),
+            MarkdownSection(title="Old", template="Gone.", enabled=False),
+        ],
+    )
+
+
+def measured(template: PromptTemplate[None]) -> dict[str, SectionTexts]:
+    return {".".join(one.path): one for one in measure(template.render().scene)}
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_the_shown_texts_are_the_prompt(data: st.DataObject) -> None:
+    roots = data.draw(forests())
+    rendered = PromptTemplate(ns="n", key="k", sections=sections(roots)).render(
+        session=Session(), visibility_overrides=data.draw(overrides(roots))
+    )
+    shown = [one for one in measure(rendered.scene) if one.visibility is not None]
+    assert "\n\n".join(one.shown for one in shown) == rendered.text
+    assert {one.path: one.visibility for one in shown} == rendered.visibility
+
+
+def test_hidden_sections_are_measured_and_disabled_ones_are_not() -> None:
+    texts = measured(shop())
+    assert {path: one.visibility for path, one in texts.items()} == {
+        "task": FULL,
+        "refunds": SUMMARY,
+        "refunds.food": None,
+    }
+    assert texts["refunds"].full == "## 2. Refunds\n\nWithin 30 days."
+    assert texts["refunds"].shown.startswith("## 2. Refunds\n\nPaying back.\n\n---\n")
+    assert texts["refunds.food"].shown == ""
+    assert texts["task"].summary is None
+
+
+def test_the_weight_is_all_that_opening_adds() -> None:
+    texts = measured(shop())
+    hidden = "## 2. Refunds\n\nWithin 30 days.\n\n### 2.1. Food\n\nNever food."
+    tools = texts["refunds"].tools["refund"] + texts["refunds.food"].tools["weigh"]
+    assert texts["refunds"].weight == len(hidden) + len(tools)
+    assert measured(shop(FULL))["refunds"].weight == texts["refunds"].weight
+
+
+def test_a_tool_is_measured_with_its_schema() -> None:
+    @dataclass(frozen=True)
+    class Described(Order):
+        why: str = field(default="", metadata={"description": "As the “Fußzeile” has it."})
+
+    text = tool_text(Tool(name="refund", description="Pay back.", params_type=Described))
+    assert '"Pay back."' in text
+    assert '"number"' in text
+    assert "“Fußzeile”" in text
+
+
+def test_hidden_sections_that_lack_params_do_not_stand_in_the_way() -> None:
+    child = MarkdownSection[Order](title="Order", template="$number")
+    parent = MarkdownSection(title="All", template="x", summary="y", visibility=SUMMARY, children=[child])
+    (only,) = measure(PromptTemplate(ns="n", key="k", sections=[parent]).render().scene)
+    assert only.path == ("all",)
+    assert only.shown == only.full == only.summary
+
+
+def test_a_section_that_a_condition_can_summarize_is_measured_summarized_too() -> None:
+    gated = MarkdownSection(title="Gated", template="x", visibility=lambda: SectionVisibility.FULL)
+    (texts,) = measure(PromptTemplate(ns="n", key="k", sections=[gated]).render().scene)
+    assert texts.summary is not None
+    assert texts.summary.startswith("## 1. Gated\n\n---\n[This section is summarized.")

@@ -1,0 +1,328 @@
+"""Where a model can bring a prompt, there is that state; no text and no tool is missing from the smallest ones."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from support.strategies import FULL, SUMMARY, Plan, expected, forests, overrides, params, sections
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
+from weakincentives.evaluation.schemas import ToolSpec
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    Prompt,
+    PromptRenderError,
+    PromptTemplate,
+    RenderedPrompt,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+    VisibilityOverrides,
+)
+from weakincentives.prompt.overrides import SectionOverride, ToolOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.runtime.session import Session
+from weakincentives.testing import PromptState, ScriptedAdapter, SeenRequest, call, render_states, say
+from weakincentives.visibility_overrides import SetVisibilityOverride
+
+_KEY = re.compile(r'all `(\w+)` with key "([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Args:
+    value: str = field(metadata={"description": "Any text."})
+
+
+@dataclass(frozen=True)
+class Who:
+    name: str
+
+
+def closed(title: str, **more: Any) -> MarkdownSection:  # Any: further arguments of a section
+    return MarkdownSection(title=title, template=f"{title}.", summary="Short.", visibility=SUMMARY, **more)
+
+
+def template(*roots: Section[Any], **more: Any) -> PromptTemplate[Any]:  # Any: as above
+    return PromptTemplate(ns="tests", key="states", sections=roots, **more)
+
+
+def names(states: Iterable[PromptState]) -> list[str]:
+    return [state.name for state in states]
+
+
+def session_with(held: dict[SectionPath, SectionVisibility]) -> Session:
+    session = Session()
+    for path, visibility in held.items():
+        session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+    return session
+
+
+# ------------------------------------------------------------------------------------------------------------- laws
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt, and a maker of sessions that begin alike."""
+
+    roots: tuple[Plan, ...]
+    prompt: Prompt[Any]
+    held: dict[SectionPath, SectionVisibility]
+    given: list[object]
+
+    def states(self, limit: int = 64) -> tuple[PromptState, ...]:
+        return render_states(self.prompt, session=session_with(self.held), limit=limit)
+
+
+@st.composite
+def cases(draw: st.DrawFn, disclosure: Disclosure | None = None) -> Case:
+    roots = draw(forests(2))
+    used = {plan.params for plan in _all(roots)}
+    given_ = [one for one in draw(params()) if type(one) in used]
+    definition = template(
+        *sections(roots),
+        disclosure=disclosure or draw(st.sampled_from(Disclosure)),
+        closable=draw(st.booleans()),
+    )
+    return Case(roots, definition.bind(*given_), draw(overrides(roots)), given_)
+
+
+def _all(roots: Sequence[Plan]) -> Iterator[Plan]:
+    for plan in roots:
+        yield plan
+        yield from _all(plan.children)
+
+
+def openable(
+    roots: Sequence[Plan], held: dict[SectionPath, SectionVisibility], above: SectionPath = ()
+) -> set[SectionPath]:
+    """The sections that are summarized, whatever is around them, and not disabled."""
+    found = set[SectionPath]()
+    for plan in roots:
+        path = (*above, plan.key)
+        if plan.enabled:
+            found |= openable(plan.children, held, path)
+            if held.get(path, plan.visibility) is SUMMARY:
+                found.add(path)
+    return found
+
+
+class Recording(ScriptedAdapter):
+    """Keeps the prompt that the last evaluation began with."""
+
+    last: RenderedPrompt[Any]
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "Recording":
+        self.last = rendered
+        return self
+
+
+@given(cases(Disclosure.OPEN))
+@settings(max_examples=40)
+def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Case) -> None:
+    for state in case.states(limit=16):
+        keys = [".".join(path) for path in state.opened]
+        replies = [call(("open_sections", {"section_keys": [key], "reason": "why"})) for key in keys]
+        adapter = Recording([*replies, say("done")])
+        MainLoop(adapter, max_expansions=len(keys)).execute(case.prompt, session=session_with(case.held))
+        assert state.text == adapter.last.text
+        assert state.tools == adapter.requests[-1].tools
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@given(case=cases(), numbers=st.lists(st.integers(0, 99), max_size=6))
+@settings(max_examples=50)
+def test_wherever_a_model_gets_by_its_own_choices_there_is_that_state(
+    *, dynamic: bool, case: Case, numbers: list[int]
+) -> None:
+    def choose(request: SeenRequest) -> AssistantMessage:
+        texts = [one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)]
+        offered = [found for text in texts for found in _KEY.findall(text)]
+        if not offered or not numbers:
+            return say("done")
+        tool, key = offered[numbers.pop() % len(offered)]
+        wanted = {"section_keys": [key], "reason": "why"} if tool == "open_sections" else {"section_key": key}
+        return call((tool, wanted))
+
+    assume(len(openable(case.roots, case.held)) <= 6)
+    session = session_with(case.held)
+    states = case.states()
+    adapter: ScriptedAdapter = ScriptedAdapter([choose] * (len(numbers) + 1), dynamic_tools=dynamic)
+    MainLoop(adapter).execute(case.prompt, session=session)
+    came_to = case.prompt.render(session=session)
+    assert (came_to.text, [tool.name for tool in came_to.tools]) in [
+        (state.text, [tool.name for tool in state.tools]) for state in states
+    ]
+
+
+@given(cases(Disclosure.READ))
+@settings(max_examples=40)
+def test_a_section_that_is_only_read_reads_as_in_its_own_state(case: Case) -> None:
+    for state in case.states(limit=0)[1:]:
+        path = max(state.opened, key=len)
+        if state.name == "all":
+            continue
+        adapter: ScriptedAdapter = ScriptedAdapter(
+            [call(("read_section", {"section_key": ".".join(path)})), say("done")]
+        )
+        response = adapter.evaluate(case.prompt, session=session_with(case.held))
+        answers = [one.content for one in response.transcript if isinstance(one, ToolMessage)]
+        spans = [span for span in state.rendered.spans if span.path[: len(path)] == path]
+        assert state.text[spans[0].start : spans[-1].end] in answers[0]
+
+
+@given(cases(Disclosure.READ), st.sampled_from((0, 3, 16)))
+@settings(max_examples=40)
+def test_a_state_shows_what_the_specification_says_for_its_open_sections(case: Case, limit: int) -> None:
+    for state in case.states(limit):
+        visibility = {**case.held, **dict.fromkeys(state.opened, FULL)}
+        assert state.text == expected(case.roots, bound=case.given, visibility=visibility).text
+
+
+@given(cases(), st.sampled_from((0, 3, 16)))
+@settings(max_examples=40)
+def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_the_last(case: Case, limit: int) -> None:
+    states = case.states(limit)
+    assert {path for state in states for path in state.opened} == openable(case.roots, case.held)
+    assert set(states[-1].opened) == openable(case.roots, case.held)
+    assert states[0].opened == ()
+
+
+@given(cases())
+@settings(max_examples=40)
+def test_the_smallest_states_hold_every_text_and_every_tool_of_all_others(case: Case) -> None:
+    def held(states: Iterable[PromptState]) -> tuple[set[str], set[str]]:
+        texts = {state.text[span.start : span.end] for state in states for span in state.rendered.spans}
+        return texts, {repr(tool) for state in states for tool in state.tools}
+
+    assume(len(openable(case.roots, case.held)) <= 6)
+    assert held(case.states(limit=0)) == held(case.states())
+
+
+@given(cases(), st.sampled_from((0, 3)))
+@settings(max_examples=40)
+def test_names_are_distinct_and_stay_the_same_at_any_limit(case: Case, limit: int) -> None:
+    states = case.states(limit)
+    assert len({state.name for state in states}) == len(states)
+    more = {state.opened: state.name for state in case.states()}
+    assert [state for state in states if more.get(state.opened, state.name) != state.name] == []
+    assert [state for state in states if list(state.opened) != sorted(state.opened)] == []
+
+
+# ------------------------------------------------------------------------------------------------------------ cases
+
+
+def test_states_come_with_the_fewest_open_sections_first() -> None:
+    nested = template(closed("Guide", children=[closed("Deep")]), closed("Refunds"))
+    assert names(render_states(nested)) == [
+        "closed",
+        "guide",
+        "refunds",
+        "guide+guide.deep",
+        "guide+refunds",
+        "all",
+    ]
+    assert names(render_states(nested, limit=5)) == ["closed", "guide", "guide+guide.deep", "refunds", "all"]
+    assert names(render_states(nested, limit=6)) == names(render_states(nested))
+
+
+def test_a_prompt_without_summarized_sections_has_one_state() -> None:
+    prompt = template(MarkdownSection(title="Task", template="Help."))
+    for limit in (0, 1, 64):
+        (state,) = render_states(prompt, limit=limit)
+        assert (state.name, state.opened, state.text) == ("closed", (), "## 1. Task\n\nHelp.")
+
+
+def test_twenty_sections_side_by_side_have_two_more_states_and_not_a_million() -> None:
+    states = render_states(template(*(closed(f"S{number}") for number in range(20))))
+    assert names(states) == ["closed", *(f"s{number}" for number in range(20)), "all"]
+
+
+def test_selectors_read_the_session_and_a_fresh_one_where_none_is_given() -> None:
+    def when_asked(*, session: Any) -> SectionVisibility:  # Any: any view of state
+        return FULL if session[Args].latest() else SUMMARY
+
+    prompt = template(
+        MarkdownSection(title="Task", template="Help.", visibility=when_asked), MarkdownSection(title="b", template="b")
+    )
+    assert names(render_states(prompt)) == ["closed", "task"]
+    session = Session()
+    session.dispatch(Args("a"))
+    (state,) = render_states(prompt, session=session)
+    assert "Help." in state.text
+    assert session[VisibilityOverrides].latest() is None
+
+
+def test_a_selector_that_reads_what_is_open_is_asked_in_each_state() -> None:
+    def guide_is_open(*, session: Any) -> bool:  # Any: any view of state
+        latest = session[VisibilityOverrides].latest()
+        return latest is not None and latest.get(("guide",)) is FULL
+
+    prompt = template(closed("Guide"), closed("More", enabled=guide_is_open))
+    assert names(render_states(prompt)) == ["closed", "guide", "guide+more"]
+
+
+def test_what_the_session_has_open_is_open_from_the_start() -> None:
+    prompt = template(closed("Guide", children=[closed("Deep")]))
+    states = render_states(prompt, session=session_with({("guide",): FULL}))
+    assert names(states) == ["closed", "guide.deep"]
+    assert "Guide." in states[0].text
+
+
+def test_a_template_that_lets_sections_be_closed_has_the_tool_for_it_where_something_is_open() -> None:
+    states = render_states(template(closed("Guide"), closable=True))
+    assert [[tool.name for tool in state.tools] for state in states] == [["read_section", "close_section"]] * 2
+
+
+def test_tools_and_output_are_told_as_adapters_tell_them() -> None:
+    tool = Tool[Args, Args](name="look", description="Look it up.")
+    prompt = PromptTemplate[Args](ns="t", key="k", sections=[closed("Guide", tools=[tool])])
+    first, second = render_states(prompt)
+    assert [one.name for one in first.tools] == ["read_section"]
+    (spec,) = second.tools
+    assert spec == ToolSpec(
+        "look",
+        "Look it up.",
+        {
+            "type": "object",
+            "properties": {"value": {"type": "string", "description": "Any text."}},
+            "required": ["value"],
+            "additionalProperties": False,
+        },
+        strict=True,
+    )
+    assert first.output == second.output
+    assert first.output is not None
+    assert (first.output.name, first.output.schema) == ("Args", spec.parameters)
+    (plain,) = render_states(template(MarkdownSection(title="Task", template="Help.")))
+    assert plain.output is None
+
+
+def test_stored_texts_stand_in_the_states_of_their_tag(tmp_path: Path) -> None:
+    look = Tool[Args, Args](name="look", description="Look it up.")
+    definition = template(closed("Guide", tools=[look]))
+    store = LocalPromptOverridesStore(tmp_path)
+    store.upsert(definition.descriptor, SectionOverride(path=("guide",), body="Other.", summary="Less."), tag="b")
+    store.upsert(
+        definition.descriptor, ToolOverride(tool_name="look", param_descriptions={"value": "A word."}), tag="b"
+    )
+    first, second = render_states(Prompt(definition, overrides_store=store, overrides_tag="b"))
+    assert ("Less." in first.text, "Other." in second.text) == (True, True)
+    assert second.tools[0].parameters["properties"]["value"]["description"] == "A word."
+    assert "Guide." in render_states(Prompt(definition, overrides_store=store))[1].text
+
+
+def test_a_hidden_section_that_lacks_its_params_is_told_with_its_path() -> None:
+    hidden = MarkdownSection[Who](title="Deep", template="$name", visibility=SUMMARY, summary="Who.")
+    for limit in (0, 64):
+        with pytest.raises(PromptRenderError, match=r"Bind one: prompt\.bind") as caught:
+            render_states(template(closed("Guide", children=[hidden])), limit=limit)
+        assert caught.value.section_path == ("guide", "deep")
+        assert len(render_states(template(hidden).bind(Who("Ann")), limit=limit)) == 2

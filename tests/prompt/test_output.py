@@ -1,0 +1,271 @@
+"""The typed answer: what can be declared, where it is found in a text, and how strictly it is read."""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from time import process_time
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives import serde
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.prompt import (
+    OutputParseError,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    StructuredOutputConfig,
+    parse_structured_output,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, say
+
+
+@dataclass(frozen=True)
+class Source:
+    file: str
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    score: float = 0.0
+    sources: tuple[Source, ...] = ()
+    kind: Literal["fact", "guess"] = "fact"
+    note: str | None = field(default=None, metadata={"description": "Anything else"})
+
+
+ONE = PromptTemplate[Answer](ns="tests", key="one").render()
+MANY = PromptTemplate[list[Answer]](ns="tests", key="many").render()
+TEXT = PromptTemplate(ns="tests", key="text").render()
+
+SOURCES = st.builds(Source, st.text(max_size=10), st.integers(-(2**40), 2**40))
+ANSWERS = st.builds(
+    Answer,
+    st.text(max_size=30) | st.sampled_from(["```", "```json\n{}\n```", "\n```\n", '{"text": 1}', "[]"]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.lists(SOURCES, max_size=3).map(tuple),
+    st.sampled_from(("fact", "guess")),
+    st.none() | st.text(max_size=10),
+)
+
+
+# ------------------------------------------------------------------------------------------------------ declaration
+
+
+@pytest.mark.claim("PS-22", "PS-23")
+def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
+    assert (ONE.output_type, ONE.container) == (Answer, "object")
+    assert (MANY.output_type, MANY.container) == (Answer, "array")
+    assert (TEXT.output_type, TEXT.container) == (None, None)
+
+
+@pytest.mark.claim("PS-24")
+@pytest.mark.parametrize(
+    "output", [int, str, dict, list, list[int], list[Any], tuple[Answer, ...], Answer | None, set], ids=repr
+)
+def test_any_other_output_type_is_refused_with_the_type_and_the_remedy(output: Any) -> None:
+    with pytest.raises(PromptValidationError, match="neither a dataclass nor a list of one") as caught:
+        PromptTemplate[output](ns="n", key="k")
+    assert repr(output) in str(caught.value)
+    assert "declare a dataclass" in str(caught.value)
+    with pytest.raises(PromptValidationError):
+        StructuredOutputConfig(output)
+
+
+@dataclass
+class Callback:
+    call: Callable[[], int]
+
+
+@pytest.mark.parametrize("output", [Callback, list[Callback]], ids=repr)
+def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built(output: Any) -> None:
+    said = r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); use types that JSON can hold"
+    with pytest.raises(PromptValidationError, match=said):
+        PromptTemplate[output](ns="n", key="k")
+    with pytest.raises(PromptValidationError, match=said):
+        Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(output))
+
+
+@pytest.mark.claim("PR-03")
+def test_a_subscript_and_a_config_say_the_same() -> None:
+    by_subscript = Prompt[Answer](ns="n", key="k", sections=[])
+    by_config = Prompt[Answer](ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer))
+    alone = Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(Answer))
+    assert by_subscript.template == by_config.template == alone.template
+    assert by_subscript.render().output_type is by_config.render().output_type is Answer
+
+
+@pytest.mark.claim("PR-04")
+def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
+    with pytest.raises(PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"):
+        Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Source))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PromptValidationError):
+        PromptTemplate[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(list[Answer]))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_config_is_a_value() -> None:
+    config = StructuredOutputConfig(list[Answer])
+    assert config == StructuredOutputConfig[list[Answer]](list[Answer])
+    assert hash(config) == hash(StructuredOutputConfig(list[Answer]))
+    other: object = StructuredOutputConfig(Answer)
+    assert config != other
+    lenient = replace(config, allow_extra_keys=True)
+    assert (lenient.allow_extra_keys, lenient.item_type, lenient.container) == (True, Answer, "array")
+    assert pickle.loads(pickle.dumps(lenient)) == lenient
+    with pytest.raises(FrozenInstanceError):
+        config.allow_extra_keys = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.claim("PS-25")
+@given(ANSWERS)
+def test_a_dumped_answer_is_read_back_bare_and_fenced_with_prose_around(answer: Answer) -> None:
+    text = serde.dump_json(answer)
+    pretty = json.dumps(json.loads(text), indent=2)
+    for written in (
+        text,
+        f"  {pretty}\n",
+        f"Here it is:\n```json\n{pretty}\n```\nDone.",
+        f"```\n{text}\n```",
+        f"```JSON\n{text}\n```",
+    ):
+        assert parse_structured_output(written, ONE) == answer
+
+
+@given(st.lists(ANSWERS, max_size=3))
+def test_a_dumped_list_is_read_back(answers: list[Answer]) -> None:
+    text = "[" + ",".join(map(serde.dump_json, answers)) + "]"
+    assert parse_structured_output(text, MANY) == answers
+    assert parse_structured_output(f"Sure.\n\n```json\n{text}\n```", MANY) == answers
+
+
+@pytest.mark.claim("PS-25")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```python\nprint("x")\n```\nand then\n```json\n{"text": "a"}\n```',
+        '```\nnot this\n```\n```json\n{"text": "a"}\n```',
+        '```json\n{"text": "a"}\n```\n```json\n{"text": "second"}\n```',
+        '````json\n{"text": "a"}\n````',
+        '  ```json\n  {"text": "a"}\n  ```',
+        '```json\r\n{"text": "a"}\r\n```\r\n',
+        '```json title="x"\n{"text": "a"}\n```',
+        '````text\n```\n{"text": "inside"}\n```\n````\n```\n{"text": "a"}\n```',
+        '```python\n```x\n```\n```json\n{"text": "a"}\n```',
+    ],
+)
+def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(text: str) -> None:
+    assert parse_structured_output(text, ONE) == Answer("a")
+
+
+@pytest.mark.claim("PS-25", "PS-28")
+@pytest.mark.parametrize("text", ["", "It is so.", "```json\n```", '```json\n{"text": "a"', '{"text": "a"} trailing'])
+def test_a_text_without_json_is_an_error_that_keeps_the_whole_answer(text: str) -> None:
+    with pytest.raises(OutputParseError) as caught:
+        parse_structured_output(text, ONE)
+    assert caught.value.raw_response == text
+
+
+@pytest.mark.claim("PS-26")
+def test_the_container_must_be_the_declared_one() -> None:
+    with pytest.raises(OutputParseError, match="must be a JSON object, not an array") as caught:
+        parse_structured_output('[{"text": "a"}]', ONE)
+    assert caught.value.raw_response == '[{"text": "a"}]'
+    with pytest.raises(OutputParseError, match="must be a JSON array, not an object"):
+        parse_structured_output('{"text": "a"}', MANY)
+    with pytest.raises(OutputParseError):
+        parse_structured_output('"text"', ONE)
+
+
+@pytest.mark.claim("PS-27")
+def test_every_fault_is_told_with_its_path() -> None:
+    with pytest.raises(OutputParseError) as caught:
+        parse_structured_output('{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE)
+    message = str(caught.value)
+    assert all(path in message for path in ("text:", "score:", "sources.1.file:", "extra:"))
+
+
+FENCES = {
+    "begun and not ended": "```json\n" * 200_000,
+    "each shorter": "".join(f"{'`' * marks}x\n" for marks in range(700, 3, -1)) + "```\n" * 200_000,
+    "no line": "```json" + " " * 300_000 + "x" * 300_000 + "`",
+    "white space": "\t " * 300_000,
+    "empty": "```\n" * 200_000,
+}
+
+
+@pytest.mark.parametrize("text", FENCES.values(), ids=FENCES)
+def test_fences_of_any_make_are_read_in_linear_time(text: str) -> None:
+    started = process_time()
+    with pytest.raises(OutputParseError):
+        parse_structured_output(text, ONE)
+    assert process_time() - started < 10  # and hours if each fence were looked for from each line
+
+
+@pytest.mark.claim("PS-27")
+def test_extra_keys_pass_where_they_are_allowed() -> None:
+    lenient = PromptTemplate[Answer](
+        ns="n", key="k", structured_output=StructuredOutputConfig(Answer, allow_extra_keys=True)
+    ).render()
+    text = '{"text": "a", "extra": 1, "sources": [{"file": "f", "more": 2}]}'
+    assert parse_structured_output(text, lenient) == Answer("a", sources=(Source("f"),))
+    with pytest.raises(OutputParseError, match="extra"):
+        parse_structured_output(text, ONE)
+
+
+@pytest.mark.parametrize(
+    ("item", "accepted"),
+    [
+        ('{"text": "a", "score": 1, "note": null}', True),
+        ('{"text": "a", "score": null, "sources": null}', True),
+        ('{"text": "a", "sources": [{"file": "f", "line": null}]}', True),
+        ('{"text": "a", "sources": [{"file": "f", "line": 5.0}]}', True),
+        ('{"text": "a", "zz": null}', False),
+        ('{"text": null}', False),
+        ('{"text": "a", "score": "1"}', False),
+        ('{"text": "a", "score": true}', False),
+        ('{"text": "a", "sources": [{"file": "f", "line": 5.5}]}', False),
+        ('{"text": 1}', False),
+    ],
+)
+@pytest.mark.parametrize(
+    ("output", "form"),
+    [(Answer, "%s"), (Answer, "So:\n```json\n%s\n```"), (list[Answer], "[%s]"), (list[Answer], '{"items": [%s]}')],
+)
+def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
+    output: Any, form: str, item: str, *, accepted: bool
+) -> None:
+    template = PromptTemplate[output](ns="tests", key="both")
+    adapter = ScriptedAdapter([say(form % item)], config=InnerLoopConfig(max_repairs=0))
+    if accepted:
+        parsed = parse_structured_output(form % item, template.render())
+        assert adapter.evaluate(template.bind(), session=Session()).output == parsed
+    else:
+        with pytest.raises(OutputParseError) as caught:
+            parse_structured_output(form % item, template.render())
+        assert caught.value.raw_response == form % item
+        with pytest.raises(PromptEvaluationError):
+            adapter.evaluate(template.bind(), session=Session())
+
+
+def test_a_prompt_that_declares_nothing_has_nothing_to_parse() -> None:
+    with pytest.raises(OutputParseError, match=r"declares no output type; use PromptTemplate\[Output\]") as caught:
+        parse_structured_output("{}", TEXT)
+    assert caught.value.raw_response == "{}"
+
+
+def test_the_error_can_be_copied_and_pickled_whole() -> None:
+    error = OutputParseError("text: missing", raw_response="{}")
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(twin) is OutputParseError
+        assert (str(twin), twin.raw_response, twin.args) == ("text: missing", "{}", ("text: missing",))

@@ -1,0 +1,251 @@
+"""What state costs, held by counting references, calls and memory: none of it grows with the history. W4 and W5.
+
+Each value of a long history is the same object, so the interpreter's reference count tells how many copies of the
+history are held, and tracemalloc's peak tells whether one was made for a moment.
+"""
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from weakincentives.protocols import SliceView
+from weakincentives.runtime.events import Event
+from weakincentives.runtime.session import Append, Session, SliceOp
+from weakincentives.runtime.transactions import tool_transaction
+
+LONG = 100_000
+ONE_COPY = LONG * 8  # a list of that many references, in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    text: str
+
+
+def long_session(entry: Entry, length: int = LONG) -> Session:
+    session = Session()
+    session[Entry].seed(*[entry] * length)
+    return session
+
+
+def commit(session: Session, entry: Entry) -> None:
+    with tool_transaction(session, tag="tool"):
+        session.dispatch(entry)
+
+
+def roll_back(session: Session, entry: Entry) -> None:
+    with tool_transaction(session, tag="tool") as transaction:
+        session.dispatch(entry)
+        transaction.rollback()
+
+
+def raise_inside(session: Session, entry: Entry) -> None:
+    try:
+        with tool_transaction(session, tag="tool"):
+            session.dispatch(entry)
+            raise ValueError
+    except ValueError:
+        pass
+
+
+def nest(session: Session, entry: Entry) -> None:
+    """A branch that a snapshot holds is left, and the session goes on another way."""
+    with tool_transaction(session, tag="outer"):
+        session.dispatch(entry)
+        with tool_transaction(session, tag="inner") as inner:
+            session.dispatch(entry)
+            session.snapshot()
+            inner.rollback()
+        session.dispatch(entry)
+
+
+STEPS: dict[str, Callable[[Session, Entry], object]] = {
+    "append": lambda session, entry: session[Entry].append(entry),
+    "dispatch": lambda session, entry: session.dispatch(entry),
+    "latest": lambda session, _entry: session[Entry].latest(),
+    "length": lambda session, _entry: len(session[Entry]),
+    "snapshot": lambda session, _entry: session.snapshot(),
+    "restore": lambda session, _entry: session.restore(session.snapshot()),
+    "commit": commit,
+    "roll back": roll_back,
+    "raise": raise_inside,
+    "nest": nest,
+}
+
+
+@contextmanager
+def memory() -> Generator[Callable[[], int]]:
+    """Gives how much memory was in use at most, beyond what was in use at the start."""
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def calls_during(run: Callable[[], object]) -> int:
+    """How many functions, Python's and C's, are entered while `run` runs."""
+    entered = 0
+
+    def note(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal entered
+        entered += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    gc.disable()
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return entered
+
+
+@pytest.mark.claim("U-13")
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_step_takes_as_many_calls_after_a_long_history_as_after_a_short_one(
+    step: Callable[[Session, Entry], object],
+) -> None:
+    entry = Entry("x")
+    sessions = [long_session(entry, length) for length in (10, 1_000, LONG)]
+    for session in sessions:
+        step(session, entry)
+    assert len({calls_during(lambda session=session: step(session, entry)) for session in sessions}) == 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_thousand_steps_copy_the_history_neither_to_keep_nor_for_a_moment(
+    step: Callable[[Session, Entry], object],
+) -> None:
+    entry = Entry("x")
+    session = long_session(entry)
+    step(session, entry)  # the list makes room for more
+    references = sys.getrefcount(entry)
+    with memory() as peak:
+        for _ in range(1_000):
+            step(session, entry)
+        used = peak()
+    assert used < ONE_COPY // 2
+    assert sys.getrefcount(entry) - references <= 3_000
+    assert session[Entry].latest() is entry
+
+
+def test_reading_everything_is_what_makes_a_copy() -> None:
+    """The measures above would tell."""
+    entry = Entry("x")
+    session = long_session(entry)
+    references = sys.getrefcount(entry)
+    with memory() as peak:
+        everything = session[Entry].all()
+        used = peak()
+    assert used >= ONE_COPY
+    assert sys.getrefcount(entry) - references == len(everything) == LONG
+
+
+def test_what_was_rolled_back_is_forgotten() -> None:
+    """Else each tool that failed before one that did not would leave a branch behind."""
+    session, dropped = long_session(Entry("x"), 10), Entry("dropped")
+    references = sys.getrefcount(dropped)
+    for _ in range(100):
+        roll_back(session, dropped)
+        commit(session, Entry("kept"))
+    assert sys.getrefcount(dropped) == references
+    assert len(session[Entry]) == 110
+
+
+def test_snapshots_share_the_history() -> None:
+    entry = Entry("x")
+    session = long_session(entry)
+    references = sys.getrefcount(entry)
+    snapshots = [session.snapshot() for _ in range(1_000)]
+    assert sys.getrefcount(entry) == references
+    for snapshot in snapshots:
+        session.restore(snapshot)
+    assert sys.getrefcount(entry) == references
+
+
+def test_branches_share_what_they_have_in_common() -> None:
+    entry, other = Entry("x"), Entry("y")
+    session = long_session(entry)
+    root = session.snapshot()
+    references = sys.getrefcount(entry)
+    branches = []
+    for _ in range(100):
+        session.restore(root)
+        session.dispatch(other)
+        branches.append(session.snapshot())
+    assert sys.getrefcount(entry) == references
+    for branch in branches:
+        session.restore(branch)
+        assert (len(session[Entry]), session[Entry].latest()) == (LONG + 1, other)
+
+
+def test_another_session_shares_the_history_that_it_takes_over() -> None:
+    entry = Entry("x")
+    session, other = long_session(entry), Session()
+    references = sys.getrefcount(entry)
+    other.restore(session.snapshot())
+    other.dispatch(Entry("y"))
+    assert sys.getrefcount(entry) == references
+    assert (len(other[Entry]), len(session[Entry])) == (LONG + 1, LONG)
+
+
+def test_a_long_chain_of_branches_is_read_and_freed_like_a_short_one() -> None:
+    """Each branch stands on the one before; nothing here may recurse from one to the next."""
+    session = Session()
+    for number in range(20_000):
+        before = session.snapshot()
+        session.dispatch(-1)
+        session.snapshot()
+        session.restore(before)
+        session.dispatch(number)
+    latest = calls_during(session[int].latest)
+    assert session[int].all() == tuple(range(20_000))
+    session[int].seed(0)
+    assert calls_during(session[int].latest) == latest
+
+
+@pytest.mark.claim("U-13")
+def test_a_snapshot_asks_each_slice_once() -> None:
+    def cost(slices: int) -> int:
+        session = Session()
+        for number in range(slices):
+            state: Any = type(f"State{number}", (), {})  # Any: classes made here
+            telemetry: Any = type(f"Telemetry{number}", (Event,), {})
+            session[state].append(1)
+            session[telemetry].append(1)
+        return calls_during(session.snapshot)
+
+    assert cost(30) - cost(20) == cost(20) - cost(10)
+
+
+def test_a_failing_reducer_among_several_is_undone_without_a_copy() -> None:
+    def keep(view: SliceView[Entry], event: str) -> SliceOp[Entry]:
+        return Append(entry)
+
+    def fail(view: SliceView[int], event: str) -> SliceOp[int]:
+        raise ValueError
+
+    entry = Entry("x")
+    session = long_session(entry)
+    session[Entry].register(str, keep)
+    session[int].register(str, fail)
+    session[Entry].append(entry)  # the list makes room for more
+    with memory() as peak:
+        for _ in range(100):
+            with pytest.raises(ValueError, match=r"^$"):
+                session.dispatch("event")
+        used = peak()
+    assert used < ONE_COPY // 2
+    assert len(session[Entry]) == LONG + 1

@@ -1,0 +1,160 @@
+"""`Thing[A, B](…)` is `Thing(…)` with the types as arguments: on every Python, for every kind of class."""
+
+import copy
+import pickle
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.generics import Specialisation, Specialised
+
+T = TypeVar("T")
+
+# Any below: Specialised hides its subscript from type checkers, who read the class's own type parameters instead.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair[A, B](Specialised):
+    """The kind of class that stock Generic cannot build by subscript on 3.12.1."""
+
+    type_fields = ("first", "second")
+
+    first: type[A] | None = None
+    second: type[B] | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Box[A](Specialised):
+    """Its type arguments mean nothing at run time."""
+
+    content: A
+
+
+class Old(Specialised, ABC, Generic[T]):
+    """A class in the older spelling, with subclasses."""
+
+    type_fields = ("kind",)
+
+    def __init__(self, name: str = "", *, kind: Any = None) -> None:
+        self.name = name
+        self.kind = kind or self.inherited_arguments.get("kind")
+
+    @abstractmethod
+    def work(self) -> None: ...
+
+
+class Middle(Old[T]):
+    """Generic still."""
+
+    def work(self) -> None: ...
+
+
+class Fixed(Middle[int]):
+    """Its type is settled."""
+
+
+class Further(Fixed):
+    """So is that of its subclasses."""
+
+
+class Rows[Row](Middle[str]):
+    """Settles the type and has a parameter of its own, which is another thing."""
+
+
+class Swapped[B, A](Pair[A, B]):
+    """The same parameters in another order."""
+
+
+class Half[B](Pair[int, B]):
+    """One settled, one open."""
+
+
+KINDS = st.sampled_from([int, str, bytes, list[int], dict])
+
+
+@given(KINDS, KINDS, st.text(max_size=3))
+def test_a_subscript_gives_the_arguments_and_nothing_else(first: Any, second: Any, name: str) -> None:
+    sugared, plain = Pair[first, second](name=name), Pair(first=first, second=second, name=name)
+    assert sugared == plain
+    assert hash(sugared) == hash(plain)
+    assert type(sugared) is type(plain) is Pair
+    assert repr(sugared) == repr(plain)
+    assert replace(sugared, name="x") == replace(plain, name="x")
+    for twin in (copy.copy(sugared), copy.deepcopy(sugared), pickle.loads(pickle.dumps(sugared))):
+        assert twin == plain
+
+
+def test_an_argument_given_beats_the_subscript() -> None:
+    sugared: Any = Pair[int, str]
+    assert sugared(second=bytes) == Pair(first=int, second=bytes)
+
+
+def test_a_class_without_type_fields_can_be_subscripted_too() -> None:
+    assert Box[int](1) == Box(1) == Box[str](content=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert pickle.loads(pickle.dumps(Box[int](1))) == Box(1)
+
+
+def test_positional_arguments_go_through() -> None:
+    made = Middle[int]("n")
+    assert (made.name, made.kind, type(made)) == ("n", int, Middle)
+
+
+def test_type_variables_say_nothing_yet() -> None:
+    assert Middle[T]("n").kind is None  # type: ignore[valid-type]  # pyright: ignore[reportGeneralTypeIssues]
+    assert Middle("n").kind is None
+
+
+def test_type_variables_can_be_settled_later() -> None:
+    variable: Any = T
+    later: Any = Pair[variable, str]
+    made = pickle.loads(pickle.dumps(later[int]))(name="n")
+    assert made == Pair(first=int, second=str, name="n")
+    assert later[list[variable]][bytes]().first == list[bytes]
+
+
+def test_a_subclass_fixes_the_arguments_for_itself_and_those_below_but_not_for_its_base() -> None:
+    assert (Fixed().kind, Further().kind, Middle().kind, Old.inherited_arguments) == (int, int, None, {})
+
+
+def test_a_subclass_may_have_type_parameters_of_its_own() -> None:
+    assert Rows[bytes]().kind is str
+    assert Rows().kind is str
+    assert type(Rows[bytes]()) is Rows
+
+
+def test_arguments_follow_the_parameters_whatever_their_order() -> None:
+    made = Swapped[int, str]()
+    assert (made.first, made.second) == (str, int)
+    assert Half[str]().second is str
+    assert Half.inherited_arguments == {"first": int}
+
+
+def test_a_specialisation_is_a_value_and_looks_like_its_source() -> None:
+    # Any: a Specialisation, which type checkers read as a class
+    one: Any = Pair[int, str]
+    assert isinstance(one, Specialisation)
+    assert one == Pair[int, str]
+    assert one != Pair[int, bytes]
+    assert len({one, Pair[int, str]}) == 1
+    assert (one.__origin__, one.__args__) == (Pair, (int, str))
+    assert repr(one).endswith("Pair[int, str]")
+
+
+def test_an_abstract_class_stays_abstract() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Old[int]()  # type: ignore[abstract]  # pyright: ignore[reportAbstractUsage]
+
+
+def test_a_frozen_dataclass_with_defaults_and_no_arguments_is_built_anew_each_time() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Listing[A](Specialised):
+        items: list[A] = field(default_factory=list[A])
+
+    one, other = Listing[int](), Listing[int]()
+    assert one == other
+    assert one.items is not other.items

@@ -1,0 +1,246 @@
+"""What things cost, held by counting: modules, calls and schemas come out the same on every machine. W1-W3 of PERF."""
+
+import gc
+import re
+import string
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import pytest
+
+from weakincentives import serde
+from weakincentives.adapters.core import Conversation, LoopAdapter
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    RenderedPrompt,
+    Section,
+    SectionPath,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+
+SOURCE = Path(__file__).parent.parent / "src"
+HEAVY = {"asyncio", "openai", "pydantic", "pydantic_core", "typing_extensions"}
+LATER = ("filesystem", "overrides", "progressive_disclosure", "structured_output", "task_examples", "workspace")
+
+
+def calls_during(run: Callable[[], object]) -> Counter[CodeType]:
+    """How often each Python function is entered, or a generator resumed, while `run` runs."""
+    entered: Counter[CodeType] = Counter()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            entered[frame.f_code] += 1
+
+    before = sys.getprofile()
+    gc.disable()  # its callbacks, such as Hypothesis's, come when they like
+    sys.setprofile(note)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return entered
+
+
+def calls_into(calls: Counter[CodeType], module: ModuleType) -> int:
+    """How many of `calls` are into `module`, or into a module of that package."""
+    place = (module.__file__ or "").removesuffix("__init__.py")
+    return sum(count for code, count in calls.items() if code.co_filename.startswith(place))
+
+
+# ------------------------------------------------------------------------------------------------------ to import
+
+
+@pytest.mark.parametrize("door", ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"])
+def test_importing_is_light(door: str) -> None:
+    # -S: what an environment's own .pth files import is no cost of ours.
+    code = f"import sys; sys.path.append({str(SOURCE)!r}); {door}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    assert not HEAVY & {name.partition(".")[0] for name in modules}
+    assert not [name for name in modules for seldom in LATER if name.startswith("weakincentives.") and seldom in name]
+    assert len(modules) <= 110
+
+
+# ------------------------------------------------------------------------------------------------------ to render
+
+
+@dataclass
+class Account:
+    """Params that count how often they are read."""
+
+    name: str
+    owed: int
+
+    def __post_init__(self) -> None:
+        self.reads: Counter[str] = Counter()
+
+    # Any: a field of whatever type.
+    def __getattribute__(self, name: str) -> Any:
+        if name in {"name", "owed"}:
+            object.__getattribute__(self, "reads")[name] += 1
+        return object.__getattribute__(self, name)
+
+
+class Probe(Section[Account]):
+    """A section of a user's own that counts what it is asked."""
+
+    def __init__(self, key: str, children: Sequence[Section[Any]] = ()) -> None:
+        self.asked: Counter[str] = Counter()
+        super().__init__(
+            title=key, key=key, summary="in short", children=children, enabled=self.enable, visibility=self.choose
+        )
+
+    def enable(self, params: Account) -> bool:
+        self.asked["enabled"] += 1
+        return True
+
+    def choose(self, params: Account) -> SectionVisibility:
+        self.asked["visibility"] += 1
+        return SectionVisibility.SUMMARY if self.key.endswith("short") else SectionVisibility.FULL
+
+    def render_body(self, params: Account | None, *, path: SectionPath) -> str:
+        self.asked["body"] += 1
+        return "body"
+
+    def render_summary(self, params: Account | None, *, path: SectionPath) -> str:
+        self.asked["summary"] += 1
+        return "summary"
+
+
+def written(size: int) -> Prompt[None]:
+    """A prompt of `size` sections, each reading both fields; every other one is a child of the one before."""
+    sections = [
+        MarkdownSection[Account](
+            title=f"Part {i}",
+            template="$name owes $owed.",
+            tools=[Tool(name=f"echo_{i}", handler=echo)],
+            children=[MarkdownSection[Account](title="Detail", template="$name, not $owed more.")],
+        )
+        for i in range(size // 2)
+    ]
+    return Prompt(PromptTemplate(ns="costs", key="render", sections=sections))
+
+
+@pytest.mark.claim("PR-40")
+def test_each_section_is_asked_once_and_a_hidden_one_only_whether_a_summary_may_name_it() -> None:
+    shown = [Probe(f"shown-{i}") for i in range(500)]
+    hidden = [Probe(f"hidden-{i}") for i in range(250)]
+    short = [Probe(f"{i}-short", [section]) for i, section in enumerate(hidden)]
+    Prompt(PromptTemplate(ns="costs", key="probes", sections=[*shown, *short])).bind(Account("Ada", 3)).render()
+    assert all(section.asked == {"enabled": 1, "visibility": 1, "body": 1} for section in shown)
+    assert all(section.asked == {"enabled": 1, "visibility": 1, "summary": 1} for section in short)
+    assert all(section.asked == {"enabled": 1} for section in hidden)
+
+
+def test_each_placeholder_reads_its_field_once() -> None:
+    prompt, account = written(1000), Account("Ada", 3)
+    prompt.bind(account)
+    account.reads.clear()
+    prompt.render()
+    assert account.reads == {"name": 1000, "owed": 1000}
+
+
+def test_rendering_takes_as_many_calls_for_each_section_of_a_long_prompt_as_of_a_short_one() -> None:
+    calls = {size: calls_during(written(size).bind(Account("Ada", 3)).render).total() for size in (200, 400, 1000)}
+    assert calls[1000] - calls[400] == 3 * (calls[400] - calls[200])
+
+
+def test_constructing_takes_as_many_calls_for_each_section_of_a_long_prompt_as_of_a_short_one() -> None:
+    written(2)  # the tools' schema is built once and kept
+    calls = {size: calls_during(partial(written, size)).total() for size in (200, 400, 1000)}
+    assert calls[1000] - calls[400] == 3 * (calls[400] - calls[200])
+
+
+def test_rendering_compiles_nothing() -> None:
+    prompt = written(100).bind(Account("Ada", 3))
+    calls = calls_during(prompt.render)
+    assert [calls_into(calls, module) for module in (string, re, serde)] == [0, 0, 0]
+
+
+# --------------------------------------------------------------------------------------------------------- to run
+
+
+@dataclass(frozen=True)
+class Echo:
+    text: str
+
+
+def echo(params: Echo, *, context: ToolContext) -> ToolResult[Echo]:
+    return ToolResult("heard", params)
+
+
+class Instant(LoopAdapter, Conversation):  # Any: prompts of every output
+    """Calls `echo_0` for as many turns as `calls` says, at no cost of its own, and is then done."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__(config=InnerLoopConfig(max_turns=None))
+        self._calls = [ToolCall(f"call_{i}", "echo_0", '{"text": "hello"}') for i in range(calls)]
+        self._replies = [AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in self._calls]
+
+    def converse(self, rendered: RenderedPrompt[Any], /) -> "Instant":  # Any: as above
+        return self
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        done = request.turn > len(self._replies)
+        return AssistantMessage(text="done") if done else self._replies[request.turn - 1]
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        return self.ask(request)
+
+
+def evaluation(calls: int) -> Callable[[], object]:
+    adapter, prompt, session = Instant(calls), written(2).bind(Account("Ada", 3)), Session()
+    return lambda: adapter.evaluate(prompt, session=session)
+
+
+def test_a_tool_call_takes_as_many_calls_late_in_a_conversation_as_early() -> None:
+    evaluation(1)()
+    calls = {length: calls_during(evaluation(length)).total() for length in (10, 20, 1000)}
+    each = (calls[20] - calls[10]) / 10
+    assert (calls[1000] - calls[20]) / 980 == each
+    assert each < 120
+
+
+@pytest.mark.claim("U-13")
+def test_a_tool_call_takes_as_many_calls_late_in_a_session_as_early() -> None:
+    run = evaluation(100)
+    run()
+    second = calls_during(run)
+    for _ in range(5):
+        run()
+    assert calls_during(run) == second
+
+
+def generators(calls: Counter[CodeType]) -> int:
+    """How much pydantic worked on schemas; parsing and dumping by a finished one is not that."""
+    return sum(count for code, count in calls.items() if "Generate" in code.co_qualname)
+
+
+def test_a_second_evaluation_builds_no_schema_and_no_parser() -> None:
+    evaluation(1)()
+    assert generators(calls_during(evaluation(1))) == 0  # of another template and session, too
+
+
+def test_a_schema_is_built_once() -> None:
+    @dataclass
+    class Fresh:
+        text: str
+
+    assert generators(calls_during(lambda: serde.json_schema(Fresh))) > 0
+    assert generators(calls_during(lambda: serde.json_schema(Fresh))) == 0

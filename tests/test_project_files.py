@@ -1,0 +1,106 @@
+"""Rules of the house that no other tool holds: what is installed, and that documents and Makefile keep their word."""
+
+import ast
+import re
+import tomllib
+from collections import Counter
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from sybil import Document
+from sybil.parsers.markdown import CodeBlockParser
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    page for pattern in ("README.md", "llms.md", "docs/**/*.md", "specs/**/*.md") for page in ROOT.glob(pattern)
+)
+MODULES = sorted((ROOT / "src").rglob("*.py"))
+PROJECT = (ROOT / "pyproject.toml").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+# Python and console run (conftest.py); a line of sh that says `make` is checked below; the others are nothing to run.
+LANGUAGES = {"python", "console", "sh", "text", "json", "toml", "yaml", "mermaid", "markdown"}
+
+
+def where(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def fences(page: Path) -> list[tuple[str, str]]:
+    """Language and source of each fenced or indented block, as CommonMark reads the page."""
+    tokens = MarkdownIt().parse(page.read_text())
+    return [(token.info.strip(), token.content) for token in tokens if token.type in {"fence", "code_block"}]
+
+
+def strings(value: object) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case list():
+            return [text for item in value for text in strings(item)]
+        case _:
+            return []
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (ROOT / "src/weakincentives/py.typed").is_file()
+
+
+def test_only_pydantic_and_typing_extensions_come_along() -> None:
+    needed = [text for text in requires("weakincentives") or [] if "extra ==" not in text]
+    assert {re.split(r"[^\w-]", text)[0] for text in needed} == {"pydantic", "typing-extensions"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=where)
+def test_a_module_says_first_what_lives_in_it(module: Path) -> None:
+    assert ast.get_docstring(ast.parse(module.read_text()))
+
+
+def test_every_dependency_and_every_exemption_carries_its_reason() -> None:
+    data = tomllib.loads(PROJECT)
+    lint = data["tool"]["ruff"]["lint"]
+    owed = strings(
+        [
+            data["build-system"]["requires"],
+            data["project"]["dependencies"],
+            *data["project"]["optional-dependencies"].values(),
+            *data["dependency-groups"].values(),
+            lint["ignore"],
+            *lint["per-file-ignores"].values(),
+        ]
+    )
+    explained = re.findall(r'^ *(?:requires = \[)?"([^"]+)"[\],]+ +# *\w\S* \S', PROJECT, re.MULTILINE)
+    assert owed
+    assert Counter(owed) - Counter(explained) == Counter()
+
+
+@pytest.mark.claim("PD-38")
+@pytest.mark.parametrize("page", PAGES, ids=where)
+def test_no_code_block_escapes_the_test_run(page: Path) -> None:
+    """Sybil finds blocks by its own pattern; CommonMark says which there are."""
+    found = fences(page)
+    assert {language for language, _ in found} <= LANGUAGES
+    document = Document(page.read_text(), str(page))
+    for run in ("python", "console"):
+        blocks = [source for language, source in found if language == run]
+        assert [str(r.parsed) for r in CodeBlockParser(run, lambda _: None)(document)] == blocks
+
+
+@pytest.mark.parametrize("page", PAGES, ids=where)
+def test_every_make_command_in_a_document_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+    shown = [
+        target
+        for language, source in fences(page)
+        if language == "sh"
+        for target in re.findall(r"^\$?\s*(?:\w+=\S+ )*make ([a-z-]+)", source, re.MULTILINE)
+    ]
+    assert [target for target in shown if target not in targets] == []
+
+
+def test_every_make_target_says_what_it_does() -> None:
+    phony = re.findall(r"^\.PHONY: (.+)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    assert [t for t in phony if not re.search(rf"^{t}:.*## \w", MAKEFILE, re.MULTILINE)] == []

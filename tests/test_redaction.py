@@ -1,0 +1,94 @@
+"""The redactor masks what was sent as a credential, wherever it is quoted, and leaves every other text as it is."""
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weakincentives.redaction import Redactor, causes, header_credentials
+
+KEY = "sk-marked-0123456789+secret/"
+KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"), min_size=8, max_size=40)
+
+
+@given(before=st.text(), key=KEYS, after=st.text())
+def test_a_credential_is_in_no_redacted_text(before: str, key: str, after: str) -> None:
+    shown = Redactor((key,))(before + key + after)
+    assert key not in shown
+    assert "***" in shown
+
+
+@given(text=st.text(), keys=st.lists(KEYS))
+def test_a_text_without_credentials_stays_as_it_is(text: str, keys: list[str]) -> None:
+    absent = [key for key in keys if key not in text and quote(key, safe="") not in text]
+    assert Redactor(tuple(absent))(text) == text
+
+
+def test_a_credential_that_contains_another_is_masked_whole() -> None:
+    assert Redactor(("marked-key", "Bearer marked-key-2"))("a Bearer marked-key-2 b marked-key") == "a *** b ***"
+
+
+def test_a_credential_in_a_url_is_masked_too() -> None:
+    assert Redactor((KEY,))(f"GET /v1?key={quote(KEY, safe='')}") == "GET /v1?key=***"
+
+
+@pytest.mark.parametrize("word", ["", "unused", "ollama", "       x"])
+def test_a_word_that_stands_for_a_key_stays_readable(word: str) -> None:
+    text = f"the model {word} is overloaded"
+    assert Redactor((word,))(text) == text
+
+
+def test_adding_nothing_gives_the_same_redactor() -> None:
+    redactor = Redactor((KEY,))
+    assert redactor.adding([None, ""]) is redactor
+    assert redactor.adding([KEY, "another-key"]).credentials == (KEY, "another-key")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Authorization", f"Bearer {KEY}"),
+        ("authorization", KEY),
+        ("x-api-key", KEY),
+        ("api-key", KEY),
+        ("X-Goog-Api-Key", KEY),
+        ("x_api_key", KEY),
+        ("X-Auth-Token", KEY),
+        ("Ocp-Apim-Subscription-Key", KEY),
+        ("Cookie", KEY),
+    ],
+)
+def test_a_header_that_carries_a_credential_is_known_by_its_name(name: str, value: str) -> None:
+    assert KEY in header_credentials({"content-type": "application/json", name: value})
+
+
+def test_no_other_header_is_a_credential() -> None:
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "openai",
+        "idempotency-key": "abc",
+        "x-request-id": "1",
+    }
+    assert list(header_credentials(headers)) == []
+
+
+def test_an_error_quotes_a_credential_if_what_led_to_it_does() -> None:
+    redactor, error = Redactor((KEY,)), RuntimeError("failed")
+    error.__cause__ = ValueError(f"no room for {KEY}")
+    assert list(causes(error)) == [error, error.__cause__]
+    assert redactor.quoted_in(error)
+    assert not Redactor(("another-key",)).quoted_in(error)
+
+
+def test_an_error_that_leads_to_itself_is_followed_once() -> None:
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert list(causes(first)) == [first, second]
+
+
+def test_what_a_traceback_suppresses_is_not_followed() -> None:
+    error = RuntimeError("failed")
+    error.__context__ = ValueError(KEY)
+    error.__suppress_context__ = True
+    assert list(causes(error)) == [error]
