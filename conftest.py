@@ -1,7 +1,8 @@
-"""What holds for every test: nothing leaves this machine, and the documents' code blocks are tests too.
+"""What holds for every test: nothing leaves this machine, and the documents' code blocks are tests
+too.
 
-Fixtures do not live here; they stand beside the tests that need them. Sybil's blocks see no autouse fixtures, so what
-must hold for them as well happens when this module is imported.
+Fixtures do not live here; they stand beside the tests that need them. Sybil's blocks see no autouse
+fixtures, so what must hold for them as well happens when this module is imported.
 """
 
 import atexit
@@ -34,7 +35,8 @@ for _name in list(os.environ):
     if _name.upper().startswith(("ANTHROPIC_", "OPENAI_")) or _name.upper().endswith("_PROXY"):
         del os.environ[_name]
 
-# Nor certificates: no test goes where they are asked for, and reading the system's takes each client 50 ms.
+# Nor certificates: no test goes where they are asked for, and reading the system's takes each
+# client 50 ms.
 os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
 # No connection and no look-up of a name leaves it, from here on: while modules are imported, too.
@@ -47,12 +49,14 @@ settings.register_profile("house", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 
-# --- Documents: every ```python block runs, in order, in one namespace a file; so does every ```console block.
+# --- Documents: every ```python block runs, in order, in one namespace a file; so does every
+# ```console block.
 class _Page(Document):
     """A Markdown file whose blocks run in a module of their own.
 
-    A real module, so that classes defined in a block can be pickled and their annotations resolved. Commands run in
-    `folder`, which holds the Python blocks that start with a comment such as `# shop.py` as files.
+    A real module, so that classes defined in a block can be pickled and their annotations resolved.
+    Commands run in `folder`, which holds the Python blocks that start with a comment such as `#
+    shop.py` as files.
     """
 
     def __init__(self, text: str, path: str) -> None:
@@ -60,7 +64,9 @@ class _Page(Document):
         self.folder = Path(mkdtemp())
         atexit.register(rmtree, self.folder, ignore_errors=True)
         (self.folder / ".weakincentives").mkdir()  # as the top of a repository has it
-        for name, source in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for name, source in re.findall(
+            r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL
+        ):
             (self.folder / name).write_text(source, encoding="utf-8")
         relative = Path(path).relative_to(Path(__file__).parent).with_suffix("")
         module = ModuleType("page_" + "_".join(relative.parts).replace("-", "_"))
@@ -80,12 +86,15 @@ def _blocks_but_tests(document: Document) -> Iterable[Region]:
     """Python blocks of a page, without the files of tests that its commands give to pytest."""
     for region in _blocks(document):
         name = re.match(r"# (test_\w+\.py)\n", str(region.parsed))
-        if name is None or not re.search(rf"^\$ python -m pytest .*{name[1]}", document.text, re.MULTILINE):
+        if name is None or not re.search(
+            rf"^\$ python -m pytest .*{name[1]}", document.text, re.MULTILINE
+        ):
             yield region
 
 
 def _run_commands(example: Example) -> str | None:
-    """Runs each `$ wink …` or `$ python …` of a console block as a process and compares what it prints.
+    """Runs each `$ wink …` or `$ python …` of a console block as a process and compares what it
+    prints.
 
     There `...` stands for anything.
     """
@@ -93,28 +102,44 @@ def _run_commands(example: Example) -> str | None:
     python = f'python() {{ "{sys.executable}" "$@"; }}; '
     wink = f'{python}wink() {{ python -m weakincentives.cli "$@"; }}; '
     path = os.pathsep.join([str(Path(__file__).parent / "src"), *sys.path])
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # nor this run's
-    for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", f"{example.parsed}\n", re.MULTILINE):
+    # nor this run's
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    for command, shown in re.findall(
+        r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", f"{example.parsed}\n", re.MULTILINE
+    ):
         done = subprocess.run(  # noqa: S603 - commands of our own pages
             ["/bin/sh", "-c", wink + command],
             cwd=example.document.folder,
-            env=outside | {"PYTHONPATH": path, "COLUMNS": "160", "PYTEST_ADDOPTS": f"-p no:cacheprovider{_PLUGIN}"},
+            env=outside
+            | {
+                "PYTHONPATH": path,
+                "COLUMNS": "160",
+                "PYTEST_ADDOPTS": f"-p no:cacheprovider{_PLUGIN}",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=60,
             check=False,
         )
-        if not OutputChecker().check_output(shown.strip(), done.stdout.strip(), ELLIPSIS | NORMALIZE_WHITESPACE):
+        if not OutputChecker().check_output(
+            shown.strip(), done.stdout.strip(), ELLIPSIS | NORMALIZE_WHITESPACE
+        ):
             return f"{command!r} printed\n{done.stdout}"
     return None
 
 
 # Installed, our plugin is found by its entry point; in a bare checkout it must be named.
-_PLUGIN = "" if entry_points(group="pytest11", name="weakincentives") else " -p weakincentives.testing.plugin"
+_PLUGIN = (
+    ""
+    if entry_points(group="pytest11", name="weakincentives")
+    else " -p weakincentives.testing.plugin"
+)
 
 # Pages whose commands need DBOS, which `make test-durable` has.
-collect_ignore = [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
+collect_ignore = (
+    [] if find_spec("dbos") else ["docs/how-to/durable-runs.md", "docs/how-to/many-workers.md"]
+)
 
 pytest_collect_file = (
     Sybil(

@@ -1,4 +1,6 @@
-"""Runs the workloads, prints their table and writes it to RESULTS.md: `python -m benchmarks [W3 W7 …]`."""
+"""Runs the workloads, prints their table and writes it to RESULTS.md: `python -m benchmarks [W3 W7
+…]`.
+"""
 
 import os
 import platform
@@ -48,7 +50,9 @@ JUDGED = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "va
 
 
 def cells(row: Row) -> Iterator[str]:
-    peers = "".join(f"; {name} {took:.2f}" for name, took in row.took.items() if name not in {"ours", "floor"})
+    peers = "".join(
+        f"; {name} {took:.2f}" for name, took in row.took.items() if name not in {"ours", "floor"}
+    )
     yield row.workload
     yield f"{row.case} ({row.unit}{peers})"
     yield f"{row.took['floor']:.2f}" if "floor" in row.took else ""
@@ -63,16 +67,22 @@ def table(rows: Iterable[Row]) -> str:
     lines = [HEAD, *(tuple(cells(row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
-    return "\n".join([texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]])
+    return "\n".join(
+        [texts[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *texts[1:]]
+    )
 
 
 def reasons(rows: Iterable[Row]) -> str:
     """Why what is not met is not."""
     missed = [f"{row.workload} {row.case}" for row in rows if not row.met]
     told = [
-        f"- {key.strip(' ,')}: {why}\n" for key, why in REASONS.items() if any(one.startswith(key) for one in missed)
+        f"- {key.strip(' ,')}: {why}\n"
+        for key, why in REASONS.items()
+        if any(one.startswith(key) for one in missed)
     ]
-    return "\n".join(["", "Why the targets that are missed are:", "", "".join(told)]) if told else ""
+    return (
+        "\n".join(["", "Why the targets that are missed are:", "", "".join(told)]) if told else ""
+    )
 
 
 def versions() -> str:

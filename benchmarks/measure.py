@@ -1,4 +1,6 @@
-"""Timing that a shared machine cannot bend much: candidates take turns, CPU time is read, medians are compared."""
+"""Timing that a shared machine cannot bend much: candidates take turns, CPU time is read, medians
+are compared.
+"""
 
 import gc
 import os
@@ -11,14 +13,18 @@ from types import ModuleType
 from typing import Literal
 
 MICRO = 1e6
-ONCE = "BENCH_ONCE" in os.environ  # for a test, which wants to know that all of it runs, and no figures
-ROUNDS = 1 if ONCE else 9
+# for a test, which wants to know that all of it runs, and no figures
+NON_REPEATABLE = "BENCH_ONCE" in os.environ
+ROUNDS = 1 if NON_REPEATABLE else 9
 SAMPLE_SECONDS = 0.015
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. Of what each candidate `took`, `"ours"` is judged: against `"floor"`, or by itself."""
+    """One line of the table.
+
+    Of what each candidate `took`, `"ours"` is judged: against `"floor"`, or by itself.
+    """
 
     workload: str
     case: str
@@ -43,14 +49,21 @@ class Row:
         return self.figure <= self.target
 
 
-def interleaved(candidates: Mapping[str, Callable[[], object]], *, per: int, rounds: int = ROUNDS) -> dict[str, float]:
-    """Microseconds of CPU for each candidate by name, divided by `per`: medians over rounds of A B A B …"""
-    wanted = 0 if ONCE else SAMPLE_SECONDS
-    loops = {name: max(1, round(wanted / max(cpu_seconds(run), 1e-9))) for name, run in candidates.items()}
+def interleaved(
+    candidates: Mapping[str, Callable[[], object]], *, per: int, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Microseconds of CPU for each candidate by name, divided by `per`: medians over rounds of A B
+    A B …
+    """
+    wanted = 0 if NON_REPEATABLE else SAMPLE_SECONDS
+    loops = {
+        name: max(1, round(wanted / max(cpu_seconds(run), 1e-9)))
+        for name, run in candidates.items()
+    }
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
     gc.freeze()  # what earlier workloads left behind is nobody's cost here
-    for _ in range(1 if ONCE else rounds):
+    for _ in range(1 if NON_REPEATABLE else rounds):
         for name, run in candidates.items():
             samples[name].append(cpu_seconds(run, loops[name]) / loops[name] / per)
     gc.unfreeze()

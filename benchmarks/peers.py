@@ -1,14 +1,15 @@
 """Other libraries beside ours: `python -m benchmarks.peers LIBRARY…` prints their part of PEERS.md.
 
-`make bench-peers` gives each an environment of its own. Of agent libraries it is W1, W3 and W8: all call the same
-function with the same arguments, one call a turn, by a model in the process that takes no time; each runs as its
-documents say, telemetry off, in one event loop that lives as long as the benchmark. Of jinja2 and msgspec it is W2 and
-W7.
+`make bench-peers` gives each an environment of its own. Of agent libraries it is W1, W3 and W8: all
+call the same function with the same arguments, one call a turn, by a model in the process that
+takes no time; each runs as its documents say, telemetry off, in one event loop that lives as long
+as the benchmark. Of jinja2 and msgspec it is W2 and W7.
 """
 
 # None of them is where the type checkers run, so their classes are unknown there.
 # mypy: disable-error-code="misc, no-any-return, unused-ignore"
-# pyright: reportMissingImports=false, reportUntypedBaseClass=false, reportUnknownParameterType=false
+# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+# pyright: reportUnknownParameterType=false
 # pyright: reportMissingParameterType=false, reportUnknownLambdaType=false
 
 import asyncio
@@ -32,7 +33,8 @@ LENGTHS = (1, 10, 100, 1000)
 IMPORT_ROUNDS = 7
 TIMES = "\N{MULTIPLICATION SIGN}"
 
-# Runs as many calls as there are arguments and returns how many were made. Any: the other libraries' types.
+# Runs as many calls as there are arguments and returns how many were made. Any: the other
+# libraries' types.
 type Run = Callable[[Sequence[str]], Any]
 
 calls = 0
@@ -65,15 +67,29 @@ def pydantic_ai() -> Run:
             return ModelResponse(parts=[ToolCallPart("find", arguments[turn], f"call_{turn}")])
 
         with agent.override(model=FunctionModel(reply)):
-            return await agent.run("Search until you know.", usage_limits=UsageLimits(request_limit=None))
+            return await agent.run(
+                "Search until you know.", usage_limits=UsageLimits(request_limit=None)
+            )
 
     agent = Agent(tools=[find])
     return in_loop(run)
 
 
 def openai_agents() -> Run:
-    from agents import Agent, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
-    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+    from agents import (
+        Agent,
+        Model,
+        ModelResponse,
+        Runner,
+        Usage,
+        function_tool,
+        set_tracing_disabled,
+    )
+    from openai.types.responses import (
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
 
     set_tracing_disabled(disabled=True)
 
@@ -91,7 +107,10 @@ def openai_agents() -> Run:
                 )
             else:
                 item = ResponseFunctionToolCall(
-                    type="function_call", name="find", call_id=f"call_{turn}", arguments=self.arguments[turn]
+                    type="function_call",
+                    name="find",
+                    call_id=f"call_{turn}",
+                    arguments=self.arguments[turn],
                 )
             return ModelResponse(output=[item], usage=Usage(), response_id=None)
 
@@ -128,7 +147,11 @@ def langchain() -> Run:
             if turn == len(self.arguments):
                 message = AIMessage("done")
             else:
-                call = {"name": "find", "args": json.loads(self.arguments[turn]), "id": f"call_{turn}"}
+                call = {
+                    "name": "find",
+                    "args": json.loads(self.arguments[turn]),
+                    "id": f"call_{turn}",
+                }
                 message = AIMessage("", tool_calls=[call])
             return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -138,7 +161,9 @@ def langchain() -> Run:
     def run(arguments: Sequence[str]) -> Any:
         model.arguments = arguments
         limit = {"recursion_limit": 10 * len(arguments) + 10}
-        return agent.invoke({"messages": [{"role": "user", "content": "Search until you know."}]}, limit)
+        return agent.invoke(
+            {"messages": [{"role": "user", "content": "Search until you know."}]}, limit
+        )
 
     return run
 
@@ -151,13 +176,17 @@ AGENTS: dict[str, tuple[str, Callable[[], Run]]] = {
 
 
 def imports(code: str) -> Iterator[Row]:
-    samples: dict[str, list[tuple[float, int, float]]] = {one: [] for one in (FLOOR, DOORS[1], code)}
+    samples: dict[str, list[tuple[float, int, float]]] = {
+        one: [] for one in (FLOOR, DOORS[1], code)
+    }
     for one in samples:
         measured(one)  # the first one writes bytecode
     for _ in range(IMPORT_ROUNDS):
         for one, taken in samples.items():
             taken.append(measured(one))
-    least, ours, theirs = ([median(column) for column in zip(*taken, strict=True)] for taken in samples.values())
+    least, ours, theirs = (
+        [median(column) for column in zip(*taken, strict=True)] for taken in samples.values()
+    )
     for unit, index in (("ms", 0), ("modules", 1), ("MB", 2)):
         took = {"floor": least[index], "ours": ours[index], "theirs": theirs[index]}
         yield Row(workload="W1", case=code, unit=unit, took=took, target=0)
@@ -188,7 +217,9 @@ def rows(name: str) -> Iterator[Row]:
             name: partial(run, arguments),
         }
         took = interleaved(candidates, per=length, rounds=5 if length < LENGTHS[-1] else 1)
-        yield Row(workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=0)
+        yield Row(
+            workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=0
+        )
     arguments = ARGUMENTS[:100]
     took = {
         "floor": peak(partial(floor, arguments)),
@@ -200,16 +231,28 @@ def rows(name: str) -> Iterator[Row]:
 
 def main(names: Sequence[str]) -> None:
     agents = [name for name in names if name in AGENTS]
-    measured_rows = [row for name in agents for row in rows(name)] if agents else [*w2_render.rows(), *w7_serde.rows()]
+    measured_rows = (
+        [row for name in agents for row in rows(name)]
+        if agents
+        else [*w2_render.rows(), *w7_serde.rows()]
+    )
     print(f"## {', '.join(f'{name} {version(name)}' for name in names)}\n")
     print(f"CPython {platform.python_version()}, {platform.system()} {platform.machine()}.\n")
-    print("|     | case | floor | ours | theirs | theirs / ours |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "|     | case | floor | ours | theirs | theirs / ours |\n| --- | --- | --- | --- | --- | --- |"
+    )
     for row in measured_rows:
         least, ours = row.took["floor"], row.took["ours"]
         for name, took in row.took.items():
             if name not in {"floor", "ours"}:
-                case = f"{row.case} ({row.unit})" if name in {"theirs", *agents} else f"{row.case} ({name}, {row.unit})"
-                print(f"| {row.workload} | {case} | {least:.2f} | {ours:.2f} | {took:.2f} | {TIMES}{took / ours:.2f} |")
+                case = (
+                    f"{row.case} ({row.unit})"
+                    if name in {"theirs", *agents}
+                    else f"{row.case} ({name}, {row.unit})"
+                )
+                print(
+                    f"| {row.workload} | {case} | {least:.2f} | {ours:.2f} | {took:.2f} | {TIMES}{took / ours:.2f} |"
+                )
     print()
 
 

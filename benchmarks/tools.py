@@ -9,7 +9,7 @@ from time import process_time
 from typing import Any
 
 from benchmarks.measure import MICRO, ROUNDS, Row
-from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse
+from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, RenderedPrompt, Tool
@@ -18,8 +18,10 @@ from weakincentives.runtime.session import Session
 
 
 @dataclass(frozen=True)
-class Replies(Conversation):
-    """The conversation of an `Instant` adapter: the replies in order, at once, and the CPU time of each question."""
+class Replies(Connection):
+    """The conversation of an `Instant` adapter: the replies in order, at once, and the CPU time of
+    each question.
+    """
 
     replies: Sequence[AssistantMessage]
     asked_at: list[float]
@@ -44,7 +46,7 @@ class Instant(LoopAdapter):  # Any: prompts of every output
         self._replies = [*messages, AssistantMessage(text="done")]
         self.asked_at: list[float] = []
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> Replies:  # Any: as above
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Replies:  # Any: as above
         self.asked_at = []
         return Replies(self._replies, self.asked_at)
 
@@ -76,7 +78,9 @@ def last_tenth(workload: str, adapter: Instant, prompt: PromptTemplate[None]) ->
         tenths.append([(after - before) / tenth * MICRO for before, after in spans])
     first, *_, last = map(median, zip(*tenths, strict=True))
     case = "last tenth of K = 1000 (floor: its first tenth), per call"
-    return Row(workload=workload, case=case, unit="µs", took={"floor": first, "ours": last}, target=1.2)
+    return Row(
+        workload=workload, case=case, unit="µs", took={"floor": first, "ours": last}, target=1.2
+    )
 
 
 to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=vars).encode

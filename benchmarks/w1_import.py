@@ -8,13 +8,14 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryFile
 
-from benchmarks.measure import ONCE, Row
+from benchmarks.measure import NON_REPEATABLE, Row
 
 FLOOR = "import dataclasses, string, json"
 DOORS = ("import weakincentives", "from weakincentives.prompt import MarkdownSection, Prompt, Tool")
-ROUNDS = 1 if ONCE else 15
+ROUNDS = 1 if NON_REPEATABLE else 15
 
-# Linux's own account where there is one: getrusage also counts the process from which this one was started.
+# Linux's own account where there is one: getrusage also counts the process from which this one was
+# started.
 REPORT = """
 import sys
 count = len(sys.modules)
@@ -29,7 +30,9 @@ print(count, peak)
 
 
 def measured(code: str) -> tuple[float, int, float]:
-    """Milliseconds of CPU, number of modules and peak megabytes of a fresh process that runs `code`."""
+    """Milliseconds of CPU, number of modules and peak megabytes of a fresh process that runs
+    `code`.
+    """
     source = str(Path(__file__).parent.parent / "src")
     with TemporaryFile() as output:
         child = os.posix_spawn(
@@ -56,7 +59,11 @@ def rows() -> Iterator[Row]:
     floor, *ours = [tuple(map(median, zip(*taken, strict=True))) for taken in samples.values()]
     for code, door in zip(DOORS, ours, strict=True):
         case = code.partition(" import Mark")[0]
-        cpu, modules, memory = ({"floor": least, "ours": own} for least, own in zip(floor, door, strict=True))
+        cpu, modules, memory = (
+            {"floor": least, "ours": own} for least, own in zip(floor, door, strict=True)
+        )
         yield Row(workload="W1", case=case, unit="ms", took=cpu, target=2.0)
-        yield Row(workload="W1", case=case, unit="modules", took=modules, target=130, judged="value")
+        yield Row(
+            workload="W1", case=case, unit="modules", took=modules, target=130, judged="value"
+        )
         yield Row(workload="W1", case=case, unit="MB", took=memory, target=18, judged="value")

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.measure import Row, interleaved, peer
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 
 SIZES = (10, 100, 1000)
 BODY = "The account of $name is due on $date.\n\nRemind them that $amount is open, in one polite sentence."
@@ -39,7 +46,9 @@ def template(size: int) -> PromptTemplate[None]:
             MarkdownSection[Account](
                 title=f"Part {i}",
                 template=BODY,
-                tools=[] if i % 10 else [Tool[Query, Query](name=f"look_{i}", description="Looks.", handler=look)],
+                tools=[]
+                if i % 10
+                else [Tool[Query, Query](name=f"look_{i}", description="Looks.", handler=look)],
             )
             for i in range(size)
         ],
@@ -63,7 +72,11 @@ def jinja(size: int) -> dict[str, Callable[[], object]]:
     jinja2 = peer("jinja2")
     if jinja2 is None:
         return {}
-    body = BODY.replace("$name", "{{ name }}").replace("$date", "{{ date }}").replace("$amount", "{{ amount }}")
+    body = (
+        BODY.replace("$name", "{{ name }}")
+        .replace("$date", "{{ date }}")
+        .replace("$amount", "{{ amount }}")
+    )
     texts = [f"## {i + 1}. Part {i}\n\n{body}" for i in range(size)]
     parts, whole = [jinja2.Template(text) for text in texts], jinja2.Template("\n\n".join(texts))
     return {
@@ -83,4 +96,6 @@ def rows() -> Iterator[Row]:
         assert len({str(run()) for run in candidates.values()}) == 1
         assert len(prompt.render().tools) == size // 10
         took = interleaved(candidates, per=size)
-        yield Row(workload="W2", case=f"render, S = {size}, per section", unit="µs", took=took, target=0.5)
+        yield Row(
+            workload="W2", case=f"render, S = {size}, per section", unit="µs", took=took, target=0.5
+        )

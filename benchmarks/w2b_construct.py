@@ -15,5 +15,13 @@ def checked(size: int) -> None:
 
 def rows() -> Iterator[Row]:
     for size in SIZES:
-        took = interleaved({"floor": partial(checked, size), "ours": partial(template, size)}, per=size)
-        yield Row(workload="W2b", case=f"construct, S = {size}, per section", unit="µs", took=took, target=15)
+        took = interleaved(
+            {"floor": partial(checked, size), "ours": partial(template, size)}, per=size
+        )
+        yield Row(
+            workload="W2b",
+            case=f"construct, S = {size}, per section",
+            unit="µs",
+            took=took,
+            target=15,
+        )

@@ -35,11 +35,19 @@ class Hits:
 
 
 def search(params: Search, *, context: ToolContext | None) -> ToolResult[Hits]:  # noqa: ARG001 - every handler takes it
-    hits = tuple([Hit(f"docs/{params.query}/{i}.md", 0.5, f"What stands on line {i}.") for i in range(params.limit)])
+    hits = tuple(
+        [
+            Hit(f"docs/{params.query}/{i}.md", 0.5, f"What stands on line {i}.")
+            for i in range(params.limit)
+        ]
+    )
     return ToolResult(f"{params.limit} of 40 for {params.query!r}", Hits(params.query, 40, hits))
 
 
-ARGUMENTS = [json.dumps({"query": f"topic {i}", "limit": 3, "tags": ["api", "guide"]}) for i in range(max(LENGTHS))]
+ARGUMENTS = [
+    json.dumps({"query": f"topic {i}", "limit": 3, "tags": ["api", "guide"]})
+    for i in range(max(LENGTHS))
+]
 
 
 def floor(arguments: list[str]) -> list[str]:
@@ -59,6 +67,11 @@ def rows() -> Iterator[Row]:
         arguments = ARGUMENTS[:length]
         adapter = Instant("search", arguments)
         assert answers(evaluate(adapter, prompt)) == floor(arguments)
-        took = interleaved({"floor": partial(floor, arguments), "ours": partial(evaluate, adapter, prompt)}, per=length)
-        yield Row(workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=5)
+        took = interleaved(
+            {"floor": partial(floor, arguments), "ours": partial(evaluate, adapter, prompt)},
+            per=length,
+        )
+        yield Row(
+            workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=5
+        )
     yield last_tenth("W3", Instant("search", ARGUMENTS), prompt)

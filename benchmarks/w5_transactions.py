@@ -1,4 +1,6 @@
-"""W4b: snapshot and restore of a session; as JSON. W5: a tool call as a transaction, over its handler's own cost."""
+"""W4b: snapshot and restore of a session; as JSON. W5: a tool call as a transaction, over its
+handler's own cost.
+"""
 
 import json
 from collections.abc import Iterator
@@ -38,9 +40,19 @@ def rows() -> Iterator[Row]:
 def snapshots(size: int) -> Iterator[Row]:
     session = session_with(size)
     captured = session.snapshot()
-    for case, operation in {"snapshot": session.snapshot, "restore": lambda: session.restore(captured)}.items():
+    for case, operation in {
+        "snapshot": session.snapshot,
+        "restore": lambda: session.restore(captured),
+    }.items():
         took = compared(ours=operation)
-        yield Row(workload="W4b", case=f"{case}, n = {size}", unit="µs", target=2, judged="value", took=took)
+        yield Row(
+            workload="W4b",
+            case=f"{case}, n = {size}",
+            unit="µs",
+            target=2,
+            judged="value",
+            took=took,
+        )
     session.dispatch(NOTE)
     session.restore(captured)
     assert len(session[Note]) == size
@@ -51,10 +63,22 @@ def as_json(copies: int) -> Iterator[Row]:
     session[Line].seed(*parsed() * copies)
     text, plain, size = session.snapshot().to_json(), json.dumps(rows), len(rows)
     assert read(session.parse_snapshot(text).slices[Line]) == list(session[Line])
-    took = interleaved({"floor": lambda: json.dumps(rows), "ours": lambda: session.snapshot().to_json()}, per=1)
-    yield Row(workload="W4b", case=f"to JSON, n = {size} (floor: json)", unit="µs", target=1.5, took=took)
-    took = interleaved({"floor": lambda: json.loads(plain), "ours": lambda: session.parse_snapshot(text)}, per=1)
-    yield Row(workload="W4b", case=f"from JSON, n = {size} (floor: json)", unit="µs", target=2.5, took=took)
+    took = interleaved(
+        {"floor": lambda: json.dumps(rows), "ours": lambda: session.snapshot().to_json()}, per=1
+    )
+    yield Row(
+        workload="W4b", case=f"to JSON, n = {size} (floor: json)", unit="µs", target=1.5, took=took
+    )
+    took = interleaved(
+        {"floor": lambda: json.loads(plain), "ours": lambda: session.parse_snapshot(text)}, per=1
+    )
+    yield Row(
+        workload="W4b",
+        case=f"from JSON, n = {size} (floor: json)",
+        unit="µs",
+        target=2.5,
+        took=took,
+    )
 
 
 def transactions(size: int) -> Iterator[Row]:
@@ -79,5 +103,7 @@ def transactions_over(size: int, resources: ResourceContext, told: str) -> Itera
     for run, target in ((rollback, 5), (commit, 3)):
         took = compared(floor=lambda: bare.dispatch(NOTE), ours=run)
         case = f"{run.__name__}, n = {size}{told} (floor: the handler)"
-        yield Row(workload="W5", case=case, unit="µs", target=target, judged="difference", took=took)
+        yield Row(
+            workload="W5", case=case, unit="µs", target=target, judged="difference", took=took
+        )
         assert (len(session[Note]) == size) is (run is rollback)

@@ -1,8 +1,10 @@
-"""W6: what a prompt of 100 sections sends when the model opens 3 of its 90 summarized ones, one after the other.
+"""W6: what a prompt of 100 sections sends when the model opens 3 of its 90 summarized ones, one
+after the other.
 
-Nothing is timed: requests are written by the Responses codec as they would be sent, and counted. All characters are
-those of the request's JSON; fresh ones come after what a request has in common with the one before it, since a
-provider's cache serves equal beginnings. Tools are counted before the conversation, where providers put them.
+Nothing is timed: requests are written by the Responses codec as they would be sent, and counted.
+All characters are those of the request's JSON; fresh ones come after what a request has in common
+with the one before it, since a provider's cache serves equal beginnings. Tools are counted before
+the conversation, where providers put them.
 """
 
 import json
@@ -13,7 +15,7 @@ from typing import Any
 
 from benchmarks.measure import Row
 from weakincentives.adapters.codec import Codec, CodecOptions
-from weakincentives.adapters.core import Conversation, LoopAdapter
+from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
@@ -34,16 +36,23 @@ from weakincentives.runtime.session import Session
 SECTIONS = 100
 SUMMARIZED = 90
 WANTED = (20, 50, 80)  # far apart, as sections of different matters are
-# Characters: a section that is always shown, one that is summarized, its summary. A tool takes about 630 of JSON.
+# Characters: a section that is always shown, one that is summarized, its summary. A tool takes
+# about 630 of JSON.
 SHOWN, HIDDEN, SUMMARY = 1_300, 2_000, 60
 PROSE = "Check the account, say what you found in one polite sentence, and never promise what the terms do not hold. "
 
 
 @dataclass(frozen=True)
 class Query:
-    account: str = field(metadata={"description": "The number of the account, as it stands on the invoice."})
-    since: str = field(default="", metadata={"description": "The first day to look at, such as 2026-11-21."})
-    limit: int = field(default=10, metadata={"description": "How many entries to give at most, newest first."})
+    account: str = field(
+        metadata={"description": "The number of the account, as it stands on the invoice."}
+    )
+    since: str = field(
+        default="", metadata={"description": "The first day to look at, such as 2026-11-21."}
+    )
+    limit: int = field(
+        default=10, metadata={"description": "How many entries to give at most, newest first."}
+    )
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,9 @@ class Entries:
 
 
 def look(params: Query, *, context: ToolContext) -> ToolResult[Entries]:  # noqa: ARG001 - every handler takes it
-    return ToolResult("Found.", Entries(params.account, ("Paid on May 1.", "A reminder was sent on May 14.")))
+    return ToolResult(
+        "Found.", Entries(params.account, ("Paid on May 1.", "A reminder was sent on May 14."))
+    )
 
 
 def written(length: int) -> str:
@@ -74,15 +85,21 @@ def section(number: int) -> MarkdownSection[Any]:  # Any: it takes no params
     )
 
 
-TEMPLATE = PromptTemplate(ns="bench", key="disclosure", sections=[section(number) for number in range(SECTIONS)])
-OPENED: Mapping[SectionPath, SectionVisibility] = {(f"matter-{i}",): SectionVisibility.FULL for i in WANTED}
+TEMPLATE = PromptTemplate(
+    ns="bench", key="disclosure", sections=[section(number) for number in range(SECTIONS)]
+)
+OPENED: Mapping[SectionPath, SectionVisibility] = {
+    (f"matter-{i}",): SectionVisibility.FULL for i in WANTED
+}
 
 
 @dataclass(frozen=True)
-class Model(Conversation):
-    """Uses the tool of each wanted section in turn and reads the section first where the tool is not there.
+class Model(Connection):
+    """Uses the tool of each wanted section in turn and reads the section first where the tool is
+    not there.
 
-    What it did before a restart it does not know, so it does it again. `at_once` reads all that it lacks in one turn.
+    What it did before a restart it does not know, so it does it again. `at_once` reads all that it
+    lacks in one turn.
     """
 
     codec: Codec
@@ -91,7 +108,9 @@ class Model(Conversation):
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         body = dict(self.codec.encode(request))
-        self.sent.append(json.dumps({"model": body.pop("model"), "tools": body.pop("tools"), **body}))
+        self.sent.append(
+            json.dumps({"model": body.pop("model"), "tools": body.pop("tools"), **body})
+        )
         tools = {tool.name for tool in request.tools}
         called: set[str] = set()
         for message in request.transcript:
@@ -105,11 +124,17 @@ class Model(Conversation):
         number = next((number for number in WANTED if f"look_{number}" not in called), None)
         if number is None:
             return AssistantMessage(text="All three are in order.")
-        name, arguments = f"look_{number}", {"account": f"A-{number}", "since": "2026-05-01", "limit": 2}
+        name, arguments = (
+            f"look_{number}",
+            {"account": f"A-{number}", "since": "2026-05-01", "limit": 2},
+        )
         missing = [number for number in WANTED if f"look_{number}" not in tools]
         if self.at_once and missing:
             keys = [json.dumps({"section_key": f"matter-{number}"}) for number in missing]
-            reads = [ToolCall(f"call_{len(self.sent)}_{at}", "read_section", key) for at, key in enumerate(keys)]
+            reads = [
+                ToolCall(f"call_{len(self.sent)}_{at}", "read_section", key)
+                for at, key in enumerate(keys)
+            ]
             return AssistantMessage(tool_calls=tuple(reads), finish="tool_calls")
         if name not in tools:
             name, arguments = "read_section", {"section_key": f"matter-{number}"}
@@ -136,13 +161,15 @@ class Capturing(LoopAdapter):  # Any: prompts of every output
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> Model:  # Any: as above
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Model:  # Any: as above
         return Model(ResponsesCodec(self._options, self.name), self.sent, self._at_once)
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Provider calls, and thousands of characters: all that were sent, and the fresh ones among them."""
+    """Provider calls, and thousands of characters: all that were sent, and the fresh ones among
+    them.
+    """
 
     calls: int
     sent: float
@@ -168,10 +195,17 @@ def run(
     in_conversation: bool = False,
     at_once: bool = False,
 ) -> Counted:
-    """One execution; checks that it ends with the same tools used and the same sections open as the others."""
-    adapter, session = Capturing(dynamic=dynamic, in_conversation=in_conversation, at_once=at_once), Session()
+    """One execution; checks that it ends with the same tools used and the same sections open as the
+    others.
+    """
+    adapter, session = (
+        Capturing(dynamic=dynamic, in_conversation=in_conversation, at_once=at_once),
+        Session(),
+    )
     done = MainLoop(adapter).execute(TEMPLATE.bind(), session=session, visibility_overrides=opened)
-    answers = [message.content for message in done.response.transcript if isinstance(message, ToolMessage)]
+    answers = [
+        message.content for message in done.response.transcript if isinstance(message, ToolMessage)
+    ]
     assert len([text for text in answers if text.startswith("Found.")]) == len(WANTED)
     assert done.restarts == (0 if dynamic else 1 if at_once else len(WANTED))
     remembered = session[VisibilityOverrides].latest()
@@ -189,13 +223,43 @@ def rows() -> Iterator[Row]:
 
     calls = {"floor": floor.calls, "ours": listed.calls, "restart": restart.calls}
     yield Row(workload="W6", case="injection", unit="calls", took=calls, target=7, judged="value")
-    sent = {"floor": floor.sent, "ours": listed.sent, "restart": restart.sent, "tools in the conversation": placed.sent}
-    yield Row(workload="W6", case="injection, sent", unit="k chars", took=sent, target=265, judged="value")
-    fresh = {"floor": floor.fresh, "ours": placed.fresh, "restart": restart.fresh, "injection": listed.fresh}
-    yield Row(workload="W6", case="tools in the conversation, fresh", unit="k chars", took=fresh, target=1.3)
+    sent = {
+        "floor": floor.sent,
+        "ours": listed.sent,
+        "restart": restart.sent,
+        "tools in the conversation": placed.sent,
+    }
+    yield Row(
+        workload="W6", case="injection, sent", unit="k chars", took=sent, target=265, judged="value"
+    )
+    fresh = {
+        "floor": floor.fresh,
+        "ours": placed.fresh,
+        "restart": restart.fresh,
+        "injection": listed.fresh,
+    }
+    yield Row(
+        workload="W6",
+        case="tools in the conversation, fresh",
+        unit="k chars",
+        took=fresh,
+        target=1.3,
+    )
     calls = {"floor": floor.calls, "ours": together.calls}
-    yield Row(workload="W6", case="restart, three at once", unit="calls", took=calls, target=5, judged="value")
+    yield Row(
+        workload="W6",
+        case="restart, three at once",
+        unit="calls",
+        took=calls,
+        target=5,
+        judged="value",
+    )
     fresh = {"floor": floor.fresh, "ours": together.fresh}
     yield Row(
-        workload="W6", case="restart, three at once, fresh", unit="k chars", took=fresh, target=70, judged="value"
+        workload="W6",
+        case="restart, three at once, fresh",
+        unit="k chars",
+        took=fresh,
+        target=70,
+        judged="value",
     )

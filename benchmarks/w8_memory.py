@@ -1,4 +1,6 @@
-"""W8: a thousand tool calls with results of 10 kB: peak memory against the results' own, and CPU per call."""
+"""W8: a thousand tool calls with results of 10 kB: peak memory against the results' own, and CPU
+per call.
+"""
 
 import gc
 import tracemalloc
@@ -38,7 +40,9 @@ def payload() -> list[ToolResult[Text]]:
 def rows() -> Iterator[Row]:
     prompt, adapter = template("read", read), Instant("read", ARGUMENTS)
     contents = answers(evaluate(adapter, prompt))
-    assert contents == [f'read\n\n{{"body":"{result.value.body}"}}' for result in payload() if result.value]
+    assert contents == [
+        f'read\n\n{{"body":"{result.value.body}"}}' for result in payload() if result.value
+    ]
     del contents
     megabytes: list[float] = []
     for run in (payload, lambda: evaluate(adapter, prompt)):
@@ -48,5 +52,11 @@ def rows() -> Iterator[Row]:
         megabytes.append(tracemalloc.get_traced_memory()[1] / 1e6)
         tracemalloc.stop()
     floor, ours = megabytes
-    yield Row(workload="W8", case="peak growth", unit="MB", took={"floor": floor, "ours": ours}, target=2.2)
+    yield Row(
+        workload="W8",
+        case="peak growth",
+        unit="MB",
+        took={"floor": floor, "ours": ours},
+        target=2.2,
+    )
     yield last_tenth("W8", adapter, prompt)

@@ -1,10 +1,12 @@
-"""W9: a tool that wrote k files and is undone, over a root of many files; the floor is the same over a small root."""
+"""W9: a tool that wrote k files and is undone, over a root of many files; the floor is the same
+over a small root.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.measure import ONCE, Row, interleaved
+from benchmarks.measure import NON_REPEATABLE, Row, interleaved
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 
 SMALL, LARGE = 100, 50_000
@@ -24,7 +26,10 @@ def rows() -> Iterator[Row]:
 
 
 def names(size: int) -> Iterator[str]:
-    return (f"{number % 100}/{number}.txt" for number in range(min(size, 1_000) if ONCE else size))
+    return (
+        f"{number % 100}/{number}.txt"
+        for number in range(min(size, 1_000) if NON_REPEATABLE else size)
+    )
 
 
 def host(root: Path, size: int) -> HostFilesystem:

@@ -1,9 +1,11 @@
-"""Random scripts through real adapters for as long as you say: `python tests/soak.py --minutes 60 chat litellm …`.
+"""Random scripts through real adapters for as long as you say: `python tests/soak.py --minutes 60
+chat litellm …`.
 
-Half of the runs are scenarios of the conformance suite, played in a random way and judged as it judges them. The others
-are scripts put together from turns of these scenarios, which must come to what the scripted adapter comes to. Once a
-minute a line says what the process holds. It fails if memory, threads, open files, sockets, children or temporary files
-have grown at the end, or if a run came to something else than it must. Linux only: it reads /proc.
+Half of the runs are scenarios of the conformance suite, played in a random way and judged as it
+judges them. The others are scripts put together from turns of these scenarios, which must come to
+what the scripted adapter comes to. Once a minute a line says what the process holds. It fails if
+memory, threads, open files, sockets, children or temporary files have grown at the end, or if a run
+came to something else than it must. Linux only: it reads /proc.
 """
 
 import gc
@@ -27,12 +29,27 @@ from support.scripted_server import ScriptedServer
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.testing import say
-from weakincentives.testing.conformance import ConformanceError, Harness, ScriptedHarness, Way, check, run, scenarios
+from weakincentives.testing.conformance import (
+    ConformanceError,
+    Harness,
+    ScriptedHarness,
+    Way,
+    check,
+    run,
+    scenarios,
+)
 from weakincentives.testing.scenarios import Can, Scenario
 
 type Ways = tuple[Way, ...]
 
-ALL_WAYS: Ways = ("execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async")
+ALL_WAYS: Ways = (
+    "execute",
+    "execute_async",
+    "evaluate",
+    "evaluate_async",
+    "stream",
+    "stream_async",
+)
 ENDS = ("text", "error", "usage", "notes", "kept", "opened", "visible", "tools", "answers")
 GROWTH, NOISE = 1.05, 2  # that the median of the last quarter may have over the second one's
 MOST_TURNS = 12
@@ -90,7 +107,10 @@ def composed(subject: Subject, chance: random.Random) -> Scenario:
     ]
     script: list[AssistantMessage] = []
     for turn, step in enumerate(chance.choices(turns, k=chance.randint(1, MOST_TURNS)), 1):
-        calls = [replace(call, call_id=f"call_{turn}_{place}") for place, call in enumerate(step.tool_calls, 1)]
+        calls = [
+            replace(call, call_id=f"call_{turn}_{place}")
+            for place, call in enumerate(step.tool_calls, 1)
+        ]
         script.append(replace(step, tool_calls=tuple(calls)))
     return replace(first, name="composed", steps=(*script, say("done")), expect={})
 
@@ -99,7 +119,9 @@ def _plain(scenario: Scenario) -> bool:
     kept = (scenario.config, scenario.seconds, scenario.budget) == (InnerLoopConfig(), None, None)
     said = [step for step in scenario.steps if isinstance(step, AssistantMessage)]
     asks = any("ask" in call.arguments for step in said for call in step.tool_calls)
-    return kept and not scenario.expect.get("error") and "output" not in scenario.expect and not asks
+    return (
+        kept and not scenario.expect.get("error") and "output" not in scenario.expect and not asks
+    )
 
 
 def played(subject: Subject, chance: random.Random) -> str:
@@ -107,7 +129,11 @@ def played(subject: Subject, chance: random.Random) -> str:
     if chance.random() < 0.5:
         scenario = chance.choice(subject.pool)
         goes_on = subject.ways[:2]  # without MainLoop a new start ends the evaluation
-        check(scenario, subject.harness, chance.choice(goes_on if "V" in _events(scenario, subject) else subject.ways))
+        check(
+            scenario,
+            subject.harness,
+            chance.choice(goes_on if "V" in _events(scenario, subject) else subject.ways),
+        )
         return "scenario"
     scenario = composed(subject, chance)
     way = chance.choice(subject.ways[:2])
@@ -139,11 +165,16 @@ def held(temporary: Path) -> dict[str, float]:
     status = Path("/proc/self/status").read_text(encoding="ascii")
     opened = list(_links())
     return {
-        "memory": next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024,
+        "memory": next(
+            int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")
+        )
+        / 1024,
         "threads": threading.active_count(),
         "files": sum(not one.startswith("socket:") for one in opened),
         "sockets": sum(one.startswith("socket:") for one in opened),
-        "children": sum(len(one.read_text().split()) for one in Path("/proc/self/task").glob("*/children")),
+        "children": sum(
+            len(one.read_text().split()) for one in Path("/proc/self/task").glob("*/children")
+        ),
         "temporary files": len(list(temporary.rglob("*"))),
     }
 
@@ -173,12 +204,15 @@ def main() -> int:
     parser.add_argument("subjects", nargs="+")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--every", type=float, default=60, help="seconds between two looks")
-    parser.add_argument("--pause", type=float, default=0, help="seconds between two runs, where others work too")
+    parser.add_argument(
+        "--pause", type=float, default=0, help="seconds between two runs, where others work too"
+    )
     parser.add_argument("--seed", type=int, default=random.getrandbits(32))
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     logging.disable(logging.CRITICAL)  # failures are part of the scripts
-    with socket.create_server(("127.0.0.1", 0)) as probe:  # SDKs keep clients by address, so all servers have one
+    # SDKs keep clients by address, so all servers have one
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         ScriptedServer.port = probe.getsockname()[1]
     chance = random.Random(given.seed)
     for name in list(os.environ):

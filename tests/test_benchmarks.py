@@ -1,4 +1,6 @@
-"""The benchmarks run, each workload once and without a word on its figures; RESULTS.md has the rows that they give."""
+"""The benchmarks run, each workload once and without a word on its figures; RESULTS.md has the rows
+that they give.
+"""
 
 import os
 import re

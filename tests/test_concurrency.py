@@ -1,4 +1,6 @@
-"""One template for many threads, sessions and event loops; and a cancellation in the middle of a tool."""
+"""One template for many threads, sessions and event loops; and a cancellation in the middle of a
+tool.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +17,14 @@ from support.programs import Cell
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult, WorkspaceSection
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+    WorkspaceSection,
+)
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Replace, Session
@@ -154,7 +163,8 @@ def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_
         return ToolResult("", success=params.a % 3 != 0)
 
     section = WorkspaceSection(
-        filesystem=lambda: HostFilesystem(tmp_path), tools=[Tool[Args, object](name="write", handler=write)]
+        filesystem=lambda: HostFilesystem(tmp_path),
+        tools=[Tool[Args, object](name="write", handler=write)],
     )
     template: PromptTemplate[Any] = PromptTemplate(ns="tests", key="folder", sections=[section])
 
@@ -163,20 +173,27 @@ def test_agents_that_work_in_one_folder_at_once_undo_only_their_own_changes(tmp_
         ScriptedAdapter([call(*calls), say("done")]).evaluate(template.bind(), session=Session())
 
     at_once(*[partial(run, number) for number in range(THREADS)])
-    assert {int(path.name) for path in tmp_path.iterdir()} == {a for a in range(THREADS * 9) if a % 3}
+    assert {int(path.name) for path in tmp_path.iterdir()} == {
+        a for a in range(THREADS * 9) if a % 3
+    }
 
 
 def test_agents_that_share_a_session_lose_no_event_of_it() -> None:
     """Dispatch is serialized: each event is folded into what the last one made."""
     session = Session()
-    session[Sum].register(Note, lambda view, event: Replace((Sum((view.latest() or Sum()).total + int(event.text)),)))
+    session[Sum].register(
+        Note, lambda view, event: Replace((Sum((view.latest() or Sum()).total + int(event.text)),))
+    )
 
     def note(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note(str(params.a)))
         return ToolResult("ok")
 
     section = MarkdownSection(
-        title="Task", key="task", template="Go.", tools=[Tool[Args, object](name="note", handler=note)]
+        title="Task",
+        key="task",
+        template="Go.",
+        tools=[Tool[Args, object](name="note", handler=note)],
     )
     template: PromptTemplate[Any] = PromptTemplate(ns="tests", key="sum", sections=[section])
 
@@ -189,7 +206,8 @@ def test_agents_that_share_a_session_lose_no_event_of_it() -> None:
     assert len(session[ToolInvoked]) == THREADS * 10
 
 
-# ----------------------------------------------------------------------------------------------------- cancellation
+# -----------------------------------------------------------------------------------------------------
+# cancellation
 
 
 def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tuple[Session, Cell]:
@@ -199,7 +217,10 @@ def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tu
         title="Task",
         key="task",
         template="Go.",
-        tools=[Tool[Args, object](name="add", handler=add), Tool[Args, object](name="slow", handler=handler)],
+        tools=[
+            Tool[Args, object](name="add", handler=add),
+            Tool[Args, object](name="slow", handler=handler),
+        ],
     )
     asked = PromptTemplate(ns="tests", key="slow", sections=[section]).bind(resources={Cell: cell})
 
@@ -219,7 +240,9 @@ def cancelled(handler: Callable[..., Any], started: Event, release: Event) -> tu
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_cancellation_in_the_middle_of_a_tool_rolls_that_call_back_and_no_other(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_a_cancellation_in_the_middle_of_a_tool_rolls_that_call_back_and_no_other(
+    asynchronous: bool,
+) -> None:
     started, release, ended = Event(), Event(), list[str]()
 
     def change(context: ToolContext) -> None:

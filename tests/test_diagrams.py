@@ -24,7 +24,9 @@ def where(page: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=where)
 def test_a_page_has_the_figures_that_the_code_draws(page: Path) -> None:
     for file, new in drawn(page).items():
-        assert file.read_text() == new, f"{where(file)} is out of date; run `make diagrams` and look at it"
+        assert file.read_text() == new, (
+            f"{where(file)} is out of date; run `make diagrams` and look at it"
+        )
 
 
 def test_each_figure_stands_on_one_page() -> None:
@@ -43,6 +45,8 @@ def test_a_picture_holds_all_that_is_drawn_in_it(name: str) -> None:
         root = ET.fromstring(figure.svg())  # noqa: S314 - our own text
         for text in root.iter("{http://www.w3.org/2000/svg}text"):
             length = width_of(text.text or "")
-            left = float(text.get("x", "0")) - {"end": length, "middle": length / 2}.get(text.get("text-anchor", ""), 0)
+            left = float(text.get("x", "0")) - {"end": length, "middle": length / 2}.get(
+                text.get("text-anchor", ""), 0
+            )
             assert 0 <= left <= left + length <= figure.width, text.text
             assert float(text.get("y", "0")) <= figure.height

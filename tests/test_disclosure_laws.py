@@ -1,8 +1,9 @@
 """Laws L1, L2 and L8 of disclosure, over random trees and random choices of the model.
 
-L1: every key that a prompt shows is accepted. L2: what `read_section` returns is what the prompt would show were the
-section `FULL`. L8: injection and restart end with the same session state, visible sections and tools, wherever they
-begin and whatever else changes session and conditions meanwhile; what is shown as a summary can be opened.
+L1: every key that a prompt shows is accepted. L2: what `read_section` returns is what the prompt
+would show were the section `FULL`. L8: injection and restart end with the same session state,
+visible sections and tools, wherever they begin and whatever else changes session and conditions
+meanwhile; what is shown as a summary can be opened.
 """
 
 import re
@@ -45,7 +46,9 @@ from weakincentives.visibility_overrides import SetVisibilityOverride, Visibilit
 
 FULL = SectionVisibility.FULL
 _KEY = re.compile(r'with key "([^"]+)"')
-_CHILDREN = re.compile(r'with key "([^"]+)" to view full content including subsections: ([^\]]+)\.\]')
+_CHILDREN = re.compile(
+    r'with key "([^"]+)" to view full content including subsections: ([^\]]+)\.\]'
+)
 
 type Overrides = dict[SectionPath, SectionVisibility]
 
@@ -61,19 +64,26 @@ def named_keys(texts: Sequence[str]) -> list[str]:
     for text in texts:
         for key, children in _CHILDREN.findall(text):
             prefix = f"{key}."  # children of a root section are named by their own keys
-            found |= {child if child.startswith(prefix) else prefix + child for child in children.split(", ")}
+            found |= {
+                child if child.startswith(prefix) else prefix + child
+                for child in children.split(", ")
+            }
     return sorted(found)
 
 
 def own_tools(names: Iterable[str]) -> list[str]:
-    """The prompt's own tools, sorted: injection appends, a new render keeps the order of declaration."""
+    """The prompt's own tools, sorted: injection appends, a new render keeps the order of
+    declaration.
+    """
     return sorted(name for name in names if name.startswith("tool-"))
 
 
 def template(
     roots: Sequence[Plan], disclosure: Disclosure = Disclosure.READ, *, closable: bool = False
 ) -> PromptTemplate[Any]:
-    return PromptTemplate(ns="tests", key="laws", sections=sections(roots), disclosure=disclosure, closable=closable)
+    return PromptTemplate(
+        ns="tests", key="laws", sections=sections(roots), disclosure=disclosure, closable=closable
+    )
 
 
 # --- L1
@@ -89,7 +99,9 @@ def answer_of(rendered: RenderedPrompt[Any], name: str, arguments: object) -> To
 @pytest.mark.claim("C-02")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_every_key_that_is_shown_is_accepted_by_the_tool_that_is_named_with_it(data: st.DataObject) -> None:
+def test_every_key_that_is_shown_is_accepted_by_the_tool_that_is_named_with_it(
+    data: st.DataObject,
+) -> None:
     # L1
     roots = data.draw(forests(3))
     disclosure = data.draw(st.sampled_from(Disclosure))
@@ -131,7 +143,9 @@ def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
 @pytest.mark.claim("C-20", "DT-11", "DT-13")
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: st.DataObject) -> None:
+def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(
+    data: st.DataObject,
+) -> None:
     # L2
     roots = data.draw(forests(3))
     assume(roots)
@@ -140,7 +154,9 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: 
     given_params = data.draw(bound(roots))
     by_type: dict[type[Any], object] = {type(one): one for one in given_params}
     visibility = data.draw(overrides(roots))
-    bodies = dict.fromkeys(data.draw(st.sets(st.sampled_from(sorted(paths(roots))), max_size=2)), "Another body.")
+    bodies = dict.fromkeys(
+        data.draw(st.sets(st.sampled_from(sorted(paths(roots))), max_size=2)), "Another body."
+    )
 
     def render(extra: Overrides) -> RenderedPrompt[Any]:
         return prompt.renderer.render(
@@ -166,17 +182,28 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(data: 
             continue
         assert result.value is not None
         assert result.value.content == after.text[spans[0].start : spans[-1].end]
-        inside = [name for name, path in after.tool_paths.items() if path[: len(node.path)] == node.path]
+        inside = [
+            name for name, path in after.tool_paths.items() if path[: len(node.path)] == node.path
+        ]
         if before.visibility.get(node.path) is FULL:
             assert result.message == "Section is already expanded."
             assert result.value == ReadSectionResult(result.value.content)
         elif inside and disclosure is Disclosure.SPLIT:
-            assert result.message == f"Content of section '{node.key}', whose tools come with `open_sections`:"
+            assert (
+                result.message
+                == f"Content of section '{node.key}', whose tools come with `open_sections`:"
+            )
             assert result.value == ReadSectionResult(result.value.content)
         else:
-            gained = [name for name in after.tool_paths if name not in before.tool_paths] if inside else []
+            gained = (
+                [name for name in after.tool_paths if name not in before.tool_paths]
+                if inside
+                else []
+            )
             assert [tool.name for tool in result.value.expanded_tools] == gained
-            if inside:  # what is opened is enough to show the section, with its tools, in a prompt rendered anew
+            # what is opened is enough to show the section, with its tools, in a prompt rendered
+            # anew
+            if inside:
                 kept = render(dict.fromkeys(result.value.opened, FULL))
                 assert (kept.text, kept.visibility) == (after.text, after.visibility)
                 assert kept.tool_paths == after.tool_paths
@@ -194,7 +221,9 @@ class Stir:
 
 @dataclass(frozen=True)
 class World:
-    """A tree in which conditions change; beside it stands a tool that changes them, and the session."""
+    """A tree in which conditions change; beside it stands a tool that changes them, and the
+    session.
+    """
 
     roots: tuple[Plan, ...]
     disclosure: Disclosure = Disclosure.READ
@@ -206,9 +235,12 @@ class World:
         tree = [
             *sections(self.roots, flipped=self.flipped),
             MarkdownSection(title="Stir", template="", tools=[stir]),
-            MarkdownSection(title="Always", template="", visibility=SUMMARY),  # so that there are disclosure tools
+            # so that there are disclosure tools
+            MarkdownSection(title="Always", template="", visibility=SUMMARY),
         ]
-        return PromptTemplate(ns="tests", key=key, sections=tree, disclosure=self.disclosure, closable=self.closable)
+        return PromptTemplate(
+            ns="tests", key=key, sections=tree, disclosure=self.disclosure, closable=self.closable
+        )
 
     def stir(self, params: Stir, *, context: ToolContext) -> ToolResult[object]:
         known = sorted(paths(self.roots))
@@ -218,10 +250,16 @@ class World:
             case 0:
                 self.flipped.symmetric_difference_update(known[which % 3 :: 3])
             case 1:
-                context.session.dispatch(SetVisibilityOverride(path=path, visibility=(FULL, SUMMARY)[which % 2]))
-            case _:  # a conversation on the same session, with this prompt or with another one that has the same keys
+                context.session.dispatch(
+                    SetVisibilityOverride(path=path, visibility=(FULL, SUMMARY)[which % 2])
+                )
+            # a conversation on the same session, with this prompt or with another one that has the
+            # same keys
+            case _:
                 opens = opening(self.disclosure, [".".join(path)])
-                adapter = ScriptedAdapter([opens, say("done"), say("done")], dynamic_tools=which % 2 == 0)
+                adapter = ScriptedAdapter(
+                    [opens, say("done"), say("done")], dynamic_tools=which % 2 == 0
+                )
                 inner = self.template("laws" if what == 2 else "other")
                 MainLoop(adapter).execute(inner.bind(), session=context.session)
         return ToolResult("stirred")
@@ -243,7 +281,9 @@ def opening_calls(disclosure: Disclosure, keys: Sequence[str]) -> Turn:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a conversation begins: what the session holds, what the caller wants, and who renders the prompt."""
+    """Where a conversation begins: what the session holds, what the caller wants, and who renders
+    the prompt.
+    """
 
     held: Overrides
     given: Overrides
@@ -264,7 +304,7 @@ class Recording(ScriptedAdapter):
 
     last: RenderedPrompt[Any]
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "Recording":
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "Recording":
         self.last = rendered
         return self
 
@@ -297,10 +337,13 @@ class Model:
         self.chosen: list[str] = []
 
     def reply(self, request: SeenRequest) -> AssistantMessage:
-        texts = [one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)]
+        texts = [
+            one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)
+        ]
         keys = named_keys(texts)
         if not self.numbers:
-            return self.turn(("read_section", {"section_key": "none such"}))  # its event tells how things stand
+            # its event tells how things stand
+            return self.turn(("read_section", {"section_key": "none such"}))
         number = self.numbers.pop()
         if self.stirs and number % 3 == 0:
             return self.turn(("stir", {"number": number // 3}))
@@ -324,7 +367,9 @@ class Model:
 def execute(prompt: Prompt[Any], adapter: Recording, session: Session, start: Beginning) -> None:
     """By `MainLoop`; by hand where the prompt is rendered without the session."""
     if not start.without_session:
-        MainLoop(adapter, max_expansions=1_000).execute(prompt, session=session, visibility_overrides=start.given)
+        MainLoop(adapter, max_expansions=1_000).execute(
+            prompt, session=session, visibility_overrides=start.given
+        )
         return
     rendered = prompt.render(visibility_overrides=start.given)
     while True:
@@ -346,7 +391,11 @@ def by_injection(world: World, model: Model, start: Beginning) -> End:
 
     def probe(_: SeenRequest) -> AssistantMessage:
         probed.update({path: how for path, how in shown_now(session).items() if how is SUMMARY})
-        return call(*opening_calls(Disclosure.READ, [".".join(path) for path in probed])) if probed else say("done")
+        return (
+            call(*opening_calls(Disclosure.READ, [".".join(path) for path in probed]))
+            if probed
+            else say("done")
+        )
 
     adapter = Recording([*([model.reply] * replies), probe, say("done")])
     ends: list[End] = []
@@ -383,7 +432,9 @@ def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.Da
     # L8: five models a tree, so six hundred pairs of executions
     roots = data.draw(forests(3))
     closable = data.draw(st.booleans())
-    start = Beginning(data.draw(overrides(roots)), data.draw(overrides(roots)), data.draw(st.booleans()))
+    start = Beginning(
+        data.draw(overrides(roots)), data.draw(overrides(roots)), data.draw(st.booleans())
+    )
     for drawn in data.draw(st.lists(numbers, min_size=5, max_size=5)):
         model = Model(drawn, closes=closable)
         injected = by_injection(World(roots, closable=closable), model, start)
@@ -393,7 +444,9 @@ def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.Da
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(data: st.DataObject) -> None:
+def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(
+    data: st.DataObject,
+) -> None:
     # L8, for the tools that start again
     roots = data.draw(forests(3))
     disclosure = data.draw(st.sampled_from([Disclosure.OPEN, Disclosure.SPLIT]))
@@ -406,16 +459,22 @@ def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(data:
     def probe(_: SeenRequest) -> AssistantMessage:
         before.append(len(session[ToolInvoked]))
         shown.update(adapter.last.visibility)
-        scene = adapter.last.scene
+        scene = adapter.last.view
         closed = [node for node, _, how in adapter.last.visits if how is SUMMARY]
         keys = [node.key for node in closed if scene.disclosure_tool(node) == "open_sections"]
         reads = [node.key for node in closed if node.key not in keys]
-        calls = [*opening_calls(Disclosure.READ, reads), *(opening_calls(Disclosure.OPEN, keys) if keys else ())]
+        calls = [
+            *opening_calls(Disclosure.READ, reads),
+            *(opening_calls(Disclosure.OPEN, keys) if keys else ()),
+        ]
         return call(*calls) if calls else say("done")
 
     adapter = Recording([*stirring, probe, say("done")])
     execute(
-        Prompt(world.template()), adapter, session, Beginning({}, data.draw(overrides(roots)), without_session=False)
+        Prompt(world.template()),
+        adapter,
+        session,
+        Beginning({}, data.draw(overrides(roots)), without_session=False),
     )
     assert all(event.success for event in session[ToolInvoked].all()[before[0] :])
     for path, how in shown.items():
@@ -424,7 +483,7 @@ def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(data:
 
 def _opens(rendered: RenderedPrompt[Any], path: SectionPath) -> bool:
     node = rendered.registry.get_section(path)
-    return node is not None and rendered.scene.disclosure_tool(node) == "open_sections"
+    return node is not None and rendered.view.disclosure_tool(node) == "open_sections"
 
 
 def restless(roots: Sequence[Plan]) -> bool:
@@ -443,14 +502,19 @@ class Static(OpenAIAdapter):
 @pytest.mark.parametrize("api", ["responses", "chat"])
 @given(roots=forests(2).filter(restless), drawn=numbers)
 @settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-def test_they_come_to_the_same_through_the_real_sdk(api: Any, roots: tuple[Plan, ...], drawn: list[int]) -> None:
+def test_they_come_to_the_same_through_the_real_sdk(
+    api: Any, roots: tuple[Plan, ...], drawn: list[int]
+) -> None:
     # L8, a sample
     prompt = World(roots).template()
     model = Model(drawn, closes=False, stirs=False)
     start = Beginning({}, {}, without_session=False)
     expected = by_injection(World(roots), model, start)
     for kind in (OpenAIAdapter, Static):
-        steps = [Say(calls=tuple(Call(name, arguments) for name, arguments in turn)) for turn in model.turns]
+        steps = [
+            Say(calls=tuple(Call(name, arguments) for name, arguments in turn))
+            for turn in model.turns
+        ]
         session = Session()
         with ScriptedServer(*steps, Say("done")) as server:
             adapter: OpenAIAdapter = kind(

@@ -7,28 +7,28 @@ from pathlib import Path
 import pytest
 
 from weakincentives import errors
-from weakincentives.errors import ControlFlow, Fault, SerdeError, WeakIncentivesError
+from weakincentives.errors import ControlFlow, SerdeError, ValidationIssue, WeakIncentivesError
 
 
 def test_a_fault_reads_as_its_path_and_its_message() -> None:
-    assert f"{Fault(('items', 0, 'name'), 'is missing')}" == "items.0.name: is missing"
-    assert f"{Fault((), 'is no object')}" == "is no object"
+    assert f"{ValidationIssue(('items', 0, 'name'), 'is missing')}" == "items.0.name: is missing"
+    assert f"{ValidationIssue((), 'is no object')}" == "is no object"
 
 
 def test_all_faults_stand_in_the_message() -> None:
-    error = SerdeError("Order", (Fault(("a",), "one"), Fault((), "two")))
+    error = SerdeError("Order", (ValidationIssue(("a",), "one"), ValidationIssue((), "two")))
     assert str(error) == "Order: a: one; two"
 
 
 def test_a_serde_error_is_caught_as_ours_and_as_a_value_error() -> None:
     for family in (WeakIncentivesError, ValueError):
         with pytest.raises(family):
-            raise SerdeError("Order", (Fault((), "no"),))
+            raise SerdeError("Order", (ValidationIssue((), "no"),))
 
 
 def test_a_copied_error_says_the_same() -> None:
-    error = SerdeError("Order", (Fault(("a",), "one"),))
-    assert (str(copy.copy(error)), copy.copy(error).faults) == (str(error), error.faults)
+    error = SerdeError("Order", (ValidationIssue(("a",), "one"),))
+    assert (str(copy.copy(error)), copy.copy(error).issues) == (str(error), error.issues)
 
 
 def test_control_flow_is_ours_and_no_failure_of_data() -> None:
@@ -39,7 +39,9 @@ def test_control_flow_is_ours_and_no_failure_of_data() -> None:
 def test_the_tree_shows_every_kind_of_error_that_has_no_kinds_of_its_own() -> None:
     trees = [ast.parse(path.read_text()) for path in Path(errors.__file__).parent.rglob("*.py")]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    bases = {one.name: {base.id for base in one.bases if isinstance(base, ast.Name)} for one in classes}
+    bases = {
+        one.name: {base.id for base in one.bases if isinstance(base, ast.Name)} for one in classes
+    }
     ours = {"WeakIncentivesError"}
     while more := {name for name, above in bases.items() if above & ours} - ours:
         ours |= more

@@ -99,11 +99,18 @@ EXPORTS = {
         "replace_latest_by",
         "upsert_by",
     ],
-    "weakincentives.runtime.session.protocols": ["SessionProtocol", "SliceAccessor", "SliceView", "StateView"],
+    "weakincentives.runtime.session.protocols": [
+        "SessionProtocol",
+        "SliceAccessor",
+        "SliceView",
+        "StateView",
+    ],
     "weakincentives.runtime.events": [
         "Event",
         "EventBus",
         "InProcessEventBus",
+        "Operation",
+        "OperationKind",
         "OverridesDropped",
         "ParamsMissing",
         "PromptExecuted",
@@ -113,21 +120,27 @@ EXPORTS = {
         "ToolsInjected",
         "ToolsWithdrawn",
         "VisibilityExpanded",
-        "Work",
-        "WorkKind",
     ],
     "weakincentives.adapters.core": [
-        "Conversation",
+        "Connection",
         "LoopAdapter",
         "PromptEvaluationError",
         "PromptResponse",
         "ProviderAdapter",
         "ThrottleError",
     ],
-    "weakincentives.adapters.claude_agent_sdk": ["ClaudeAgentSDKAdapter"],
-    "weakincentives.adapters.litellm": ["LiteLLMAdapter"],
-    "weakincentives.adapters.openai": ["OpenAIAdapter"],
-    "weakincentives.cli": ["main"],
+    "weakincentives.adapters.claude_agent_sdk": [
+        "ClaudeAgentSDKAdapter",
+    ],
+    "weakincentives.adapters.litellm": [
+        "LiteLLMAdapter",
+    ],
+    "weakincentives.adapters.openai": [
+        "OpenAIAdapter",
+    ],
+    "weakincentives.cli": [
+        "main",
+    ],
     "weakincentives.contrib.durable": [
         "DurableAgent",
         "DurableRun",
@@ -137,13 +150,15 @@ EXPORTS = {
         "SqliteConnection",
         "StepFailedError",
         "Steps",
-        "Takeover",
+        "WorkerFailover",
         "durable",
+        "execute_run",
         "install",
-        "perform",
         "to_input",
     ],
-    "weakincentives.contrib.otel": ["instrument"],
+    "weakincentives.contrib.otel": [
+        "instrument",
+    ],
     "weakincentives.filesystem": [
         "FileStat",
         "Filesystem",
@@ -196,7 +211,11 @@ def names_of(module: str, statements: list[ast.stmt]) -> list[str]:
                 pass
             case ast.ImportFrom(level=level, names=names) if level:
                 found += [alias.asname or alias.name for alias in names]
-            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=[ast.Assign(value=ast.Call() as call)]):
+            case ast.If(
+                test=ast.Name(id="TYPE_CHECKING"),
+                body=body,
+                orelse=[ast.Assign(value=ast.Call() as call)],
+            ):
                 found += names_of(module, body)
                 homes: dict[str, str] = ast.literal_eval(call.args[1])
                 imported = {
@@ -214,14 +233,18 @@ def names_of(module: str, statements: list[ast.stmt]) -> list[str]:
 def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
     body = ast.parse((PACKAGE / path).read_text()).body
     assert ast.get_docstring(ast.Module(body, []))
-    exported = [name for one in body if isinstance(one, ast.Assign) for name in ast.literal_eval(one.value)]
+    exported = [
+        name for one in body if isinstance(one, ast.Assign) for name in ast.literal_eval(one.value)
+    ]
     assert sorted(names_of(path, body[1:])) == sorted(exported)
 
 
 @pytest.mark.parametrize("name", LAZY)
 def test_a_lazy_door_opens_nothing_by_itself(name: str) -> None:
     code = f"import {name}, sys; print(*(one for one in sys.modules if one.startswith('weakincentives')))"
-    opened = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    opened = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert sorted(opened) == sorted({"weakincentives", "weakincentives.lazy", name})
 
 
@@ -231,7 +254,9 @@ def test_a_lazy_door_looks_like_any_other(name: str) -> None:
     assert {"__name__", "__path__", *EXPORTS[name]} <= set(dir(door))
     everything: dict[str, object] = {}
     exec(f"from {name} import *", everything)  # noqa: S102 - what a user may write
-    assert {one: everything[one] for one in EXPORTS[name]} == {one: getattr(door, one) for one in EXPORTS[name]}
+    assert {one: everything[one] for one in EXPORTS[name]} == {
+        one: getattr(door, one) for one in EXPORTS[name]
+    }
     with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'Nothing'"):
         door.Nothing  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
@@ -258,5 +283,7 @@ def test_what_is_loaded_later_is_the_thing_itself_and_other_names_are_refused() 
     from weakincentives.prompt.overrides.model import ToolOverride
 
     assert prompt.ToolOverride is ToolOverride
-    with pytest.raises(AttributeError, match=r"module 'weakincentives.prompt' has no attribute 'ToolOverrides'"):
+    with pytest.raises(
+        AttributeError, match=r"module 'weakincentives.prompt' has no attribute 'ToolOverrides'"
+    ):
         prompt.ToolOverrides  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B018

@@ -1,4 +1,6 @@
-"""`Thing[A, B](…)` is `Thing(…)` with the types as arguments: on every Python, for every kind of class."""
+"""`Thing[A, B](…)` is `Thing(…)` with the types as arguments: on every Python, for every kind of
+class.
+"""
 
 import copy
 import pickle
@@ -10,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.generics import Specialisation, Specialised
+from weakincentives.generics import Parametrized, Specialisation
 
 T = TypeVar("T")
 
-# Any below: Specialised hides its subscript from type checkers, who read the class's own type parameters instead.
+# Any below: Specialised hides its subscript from type checkers, who read the class's own type
+# parameters instead.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair[A, B](Specialised):
+class Pair[A, B](Parametrized):
     """The kind of class that stock Generic cannot build by subscript on 3.12.1."""
 
     type_fields = ("first", "second")
@@ -29,13 +32,13 @@ class Pair[A, B](Specialised):
 
 
 @dataclass(frozen=True, slots=True)
-class Box[A](Specialised):
+class Box[A](Parametrized):
     """Its type arguments mean nothing at run time."""
 
     content: A
 
 
-class Old(Specialised, ABC, Generic[T]):
+class Old(Parametrized, ABC, Generic[T]):
     """A class in the older spelling, with subclasses."""
 
     type_fields = ("kind",)
@@ -78,7 +81,9 @@ KINDS = st.sampled_from([int, str, bytes, list[int], dict])
 
 
 @given(KINDS, KINDS, st.text(max_size=3))
-def test_a_subscript_gives_the_arguments_and_nothing_else(first: Any, second: Any, name: str) -> None:
+def test_a_subscript_gives_the_arguments_and_nothing_else(
+    first: Any, second: Any, name: str
+) -> None:
     sugared, plain = Pair[first, second](name=name), Pair(first=first, second=second, name=name)
     assert sugared == plain
     assert hash(sugared) == hash(plain)
@@ -118,7 +123,12 @@ def test_type_variables_can_be_settled_later() -> None:
 
 
 def test_a_subclass_fixes_the_arguments_for_itself_and_those_below_but_not_for_its_base() -> None:
-    assert (Fixed().kind, Further().kind, Middle().kind, Old.inherited_arguments) == (int, int, None, {})
+    assert (Fixed().kind, Further().kind, Middle().kind, Old.inherited_arguments) == (
+        int,
+        int,
+        None,
+        {},
+    )
 
 
 def test_a_subclass_may_have_type_parameters_of_its_own() -> None:
@@ -152,7 +162,7 @@ def test_an_abstract_class_stays_abstract() -> None:
 
 def test_a_frozen_dataclass_with_defaults_and_no_arguments_is_built_anew_each_time() -> None:
     @dataclass(frozen=True, slots=True)
-    class Listing[A](Specialised):
+    class Listing[A](Parametrized):
         items: list[A] = field(default_factory=list[A])
 
     one, other = Listing[int](), Listing[int]()

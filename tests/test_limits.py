@@ -39,7 +39,11 @@ def test_a_deadline_without_a_zone_is_refused_with_the_remedy() -> None:
 
 def test_a_deadline_has_passed_from_its_very_moment_on() -> None:
     deadline = Deadline.after(60, now=NOON)
-    assert deadline == Deadline.after(timedelta(minutes=1), now=NOON) == Deadline(NOON + timedelta(minutes=1))
+    assert (
+        deadline
+        == Deadline.after(timedelta(minutes=1), now=NOON)
+        == Deadline(NOON + timedelta(minutes=1))
+    )
     assert not deadline.has_passed(NOON + timedelta(seconds=59.999))
     assert deadline.has_passed(NOON + timedelta(seconds=60))
     assert deadline.remaining(NOON) == timedelta(seconds=60)
@@ -96,7 +100,9 @@ def test_nothing_at_all_may_be_a_bound(name: str) -> None:
     ],
 )
 def test_each_bound_is_reached_by_its_own_amount_alone(name: str, spent: int) -> None:
-    so_far = Spent(TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3), calls=7, tool_calls=11)
+    so_far = Spent(
+        TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3), calls=7, tool_calls=11
+    )
     before: Literal["request", "tool call"] = "tool call" if name == "max_tool_calls" else "request"
     assert budget(name, spent + 1).exceeded(so_far, before=before) is None
     reached = budget(name, spent).exceeded(so_far, before=before)
@@ -124,7 +130,9 @@ def test_what_is_left_is_reached_exactly_when_the_whole_is(
 
 
 def test_the_tool_calls_left_are_those_of_the_whole_budget() -> None:
-    assert Budget(max_tool_calls=5).less(Spent(tool_calls=2)).tool_calls_left(Spent(tool_calls=1)) == 2
+    assert (
+        Budget(max_tool_calls=5).less(Spent(tool_calls=2)).tool_calls_left(Spent(tool_calls=1)) == 2
+    )
     assert Budget(max_calls=1).tool_calls_left(Spent(tool_calls=9)) is None
 
 
@@ -140,6 +148,7 @@ def test_seconds_beyond_the_calendar_set_no_deadline(seconds: float) -> None:
 
 @pytest.mark.parametrize("value", [Deadline(NOON), TokenUsage(), Budget()])
 def test_limits_are_frozen_and_hashable(value: object) -> None:
-    assert hash(value) == hash(type(value)(**{f.name: getattr(value, f.name) for f in fields(value)}))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    names = [field.name for field in fields(value)]  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert hash(value) == hash(type(value)(**{name: getattr(value, name) for name in names}))
     with pytest.raises(FrozenInstanceError):
         setattr(value, fields(value)[0].name, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

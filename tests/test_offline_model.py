@@ -1,4 +1,6 @@
-"""The offline model's decisions, which need no HTTP, and its two wire formats, which go through the real SDK."""
+"""The offline model's decisions, which need no HTTP, and its two wire formats, which go through the
+real SDK.
+"""
 
 import http.client
 import json
@@ -22,7 +24,7 @@ from examples.offline_model import (
     MODEL,
     BadRequest,
     Call,
-    Conversation,
+    Connection,
     Message,
     Result,
     Tool,
@@ -86,7 +88,9 @@ def schema(**properties: Schema) -> Schema:
 TEXT: Schema = {"type": "string"}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 ANSWER = schema(answer=TEXT, sources=TEXTS)
-SEARCH = Tool(name="search_docs", description="Search the documents.", parameters=schema(query=TEXT))
+SEARCH = Tool(
+    name="search_docs", description="Search the documents.", parameters=schema(query=TEXT)
+)
 READ = Tool(name="read_doc", description="Read one document.", parameters=schema(path=TEXT))
 OPEN = Tool(
     name="read_section",
@@ -96,12 +100,16 @@ OPEN = Tool(
 
 
 def suffix(key: str, tool: str = "read_section") -> str:
-    return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
+    return (
+        f'---\n[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
+    )
 
 
-def ask(text: str, *tools: Tool, results: tuple[Result, ...] = (), choice: str = "auto") -> Conversation:
+def ask(
+    text: str, *tools: Tool, results: tuple[Result, ...] = (), choice: str = "auto"
+) -> Connection:
     turns: tuple[Message | Result, ...] = (Message(role="user", text=text), *results)
-    return Conversation(turns=turns, tools=tools, tool_choice=choice)
+    return Connection(turns=turns, tools=tools, tool_choice=choice)
 
 
 def done(name: str, text: str, **arguments: object) -> Result:
@@ -109,14 +117,20 @@ def done(name: str, text: str, **arguments: object) -> Result:
 
 
 def search(query: str) -> list[dict[str, str]]:
-    """A naive search: documents that have the most of the query's words, each with a line that has most of them."""
+    """A naive search: documents that have the most of the query's words, each with a line that has
+    most of them.
+    """
     words = query.lower().split()
 
     def shared(text: str) -> int:
         return sum(word in text.lower() for word in words)
 
-    paths = sorted(filter(lambda path: shared(DOCS[path]), DOCS), key=lambda path: -shared(DOCS[path]))
-    return [{"path": path, "snippet": max(DOCS[path].splitlines(), key=shared)} for path in paths[:3]]
+    paths = sorted(
+        filter(lambda path: shared(DOCS[path]), DOCS), key=lambda path: -shared(DOCS[path])
+    )
+    return [
+        {"path": path, "snippet": max(DOCS[path].splitlines(), key=shared)} for path in paths[:3]
+    ]
 
 
 def run_tool(name: str, arguments: Mapping[str, Any]) -> str:
@@ -136,13 +150,17 @@ def run_tool(name: str, arguments: Mapping[str, Any]) -> str:
 
 def test_words_match_across_common_endings_and_inside_identifiers() -> None:
     assert rank("closing sections", ["it closed a section", "apples"]) == [1.0, 0.0]
-    assert rank("read_section", ["read a section", "call read_section"]) == [pytest.approx(0.5, abs=0.4), 1.0]
+    assert rank("read_section", ["read a section", "call read_section"]) == [
+        pytest.approx(0.5, abs=0.4),
+        1.0,
+    ]
     assert key_terms("What does `read_section` do with a key?") == ["read_section", "key"]
     assert coverage("red lamp", "the lamp") == 0.5
 
 
 @pytest.mark.parametrize(
-    ("query", "texts"), [("", ["a word"]), ("the of", ["a word"]), ("word", []), ("word", ["", "the"])]
+    ("query", "texts"),
+    [("", ["a word"]), ("the of", ["a word"]), ("word", []), ("word", ["", "the"])],
 )
 def test_nothing_shared_scores_nothing(query: str, texts: list[str]) -> None:
     assert rank(query, texts) == [0.0] * len(texts)
@@ -150,12 +168,17 @@ def test_nothing_shared_scores_nothing(query: str, texts: list[str]) -> None:
 
 def test_sections_are_cut_at_headings_and_not_inside_code() -> None:
     found = sections("Intro.\n\n## 1.2. Title\n\nOne. Two.\n\n```sh\n# comment\n```\n")
-    assert [(each.title, each.units) for each in found] == [("", ("Intro.",)), ("Title", ("One.", "Two."))]
+    assert [(each.title, each.units) for each in found] == [
+        ("", ("Intro.",)),
+        ("Title", ("One.", "Two.")),
+    ]
     assert "# comment" in found[1].body
 
 
 def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
-    assert sections(DOCS["garden.md"])[2].units == ("If plants have blight: remove them; never compost them",)
+    assert sections(DOCS["garden.md"])[2].units == (
+        "If plants have blight: remove them; never compost them",
+    )
     assert sections(DOCS["town/library.md"])[2].units[0] == "What does a lost book cost? Its price."
     assert sections(DOCS["manual/coffee.md"])[3].units[0] == "red: water tank empty"
 
@@ -163,7 +186,10 @@ def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
 @pytest.mark.parametrize(
     ("texts", "asked"),
     [
-        (["## 1. Role\n\nAre you ready?\n\n## 2. Question\n\nWhy tea\n\n## 3. Output\n\nJSON."], "Why tea"),
+        (
+            ["## 1. Role\n\nAre you ready?\n\n## 2. Question\n\nWhy tea\n\n## 3. Output\n\nJSON."],
+            "Why tea",
+        ),
         (["## 1. Task\n\nUse the question.\n\n## 2. User's question\n\nWhy tea"], "Why tea"),
         (["Some context.\n\nWhy is tea hot?"], "Some context.\nWhy is tea hot?"),
         (["Context. " * 60 + "Why is tea hot? And so on."], "Why is tea hot?"),
@@ -175,12 +201,15 @@ def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
 )
 def test_the_question_is_the_newest_text_that_asks(texts: list[str], asked: str) -> None:
     turns = tuple(Message(role="user", text=text) for text in texts)
-    assert question(Conversation(turns=turns)) == asked
+    assert question(Connection(turns=turns)) == asked
 
 
 def test_instructions_are_asked_when_the_user_asks_nothing() -> None:
-    turns = (Message(role="system", text="## Question\n\nWhy tea?"), Message(role="user", text="Begin."))
-    assert question(Conversation(turns=turns)) == "Why tea?"
+    turns = (
+        Message(role="system", text="## Question\n\nWhy tea?"),
+        Message(role="user", text="Begin."),
+    )
+    assert question(Connection(turns=turns)) == "Why tea?"
 
 
 # --- opening sections ---
@@ -206,12 +235,17 @@ including subsections: rota, holidays.]
 
 def test_both_forms_of_the_summary_line_are_read() -> None:
     found = closed_sections(ask(GUIDE))
-    assert [(each.tool, each.key) for each in found] == [("read_section", "prices"), ("read_section", "staff")]
+    assert [(each.tool, each.key) for each in found] == [
+        ("read_section", "prices"),
+        ("read_section", "staff"),
+    ]
     assert "rota, holidays" in found[1].about
     assert "summarized" not in found[1].about
 
 
-@pytest.mark.parametrize(("asked", "key"), [("What do drinks cost?", "prices"), ("Who has which rota?", "staff")])
+@pytest.mark.parametrize(
+    ("asked", "key"), [("What do drinks cost?", "prices"), ("Who has which rota?", "staff")]
+)
 def test_a_section_that_scores_is_opened_before_anything_is_searched(asked: str, key: str) -> None:
     call = next_call(ask(GUIDE + asked, SEARCH, READ, OPEN))
     assert call == Call(name="read_section", arguments={"section_key": key})
@@ -219,7 +253,11 @@ def test_a_section_that_scores_is_opened_before_anything_is_searched(asked: str,
 
 def test_a_section_is_opened_once_and_what_it_shows_can_be_opened_next() -> None:
     text = GUIDE + "What do hot drinks cost?"
-    opened = done("read_section", f"### 1.1. Hot drinks\n\nTheir cost.\n\n{suffix('prices.hot')}", section_key="prices")
+    opened = done(
+        "read_section",
+        f"### 1.1. Hot drinks\n\nTheir cost.\n\n{suffix('prices.hot')}",
+        section_key="prices",
+    )
     second = next_call(ask(text, OPEN, results=(opened,)))
     assert second == Call(name="read_section", arguments={"section_key": "prices.hot"})
     hot = done("read_section", "### 1.1. Hot drinks\n\nTea is 2 euros.", section_key="prices.hot")
@@ -241,14 +279,25 @@ def test_few_sections_are_opened_however_many_score() -> None:
 
 def test_while_no_tool_helps_a_section_that_offers_tools_is_opened() -> None:
     text = f"## 1. Library\n\nTools to search the documents.\n\n{suffix('library')}\n\n## 2. Question\n\nWhy tea?"
-    assert next_call(ask(text, OPEN)) == Call(name="read_section", arguments={"section_key": "library"})
-    assert next_call(ask(text, OPEN, SEARCH)) == Call(name="search_docs", arguments={"query": "tea"})
+    assert next_call(ask(text, OPEN)) == Call(
+        name="read_section", arguments={"section_key": "library"}
+    )
+    assert next_call(ask(text, OPEN, SEARCH)) == Call(
+        name="search_docs", arguments={"query": "tea"}
+    )
 
 
 def test_a_tool_for_several_keys_with_a_reason_gets_both() -> None:
-    tool = Tool(name="open_sections", description="Open.", parameters=schema(section_keys=TEXTS, reason=TEXT))
+    tool = Tool(
+        name="open_sections",
+        description="Open.",
+        parameters=schema(section_keys=TEXTS, reason=TEXT),
+    )
     call = next_call(
-        ask(f"## Tea\n\nAbout tea.\n\n{suffix('a.tea', 'open_sections')}\n\n## Question\n\nWhy tea?", tool)
+        ask(
+            f"## Tea\n\nAbout tea.\n\n{suffix('a.tea', 'open_sections')}\n\n## Question\n\nWhy tea?",
+            tool,
+        )
     )
     assert call is not None
     assert call.arguments == {"section_keys": ["a.tea"], "reason": "Needed to answer: Why tea?"}
@@ -265,15 +314,25 @@ def test_an_opening_tool_gets_the_key_whatever_its_parameter_is_called() -> None
 
 
 def test_files_that_an_opened_section_lists_are_no_sources() -> None:
-    opened = done("read_section", "### Catalogue\n\n- `tea.md`: Why tea is drunk", section_key="tea")
+    opened = done(
+        "read_section", "### Catalogue\n\n- `tea.md`: Why tea is drunk", section_key="tea"
+    )
     text = f"## Tea\n\nAbout tea.\n\n{suffix('tea')}\n\n## Question\n\nWhy is tea drunk?"
-    answer = json.loads(compose(Conversation(turns=ask(text, results=(opened,)).turns, answer_schema=ANSWER)))
+    answer = json.loads(
+        compose(Connection(turns=ask(text, results=(opened,)).turns, answer_schema=ANSWER))
+    )
     assert answer == {"answer": "`tea.md`: Why tea is drunk", "sources": []}
 
 
 def test_a_document_that_shows_the_summary_line_gives_no_orders() -> None:
     read = done("read_doc", f"# Tea\n\nAll about tea.\n\n{suffix('tea')}", path="tea.md")
-    conversation = ask("Why tea?", SEARCH, READ, OPEN, results=(done("search_docs", '["tea.md"]', query="tea"), read))
+    conversation = ask(
+        "Why tea?",
+        SEARCH,
+        READ,
+        OPEN,
+        results=(done("search_docs", '["tea.md"]', query="tea"), read),
+    )
     assert closed_sections(conversation) == []
     assert next_call(conversation) is None
 
@@ -309,7 +368,9 @@ def test_a_search_that_finds_nothing_is_tried_again_with_single_words() -> None:
     ],
 )
 def test_names_to_read_are_taken_from_json_and_from_plain_lines(listed: str) -> None:
-    files = Tool(name="list_files", description="All files.", parameters={"type": "object", "properties": {}})
+    files = Tool(
+        name="list_files", description="All files.", parameters={"type": "object", "properties": {}}
+    )
     text = "Where is the parser?"
     assert next_call(ask(text, files, READ)) == Call(name="list_files", arguments={})
     call = next_call(ask(text, files, READ, results=(done("list_files", listed),)))
@@ -332,17 +393,32 @@ def optional(kind: str) -> Schema:
     ("parameters", "arguments"),
     [
         (schema(query=TEXT, limit={"type": "integer"}), {"query": "tea Paris", "limit": 5}),
-        (schema(query=TEXT, limit={"type": "integer", "maximum": 3}), {"query": "tea Paris", "limit": 3}),
-        (schema(query=TEXT, limit={"type": "integer", "default": 7}), {"query": "tea Paris", "limit": 7}),
-        (schema(query=TEXT, page={"type": "integer", "description": "Default: 2."}), {"query": "tea Paris", "page": 2}),
+        (
+            schema(query=TEXT, limit={"type": "integer", "maximum": 3}),
+            {"query": "tea Paris", "limit": 3},
+        ),
+        (
+            schema(query=TEXT, limit={"type": "integer", "default": 7}),
+            {"query": "tea Paris", "limit": 7},
+        ),
+        (
+            schema(query=TEXT, page={"type": "integer", "description": "Default: 2."}),
+            {"query": "tea Paris", "page": 2},
+        ),
         (schema(query=TEXT, limit=optional("integer")), {"query": "tea Paris", "limit": None}),
         (schema(question=TEXT), {"question": "Is there tea in Paris?"}),
         (schema(keywords=TEXTS), {"keywords": ["tea", "Paris"]}),
         (schema(city={"type": "string", "description": "City name"}), {"city": "Paris"}),
-        (schema(drink={"enum": ["milk", "tea"]}, query=TEXT), {"drink": "tea", "query": "tea Paris"}),
+        (
+            schema(drink={"enum": ["milk", "tea"]}, query=TEXT),
+            {"drink": "tea", "query": "tea Paris"},
+        ),
         (schema(query=TEXT, exact={"type": "boolean"}), {"query": "tea Paris", "exact": False}),
         (schema(query={"type": ["string", "null"]}), {"query": "tea Paris"}),
-        ({"properties": {"query": TEXT, "near": TEXT}, "required": ["query"]}, {"query": "tea Paris"}),
+        (
+            {"properties": {"query": TEXT, "near": TEXT}, "required": ["query"]},
+            {"query": "tea Paris"},
+        ),
         (
             {"$defs": {"F": schema(text=TEXT)}, **schema(filters={"$ref": "#/$defs/F"})},
             {"filters": {"text": "tea Paris"}},
@@ -351,12 +427,20 @@ def optional(kind: str) -> Schema:
 )
 def test_arguments_follow_the_schema(parameters: Schema, arguments: Schema) -> None:
     tool = Tool(name="find_tea", description="Find tea.", parameters=parameters)
-    assert next_call(ask("Is there tea in Paris?", tool)) == Call(name="find_tea", arguments=arguments)
+    assert next_call(ask("Is there tea in Paris?", tool)) == Call(
+        name="find_tea", arguments=arguments
+    )
 
 
 def test_numbers_of_the_question_fill_numbers_in_order() -> None:
-    tool = Tool(name="add", description="Add numbers.", parameters=schema(a={"type": "integer"}, b={"type": "number"}))
-    assert next_call(ask("Please add 2 and 40.5", tool)) == Call(name="add", arguments={"a": 2, "b": 40.5})
+    tool = Tool(
+        name="add",
+        description="Add numbers.",
+        parameters=schema(a={"type": "integer"}, b={"type": "number"}),
+    )
+    assert next_call(ask("Please add 2 and 40.5", tool)) == Call(
+        name="add", arguments={"a": 2, "b": 40.5}
+    )
 
 
 def test_a_name_is_never_invented() -> None:
@@ -370,16 +454,38 @@ def test_tool_choice_is_obeyed() -> None:
     assert next_call(ask("Why tea?", SEARCH, choice="none")) is None
     add = Tool(name="add", description="Add.", parameters=schema(a={"type": "integer"}))
     assert next_call(ask("Why tea?", add)) is None
-    assert next_call(ask("Why tea?", add, choice="required")) == Call(name="add", arguments={"a": 0})
-    assert next_call(ask("Why tea?", SEARCH, add, choice="add")) == Call(name="add", arguments={"a": 0})
+    assert next_call(ask("Why tea?", add, choice="required")) == Call(
+        name="add", arguments={"a": 0}
+    )
+    assert next_call(ask("Why tea?", SEARCH, add, choice="add")) == Call(
+        name="add", arguments={"a": 0}
+    )
 
 
 outputs = st.one_of(
     st.text(max_size=40),
-    st.sampled_from([*DOCS.values(), "", "null", "[]", "{", "Unknown tool.", '{"error": "broken"}', suffix("a.b")]),
+    st.sampled_from(
+        [
+            *DOCS.values(),
+            "",
+            "null",
+            "[]",
+            "{",
+            "Unknown tool.",
+            '{"error": "broken"}',
+            suffix("a.b"),
+        ]
+    ),
     st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=8) | st.sampled_from(["a/b.md", "c.md", "tea"]),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["path", "text", "id"]), inner),
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.text(max_size=8)
+        | st.sampled_from(["a/b.md", "c.md", "tea"]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["path", "text", "id"]), inner)
+        ),
         max_leaves=8,
     ).map(json.dumps),
 )
@@ -394,7 +500,9 @@ def test_every_conversation_ends_without_a_repeated_call(data: st.DataObject, te
         assert len(results) <= MOST_CALLS
     conversation = ask(text, results=results)
     assert compose(conversation)
-    TypeAdapter(Answer).validate_json(compose(Conversation(turns=conversation.turns, answer_schema=ANSWER)))
+    TypeAdapter(Answer).validate_json(
+        compose(Connection(turns=conversation.turns, answer_schema=ANSWER))
+    )
 
 
 # --- answers ---
@@ -429,31 +537,43 @@ FEES = done("read_doc", DOCS["town/library.md"], path="town/library.md")
 ASKED = Message(role="user", text="What do late books cost?")
 
 
-@pytest.mark.parametrize("kind", [Answer, Report, list[Fact], dict[str, int], int, str, Literal[3], bool, None])
+@pytest.mark.parametrize(
+    "kind", [Answer, Report, list[Fact], dict[str, int], int, str, Literal[3], bool, None]
+)
 @pytest.mark.parametrize("turns", [(ASKED, FEES), (ASKED,)])
-def test_the_answer_validates_with_and_without_evidence(kind: Any, turns: tuple[Message | Result, ...]) -> None:
+def test_the_answer_validates_with_and_without_evidence(
+    kind: Any, turns: tuple[Message | Result, ...]
+) -> None:
     adapter: TypeAdapter[object] = TypeAdapter(kind)
-    adapter.validate_json(compose(Conversation(turns=turns, answer_schema=adapter.json_schema())))
+    adapter.validate_json(compose(Connection(turns=turns, answer_schema=adapter.json_schema())))
 
 
 def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
     adapter = TypeAdapter(Report)
     other = done("read_doc", DOCS["garden.md"], path="garden.md")
     turns = (ASKED, other, FEES)
-    report = adapter.validate_json(compose(Conversation(turns=turns, answer_schema=adapter.json_schema())))
+    report = adapter.validate_json(
+        compose(Connection(turns=turns, answer_schema=adapter.json_schema()))
+    )
     assert report.facts[0].quote == "Late books cost 20 cents a day, at most 10 euros."
     assert {fact.file for fact in report.facts} == {"town/library.md"}
-    assert (report.title, report.found, report.confidence, report.cents, report.kind) == ("Fees", True, 1.0, 20, "fee")
+    assert (report.title, report.found, report.confidence, report.cents, report.kind) == (
+        "Fees",
+        True,
+        1.0,
+        20,
+        "fee",
+    )
 
 
 def test_content_is_quoted_whatever_its_field_is_called() -> None:
     text = json.dumps({"document": f"{DOCS['town/library.md']}", "path": "town/library.md"})
-    answer = compose(Conversation(turns=(ASKED, done("read_doc", text, path="town/library.md"))))
+    answer = compose(Connection(turns=(ASKED, done("read_doc", text, path="town/library.md"))))
     assert answer == "Late books cost 20 cents a day, at most 10 euros.\n\nSources: town/library.md"
 
 
 def test_without_evidence_it_says_so() -> None:
-    answer = json.loads(compose(Conversation(turns=(ASKED,), answer_schema=ANSWER)))
+    answer = json.loads(compose(Connection(turns=(ASKED,), answer_schema=ANSWER)))
     assert answer == {"answer": "Nothing that I could read answers this.", "sources": []}
 
 
@@ -491,16 +611,33 @@ def chat_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[
     """The least of an agent loop; opening the section brings the tools."""
 
     def spec(tool: Tool) -> dict[str, object]:
-        function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": True}
+        function = {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+            "strict": True,
+        }
         return {"type": "function", "function": function}
 
-    tools, messages, names = [spec(OPEN)], [{"role": "user", "content": PROMPT + asked}], list[str]()
-    form = {"type": "json_schema", "json_schema": {"name": "Answer", "schema": ANSWER, "strict": True}}
+    tools, messages, names = (
+        [spec(OPEN)],
+        [{"role": "user", "content": PROMPT + asked}],
+        list[str](),
+    )
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "Answer", "schema": ANSWER, "strict": True},
+    }
     while True:
-        create: Callable[..., Any] = client.chat.completions.create  # plain dicts for its many parameter types
+        # plain dicts for its many parameter types
+        create: Callable[..., Any] = client.chat.completions.create
         reply = create(model="any", messages=messages, tools=tools, response_format=form)
         choice = reply.choices[0]
-        assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens > 0
+        assert (
+            reply.usage.total_tokens
+            == reply.usage.prompt_tokens + reply.usage.completion_tokens
+            > 0
+        )
         if choice.finish_reason == "stop":
             return json.loads(choice.message.content), names
         messages.append(choice.message.model_dump(exclude_none=True))
@@ -518,7 +655,9 @@ def responses_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], 
         shape = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         return {"type": "function", "strict": True, **shape}
 
-    items: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "input_text", "text": PROMPT + asked}]}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "input_text", "text": PROMPT + asked}]}
+    ]
     names: list[str] = []
     form = {"format": {"type": "json_schema", "name": "Answer", "schema": ANSWER, "strict": True}}
     while True:
@@ -534,12 +673,18 @@ def responses_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], 
             text = run_tool(call.name, json.loads(call.arguments))
             items.append({"type": "function_call_output", "call_id": call.call_id, "output": text})
             if call.name == "read_section":
-                more = {"type": "additional_tools", "role": "developer", "tools": [spec(SEARCH), spec(READ)]}
+                more = {
+                    "type": "additional_tools",
+                    "role": "developer",
+                    "tools": [spec(SEARCH), spec(READ)],
+                }
                 items.append(more)
 
 
 @pytest.mark.parametrize("asked", QUESTIONS)
-def test_over_both_apis_an_agent_finds_the_answer_and_cites_its_file(client: openai.OpenAI, asked: str) -> None:
+def test_over_both_apis_an_agent_finds_the_answer_and_cites_its_file(
+    client: openai.OpenAI, asked: str
+) -> None:
     source, words = QUESTIONS[asked]
     answer, calls = chat_agent(client, asked)
     assert answer["sources"][0] == source
@@ -562,7 +707,9 @@ def test_responses_do_not_depend_on_the_hash_seed() -> None:
         {"input": f"{text}\n\nWhy?"} for text in DOCS.values()
     ]
     program = "import json, sys; from examples.offline_model import respond\n"
-    program += "for body in json.loads(sys.argv[1]): print(json.dumps(respond('/v1/responses', body)))"
+    program += (
+        "for body in json.loads(sys.argv[1]): print(json.dumps(respond('/v1/responses', body)))"
+    )
     said = {
         subprocess.run(
             [sys.executable, "-c", program, json.dumps(bodies)],
@@ -578,7 +725,9 @@ def test_responses_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_it_says_what_it_is(client: openai.OpenAI) -> None:
-    assert [(model.id, model.owned_by) for model in client.models.list()] == [(MODEL, "offline, no LLM")]
+    assert [(model.id, model.owned_by) for model in client.models.list()] == [
+        (MODEL, "offline, no LLM")
+    ]
     reply = client.responses.create(model="gpt-5", input="Hello")
     assert reply.model == MODEL
     assert reply.metadata is not None
@@ -599,7 +748,11 @@ CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments":
         ("chat/completions", {"messages": [{"role": "king"}]}, "messages[0].role"),
         ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages[0]"),
         ("chat/completions", {"messages": [{"role": "tool", "tool_call_id": "c0"}]}, "messages[0]"),
-        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [CALLED]}, USER]}, "messages"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "tool_calls": [CALLED]}, USER]},
+            "messages",
+        ),
         ("chat/completions", {"messages": [USER], "tools": [3]}, "tools[0]"),
         ("chat/completions", {"messages": [USER], "stream": True}, "stream"),
         ("responses", {}, "input"),
@@ -608,7 +761,9 @@ CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments":
         ("responses", {"input": "Why?", "text": {"format": {"type": "json_schema"}}}, "schema"),
     ],
 )
-def test_a_malformed_request_is_refused_with_its_culprit(path: str, body: object, param: str) -> None:
+def test_a_malformed_request_is_refused_with_its_culprit(
+    path: str, body: object, param: str
+) -> None:
     with pytest.raises(BadRequest) as caught:
         respond(f"/v1/{path}", body)
     assert (caught.value.param, caught.value.status) == (param, 400)
@@ -617,7 +772,10 @@ def test_a_malformed_request_is_refused_with_its_culprit(path: str, body: object
 def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.responses.create(model="any", input="Why?", previous_response_id="resp_1")
-    assert (caught.value.param, caught.value.type) == ("previous_response_id", "invalid_request_error")
+    assert (caught.value.param, caught.value.type) == (
+        "previous_response_id",
+        "invalid_request_error",
+    )
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="any", input="tea")
     with pytest.raises(openai.NotFoundError):
@@ -632,7 +790,9 @@ def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None
         ({"content-length": str(10**9)}, b"", "content-length"),
     ],
 )
-def test_broken_http_bodies_are_answered(base_url: str, headers: dict[str, str], data: bytes, says: str) -> None:
+def test_broken_http_bodies_are_answered(
+    base_url: str, headers: dict[str, str], data: bytes, says: str
+) -> None:
     connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
     try:
         connection.request("POST", "/v1/responses", data, headers)

@@ -1,4 +1,6 @@
-"""What things cost, held by counting: modules, calls and schemas come out the same on every machine. W1-W3 of PERF."""
+"""What things cost, held by counting: modules, calls and schemas come out the same on every
+machine. W1-W3 of PERF.
+"""
 
 import gc
 import re
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from weakincentives import serde
-from weakincentives.adapters.core import Conversation, LoopAdapter
+from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.prompt import (
@@ -35,7 +37,14 @@ from weakincentives.runtime.session import Session
 
 SOURCE = Path(__file__).parent.parent / "src"
 HEAVY = {"asyncio", "openai", "pydantic", "pydantic_core", "typing_extensions"}
-LATER = ("filesystem", "overrides", "progressive_disclosure", "structured_output", "task_examples", "workspace")
+LATER = (
+    "filesystem",
+    "overrides",
+    "progressive_disclosure",
+    "structured_output",
+    "task_examples",
+    "workspace",
+)
 
 
 def calls_during(run: Callable[[], object]) -> Counter[CodeType]:
@@ -63,21 +72,32 @@ def calls_into(calls: Counter[CodeType], module: ModuleType) -> int:
     return sum(count for code, count in calls.items() if code.co_filename.startswith(place))
 
 
-# ------------------------------------------------------------------------------------------------------ to import
+# ------------------------------------------------------------------------------------------------------
+# to import
 
 
-@pytest.mark.parametrize("door", ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"])
+@pytest.mark.parametrize(
+    "door", ["import weakincentives", "from weakincentives.prompt import MarkdownSection, Tool"]
+)
 def test_importing_is_light(door: str) -> None:
     # -S: what an environment's own .pth files import is no cost of ours.
     code = f"import sys; sys.path.append({str(SOURCE)!r}); {door}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
     modules = done.stdout.split()
     assert not HEAVY & {name.partition(".")[0] for name in modules}
-    assert not [name for name in modules for seldom in LATER if name.startswith("weakincentives.") and seldom in name]
+    assert not [
+        name
+        for name in modules
+        for seldom in LATER
+        if name.startswith("weakincentives.") and seldom in name
+    ]
     assert len(modules) <= 110
 
 
-# ------------------------------------------------------------------------------------------------------ to render
+# ------------------------------------------------------------------------------------------------------
+# to render
 
 
 @dataclass
@@ -103,7 +123,12 @@ class Probe(Section[Account]):
     def __init__(self, key: str, children: Sequence[Section[Any]] = ()) -> None:
         self.asked: Counter[str] = Counter()
         super().__init__(
-            title=key, key=key, summary="in short", children=children, enabled=self.enable, visibility=self.choose
+            title=key,
+            key=key,
+            summary="in short",
+            children=children,
+            enabled=self.enable,
+            visibility=self.choose,
         )
 
     def enable(self, params: Account) -> bool:
@@ -124,7 +149,9 @@ class Probe(Section[Account]):
 
 
 def written(size: int) -> Prompt[None]:
-    """A prompt of `size` sections, each reading both fields; every other one is a child of the one before."""
+    """A prompt of `size` sections, each reading both fields; every other one is a child of the one
+    before.
+    """
     sections = [
         MarkdownSection[Account](
             title=f"Part {i}",
@@ -142,7 +169,9 @@ def test_each_section_is_asked_once_and_a_hidden_one_only_whether_a_summary_may_
     shown = [Probe(f"shown-{i}") for i in range(500)]
     hidden = [Probe(f"hidden-{i}") for i in range(250)]
     short = [Probe(f"{i}-short", [section]) for i, section in enumerate(hidden)]
-    Prompt(PromptTemplate(ns="costs", key="probes", sections=[*shown, *short])).bind(Account("Ada", 3)).render()
+    Prompt(PromptTemplate(ns="costs", key="probes", sections=[*shown, *short])).bind(
+        Account("Ada", 3)
+    ).render()
     assert all(section.asked == {"enabled": 1, "visibility": 1, "body": 1} for section in shown)
     assert all(section.asked == {"enabled": 1, "visibility": 1, "summary": 1} for section in short)
     assert all(section.asked == {"enabled": 1} for section in hidden)
@@ -156,12 +185,19 @@ def test_each_placeholder_reads_its_field_once() -> None:
     assert account.reads == {"name": 1000, "owed": 1000}
 
 
-def test_rendering_takes_as_many_calls_for_each_section_of_a_long_prompt_as_of_a_short_one() -> None:
-    calls = {size: calls_during(written(size).bind(Account("Ada", 3)).render).total() for size in (200, 400, 1000)}
+def test_rendering_takes_as_many_calls_for_each_section_of_a_long_prompt_as_of_a_short_one() -> (
+    None
+):
+    calls = {
+        size: calls_during(written(size).bind(Account("Ada", 3)).render).total()
+        for size in (200, 400, 1000)
+    }
     assert calls[1000] - calls[400] == 3 * (calls[400] - calls[200])
 
 
-def test_constructing_takes_as_many_calls_for_each_section_of_a_long_prompt_as_of_a_short_one() -> None:
+def test_constructing_takes_as_many_calls_for_each_section_of_a_long_prompt_as_of_a_short_one() -> (
+    None
+):
     written(2)  # the tools' schema is built once and kept
     calls = {size: calls_during(partial(written, size)).total() for size in (200, 400, 1000)}
     assert calls[1000] - calls[400] == 3 * (calls[400] - calls[200])
@@ -173,7 +209,8 @@ def test_rendering_compiles_nothing() -> None:
     assert [calls_into(calls, module) for module in (string, re, serde)] == [0, 0, 0]
 
 
-# --------------------------------------------------------------------------------------------------------- to run
+# ---------------------------------------------------------------------------------------------------------
+# to run
 
 
 @dataclass(frozen=True)
@@ -185,15 +222,17 @@ def echo(params: Echo, *, context: ToolContext) -> ToolResult[Echo]:
     return ToolResult("heard", params)
 
 
-class Instant(LoopAdapter, Conversation):  # Any: prompts of every output
+class Instant(LoopAdapter, Connection):  # Any: prompts of every output
     """Calls `echo_0` for as many turns as `calls` says, at no cost of its own, and is then done."""
 
     def __init__(self, calls: int) -> None:
         super().__init__(config=InnerLoopConfig(max_turns=None))
         self._calls = [ToolCall(f"call_{i}", "echo_0", '{"text": "hello"}') for i in range(calls)]
-        self._replies = [AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in self._calls]
+        self._replies = [
+            AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in self._calls
+        ]
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "Instant":  # Any: as above
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "Instant":  # Any: as above
         return self
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:

@@ -1,4 +1,6 @@
-"""Rules of the house that no other tool holds: what is installed, and that documents and Makefile keep their word."""
+"""Rules of the house that no other tool holds: what is installed, and that documents and Makefile
+keep their word.
+"""
 
 import ast
 import re
@@ -14,13 +16,16 @@ from sybil.parsers.markdown import CodeBlockParser
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
-    page for pattern in ("README.md", "llms.md", "docs/**/*.md", "specs/**/*.md") for page in ROOT.glob(pattern)
+    page
+    for pattern in ("README.md", "llms.md", "docs/**/*.md", "specs/**/*.md")
+    for page in ROOT.glob(pattern)
 )
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 PROJECT = (ROOT / "pyproject.toml").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-# Python and console run (conftest.py); a line of sh that says `make` is checked below; the others are nothing to run.
+# Python and console run (conftest.py); a line of sh that says `make` is checked below; the others
+# are nothing to run.
 LANGUAGES = {"python", "console", "sh", "text", "json", "toml", "yaml", "mermaid", "markdown"}
 
 
@@ -31,7 +36,11 @@ def where(path: Path) -> str:
 def fences(page: Path) -> list[tuple[str, str]]:
     """Language and source of each fenced or indented block, as CommonMark reads the page."""
     tokens = MarkdownIt().parse(page.read_text())
-    return [(token.info.strip(), token.content) for token in tokens if token.type in {"fence", "code_block"}]
+    return [
+        (token.info.strip(), token.content)
+        for token in tokens
+        if token.type in {"fence", "code_block"}
+    ]
 
 
 def strings(value: object) -> list[str]:
@@ -71,7 +80,9 @@ def test_every_dependency_and_every_exemption_carries_its_reason() -> None:
             *lint["per-file-ignores"].values(),
         ]
     )
-    explained = re.findall(r'^ *(?:requires = \[)?"([^"]+)"[\],]+ +# *\w\S* \S', PROJECT, re.MULTILINE)
+    explained = re.findall(
+        r'^ *(?:requires = \[)?"([^"]+)"[\],]+ +# *\w\S* \S', PROJECT, re.MULTILINE
+    )
     assert owed
     assert Counter(owed) - Counter(explained) == Counter()
 

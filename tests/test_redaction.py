@@ -1,4 +1,6 @@
-"""The redactor masks what was sent as a credential, wherever it is quoted, and leaves every other text as it is."""
+"""The redactor masks what was sent as a credential, wherever it is quoted, and leaves every other
+text as it is.
+"""
 
 from urllib.parse import quote
 
@@ -9,7 +11,11 @@ from hypothesis import strategies as st
 from weakincentives.redaction import Redactor, causes, header_credentials
 
 KEY = "sk-marked-0123456789+secret/"
-KEYS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"), min_size=8, max_size=40)
+KEYS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*"),
+    min_size=8,
+    max_size=40,
+)
 
 
 @given(before=st.text(), key=KEYS, after=st.text())
@@ -26,7 +32,10 @@ def test_a_text_without_credentials_stays_as_it_is(text: str, keys: list[str]) -
 
 
 def test_a_credential_that_contains_another_is_masked_whole() -> None:
-    assert Redactor(("marked-key", "Bearer marked-key-2"))("a Bearer marked-key-2 b marked-key") == "a *** b ***"
+    assert (
+        Redactor(("marked-key", "Bearer marked-key-2"))("a Bearer marked-key-2 b marked-key")
+        == "a *** b ***"
+    )
 
 
 def test_a_credential_in_a_url_is_masked_too() -> None:

@@ -1,4 +1,6 @@
-"""Resources: made by type, once, when they are asked for; closed in reverse order; whose bindings win."""
+"""Resources: made by type, once, when they are asked for; closed in reverse order; whose bindings
+win.
+"""
 
 import asyncio
 import logging
@@ -15,7 +17,14 @@ from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import PromptValidationError
-from weakincentives.resources import Binding, NotIsolatedError, ResourceContext, ResourceError, ResourceRegistry, Scope
+from weakincentives.resources import (
+    Binding,
+    NotIsolatedError,
+    ResourceContext,
+    ResourceError,
+    ResourceRegistry,
+    Scope,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
@@ -62,10 +71,15 @@ def chain(closed: list[str], **how: Any) -> ResourceContext:
         resources.get(Store)
         return Index("index", closed)
 
-    return of(Binding(Index, index, **how), Binding(Store, store), Binding(Clock, lambda _: Clock("clock", closed)))
+    return of(
+        Binding(Index, index, **how),
+        Binding(Store, store),
+        Binding(Clock, lambda _: Clock("clock", closed)),
+    )
 
 
-# --------------------------------------------------------------------------------------------------- making, closing
+# ---------------------------------------------------------------------------------------------------
+# making, closing
 
 
 def test_a_resource_is_made_once_when_it_is_first_asked_for_with_what_it_needs() -> None:
@@ -108,7 +122,9 @@ def test_entering_again_only_counts() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_failing_close_is_logged_and_the_rest_go_on(caplog: pytest.LogCaptureFixture, asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_a_failing_close_is_logged_and_the_rest_go_on(
+    caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
     closed: list[str] = []
 
     class Stuck:
@@ -129,7 +145,7 @@ def test_a_failing_close_is_logged_and_the_rest_go_on(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError])
 def test_an_interrupt_while_closing_goes_on_after_the_rest_is_closed(
-    asynchronous: bool,  # noqa: FBT001 - a case
+    asynchronous: bool,
     interrupt: type[BaseException],
 ) -> None:
     closed: list[str] = []
@@ -147,7 +163,9 @@ def test_an_interrupt_while_closing_goes_on_after_the_rest_is_closed(
     assert (closed, context.is_open) == (["first"], False)
 
 
-def enter(context: ResourceContext, *, asynchronous: bool, inside: Callable[[], object] = lambda: None) -> None:
+def enter(
+    context: ResourceContext, *, asynchronous: bool, inside: Callable[[], object] = lambda: None
+) -> None:
     async def entering() -> None:
         async with context:
             inside()
@@ -160,7 +178,7 @@ def enter(context: ResourceContext, *, asynchronous: bool, inside: Callable[[], 
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_context_managers_are_entered_and_told_how_the_block_ended(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_context_managers_are_entered_and_told_how_the_block_ended(asynchronous: bool) -> None:
     seen: list[object] = []
 
     class Session:
@@ -184,7 +202,7 @@ def test_context_managers_are_entered_and_told_how_the_block_ended(asynchronous:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_error_keeps_its_traceback_past_a_context_manager(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_an_error_keeps_its_traceback_past_a_context_manager(asynchronous: bool) -> None:
     @contextmanager
     def opening() -> Generator[Clock]:
         yield Clock()
@@ -229,7 +247,7 @@ def test_what_the_application_made_is_neither_entered_nor_closed() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_eager_resources_are_made_on_entry_and_closed_when_that_fails(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_eager_resources_are_made_on_entry_and_closed_when_that_fails(asynchronous: bool) -> None:
     closed: list[str] = []
     enter(chain(closed, eager=True), asynchronous=asynchronous)
     assert closed == ["index", "store", "clock"]
@@ -237,7 +255,10 @@ def test_eager_resources_are_made_on_entry_and_closed_when_that_fails(asynchrono
     def fail(_: object) -> Store:
         raise KeyboardInterrupt
 
-    context = of(Binding(Clock, lambda _: Clock("clock", closed), eager=True), Binding(Store, fail, eager=True))
+    context = of(
+        Binding(Clock, lambda _: Clock("clock", closed), eager=True),
+        Binding(Store, fail, eager=True),
+    )
     with pytest.raises(KeyboardInterrupt):
         enter(context, asynchronous=asynchronous)
     assert (closed[3:], context.is_open) == (["clock"], False)
@@ -275,14 +296,17 @@ def test_a_resource_that_asks_for_another_while_it_closes_is_told_that_it_is_too
         assert len(list(context)) == 1  # nothing is left from before
 
 
-# ------------------------------------------------------------------------------------------------ what cannot be had
+# ------------------------------------------------------------------------------------------------
+# what cannot be had
 
 
 @pytest.mark.claim("PS-15")
 def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
     asked = prompt().bind(resources={Clock: Clock()})
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"Clock was asked for outside of `with prompt\.resources:`"):
+        with pytest.raises(
+            RuntimeError, match=r"Clock was asked for outside of `with prompt\.resources:`"
+        ):
             asked.resources.get(Clock)
         with asked.resources:
             assert isinstance(asked.resources.get(Clock), Clock)
@@ -290,9 +314,11 @@ def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
 
 @pytest.mark.claim("PS-14")
 @pytest.mark.parametrize("failing", [False, True])
-def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failing: bool) -> None:  # noqa: FBT001 - a case
+def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failing: bool) -> None:
     closed: list[str] = []
-    asked = prompt().bind(resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("clock", closed))))
+    asked = prompt().bind(
+        resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("clock", closed)))
+    )
     with suppress(ZeroDivisionError), asked.resources as resources:
         assert resources.get(Clock) is asked.resources.get(Clock)
         assert closed == []
@@ -308,7 +334,9 @@ def test_what_is_not_bound_is_named_with_what_asked_for_it_and_what_is_bound() -
 
     with of(Binding(Store, store)) as resources, pytest.raises(ResourceError) as caught:
         resources.get(Store)
-    assert str(caught.value) == ("nothing is bound for Store → Clock; bound: Store. Bind it with bind(resources=…)")
+    assert str(caught.value) == (
+        "nothing is bound for Store → Clock; bound: Store. Bind it with bind(resources=…)"
+    )
     assert isinstance(caught.value, LookupError)
 
 
@@ -332,14 +360,21 @@ def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
         Binding(Store, lambda resources: Store(resources.get(Clock).name)),
         Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL),
     )
-    with context, context.for_call() as resources, pytest.raises(ResourceError, match="Store → Clock: a resource of"):
+    with (
+        context,
+        context.for_call() as resources,
+        pytest.raises(ResourceError, match="Store → Clock: a resource of"),
+    ):
         resources.get(Store)
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"eager": True, "scope": Scope.TOOL_CALL}, "the binding of Clock has eager=True and Scope.TOOL_CALL"),
+        (
+            {"eager": True, "scope": Scope.TOOL_CALL},
+            "the binding of Clock has eager=True and Scope.TOOL_CALL",
+        ),
         ({"eager": True, "scope": Scope.PROTOTYPE}, "use Scope.SINGLETON"),
     ],
 )
@@ -350,13 +385,17 @@ def test_eager_and_another_scope_do_not_go_together(how: dict[str, Any], said: s
 
 def test_a_scope_that_is_a_word_is_refused() -> None:
     word: Any = "tool_call"
-    with pytest.raises(TypeError, match=r"the binding of Clock has scope 'tool_call'; use Scope\.SINGLETON"):
+    with pytest.raises(
+        TypeError, match=r"the binding of Clock has scope 'tool_call'; use Scope\.SINGLETON"
+    ):
         Binding(Clock, lambda _: Clock(), scope=word)
 
 
 def test_a_binding_in_the_place_of_a_value_is_refused_with_the_remedy() -> None:
     binding = Binding(Clock, lambda _: Clock())
-    with pytest.raises(TypeError, match=r"bound for Clock is a Binding itself; bind it by ResourceRegistry\.of"):
+    with pytest.raises(
+        TypeError, match=r"bound for Clock is a Binding itself; bind it by ResourceRegistry\.of"
+    ):
         _ = ResourceRegistry() | {Clock: binding}
 
 
@@ -365,13 +404,17 @@ def test_a_provider_that_cannot_be_called_with_the_resources_is_refused_when_it_
         return Clock()
 
     provider: Any = no_argument
-    with pytest.raises(ValueError, match="the provider of Clock cannot be called with the resources"):
+    with pytest.raises(
+        ValueError, match="the provider of Clock cannot be called with the resources"
+    ):
         Binding(Clock, provider)
 
 
 @pytest.mark.parametrize("make", [ResourceRegistry, ResourceRegistry.of])
 def test_a_registry_of_what_is_no_binding_is_refused_with_the_remedy(make: Any) -> None:
-    with pytest.raises(TypeError, match=r"got .*Clock.*; write ResourceRegistry\.of\(Binding\(Type, provider\)"):
+    with pytest.raises(
+        TypeError, match=r"got .*Clock.*; write ResourceRegistry\.of\(Binding\(Type, provider\)"
+    ):
         make({Clock: lambda _: Clock()})
 
 
@@ -380,7 +423,8 @@ def test_one_type_is_bound_once_in_a_registry() -> None:
         ResourceRegistry.of(Binding(Clock, lambda _: Clock()), Binding(Clock, lambda _: Clock()))
 
 
-# ------------------------------------------------------------------------------------------------------------ scopes
+# ------------------------------------------------------------------------------------------------------------
+# scopes
 
 
 def test_a_prototype_is_made_at_each_asking_and_closed_with_its_scope() -> None:
@@ -427,7 +471,9 @@ def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> Non
     assert (first.closed, second.closed, closed) == (["thing"], ["thing"], ["store"])
 
 
-def test_a_resource_of_a_call_is_closed_before_the_call_counts_so_that_what_it_writes_then_counts() -> None:
+def test_a_resource_of_a_call_is_closed_before_the_call_counts_so_that_what_it_writes_then_counts() -> (
+    None
+):
     class Writer:
         def __init__(self, session: Session) -> None:
             self.session = session
@@ -440,7 +486,9 @@ def test_a_resource_of_a_call_is_closed_before_the_call_counts_so_that_what_it_w
         return ToolResult("ok", success=params.a == 1)
 
     session = Session()
-    registry = ResourceRegistry.of(Binding(Writer, lambda _: Writer(session), scope=Scope.TOOL_CALL))
+    registry = ResourceRegistry.of(
+        Binding(Writer, lambda _: Writer(session), scope=Scope.TOOL_CALL)
+    )
     adapter = ScriptedAdapter([call(("probe", {"a": 0}), ("probe", {"a": 1})), say("done")])
     adapter.evaluate(prompt(tool(handler)).bind(resources=registry), session=session)
     assert session[str].all() == ("flushed",)
@@ -457,7 +505,9 @@ def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> Non
         return ToolResult("ok")
 
     session = Session()
-    registry = ResourceRegistry.of(Binding(Interrupted, lambda _: Interrupted(), scope=Scope.TOOL_CALL))
+    registry = ResourceRegistry.of(
+        Binding(Interrupted, lambda _: Interrupted(), scope=Scope.TOOL_CALL)
+    )
     asked = prompt(tool(handler)).bind(resources=registry)
     with pytest.raises(KeyboardInterrupt):
         ScriptedAdapter([call(("probe", {}))]).evaluate(asked, session=session)
@@ -488,7 +538,8 @@ def test_what_lives_for_one_call_and_can_be_put_back_is_not_isolated() -> None:
         assert resources.refused
 
 
-# ------------------------------------------------------------------------------------------------------ asynchronous
+# ------------------------------------------------------------------------------------------------------
+# asynchronous
 
 
 class Line:
@@ -517,10 +568,16 @@ def lines(closed: list[str], **how: Any) -> ResourceContext:
         await asyncio.sleep(0)
         return Pool("pool", closed)
 
-    return of(Binding(Line, line, **how), Binding(Pool, pool, **how), Binding(Clock, lambda _: Clock("clock", closed)))
+    return of(
+        Binding(Line, line, **how),
+        Binding(Pool, pool, **how),
+        Binding(Clock, lambda _: Clock("clock", closed)),
+    )
 
 
-def test_async_providers_run_on_entry_and_their_resources_are_closed_among_the_others_in_reverse_order() -> None:
+def test_async_providers_run_on_entry_and_their_resources_are_closed_among_the_others_in_reverse_order() -> (
+    None
+):
     closed: list[str] = []
     context = lines(closed)
 
@@ -607,7 +664,9 @@ def test_aclose_is_preferred_to_entering_and_to_close() -> None:
 
 
 @pytest.mark.parametrize("kind", [Closing, ClosingLater])
-def test_what_an_async_provider_gave_is_closed_by_its_close_when_there_is_nothing_else(kind: type[Closing]) -> None:
+def test_what_an_async_provider_gave_is_closed_by_its_close_when_there_is_nothing_else(
+    kind: type[Closing],
+) -> None:
     given = kind()
 
     async def provider(_: object) -> Closing:
@@ -618,7 +677,10 @@ def test_what_an_async_provider_gave_is_closed_by_its_close_when_there_is_nothin
 
 
 def test_a_plain_block_does_not_await_and_says_so() -> None:
-    with lines([]) as resources, pytest.raises(ResourceError, match=r"async with prompt\.resources:"):
+    with (
+        lines([]) as resources,
+        pytest.raises(ResourceError, match=r"async with prompt\.resources:"),
+    ):
         resources.get(Line)
 
 
@@ -626,7 +688,10 @@ def test_a_coroutine_is_no_resource() -> None:
     async def line() -> Line:
         return Line("line", [])
 
-    with of(Binding(Line, lambda _: line())) as resources, pytest.raises(ResourceError, match="declare it with `async"):
+    with (
+        of(Binding(Line, lambda _: line())) as resources,
+        pytest.raises(ResourceError, match="declare it with `async"),
+    ):
         resources.get(Line)
 
 
@@ -688,7 +753,8 @@ def test_an_async_resource_that_outlives_its_block_is_reported(
     assert "outlived its `async with`" in caplog.text
 
 
-# ----------------------------------------------------------------------------------------------------------- threads
+# -----------------------------------------------------------------------------------------------------------
+# threads
 
 
 def test_threads_that_ask_at_once_are_given_one_and_the_same() -> None:
@@ -737,7 +803,8 @@ def test_closing_may_wait_for_a_thread_that_asks_for_resources() -> None:
     assert (ended, len(refused)) == ([True], 1)
 
 
-# ------------------------------------------------------------------------------------- templates, sections, prompts
+# ------------------------------------------------------------------------------------- templates,
+# sections, prompts
 
 
 class Supplying(MarkdownSection[Args]):
@@ -766,7 +833,10 @@ def test_what_is_bound_beats_the_sections_of_which_the_later_and_deeper_beat_the
     first = Supplying("first", names("first", Store, Index), children=[leaf])
     second = Supplying("second", names("second", Thing))
     template = PromptTemplate(
-        ns="tests", key="merge", sections=[first, second], resources=names("template", Clock, Store, Index, Thing)
+        ns="tests",
+        key="merge",
+        sections=[first, second],
+        resources=names("template", Clock, Store, Index, Thing),
     )
     asked = template.bind()
     with asked.resources as resources:
@@ -778,7 +848,11 @@ def test_what_is_bound_beats_the_sections_of_which_the_later_and_deeper_beat_the
         ]
     asked.bind(resources=names("bound", Index)).bind(resources={Clock: Clock("instance")})
     with asked.resources as resources:
-        assert [resources.get(kind).name for kind in (Clock, Store, Index)] == ["instance", "first", "bound"]
+        assert [resources.get(kind).name for kind in (Clock, Store, Index)] == [
+            "instance",
+            "first",
+            "bound",
+        ]
     with template.bind().resources as resources:
         assert resources.get(Clock).name == "template"
 
@@ -804,7 +878,8 @@ def test_open_resources_cannot_be_bound_anew_and_nothing_else_is_then() -> None:
     assert asked.params[Args] == Args(1)
 
 
-# ------------------------------------------------------------------------------------------------------- evaluations
+# -------------------------------------------------------------------------------------------------------
+# evaluations
 
 
 @contextmanager
@@ -815,7 +890,9 @@ def opened(asked: Prompt[Any], closed: list[str]) -> Generator[None]:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(
+    asynchronous: bool,
+) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(context.resources.get(Clock).name)
 
@@ -827,7 +904,9 @@ def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(asyn
             adapter.evaluate(asked, session=Session())
 
     closed: list[str] = []
-    asked = prompt(tool(handler)).bind(resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("c", closed))))
+    asked = prompt(tool(handler)).bind(
+        resources=ResourceRegistry.of(Binding(Clock, lambda _: Clock("c", closed)))
+    )
     evaluate(asked)
     assert closed == ["c"]
     closed.clear()
@@ -838,7 +917,7 @@ def test_an_evaluation_opens_resources_and_closes_them_unless_they_are_open(asyn
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) -> None:
     made: list[Clock] = []
 
     def clock(_: object) -> Clock:
@@ -860,7 +939,10 @@ def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) 
     outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[tool(handler)])
     asked = Prompt(
         PromptTemplate(
-            ns="tests", key="loop", sections=[outer, inner], resources=ResourceRegistry.of(Binding(Clock, clock))
+            ns="tests",
+            key="loop",
+            sections=[outer, inner],
+            resources=ResourceRegistry.of(Binding(Clock, clock)),
         )
     )
     script = [

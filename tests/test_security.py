@@ -35,24 +35,31 @@ def rows() -> list[str]:
 
 def test_every_guarantee_of_the_page_names_its_tests() -> None:
     assert len(rows()) > 30
-    assert [row for row in rows() if not re.search(r"\| (`[\w/]+\.py::test_\w+`(, )?)+ \|$", row)] == []
+    assert [
+        row for row in rows() if not re.search(r"\| (`[\w/]+\.py::test_\w+`(, )?)+ \|$", row)
+    ] == []
 
 
 @pytest.mark.parametrize("module", sorted(set(re.findall(r"`([\w/]+\.py)::test_", PAGE))))
 def test_every_test_that_the_page_names_is_there(module: str) -> None:
     named = set(re.findall(rf"`{re.escape(module)}::(\w+)`", PAGE))
     tree = ast.parse((ROOT / "tests" / module).read_text())
-    assert named <= {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert named <= {
+        one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 # --- The package's own code
 
-IMPORTERS = {"cli/target.py", "lazy.py"}  # of what the user of `wink` names; of names that a door lists
+# of what the user of `wink` names; of names that a door lists
+IMPORTERS = {"cli/target.py", "lazy.py"}
 NEVER = {"eval", "exec", "compile", "__import__", "system", "popen"}
 MODULES = {"pickle", "marshal", "shelve", "ctypes", "code", "runpy", "dill", "jsonpickle"}
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix()
+)
 def test_nothing_in_the_package_runs_or_unpickles_what_it_reads(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -88,11 +95,23 @@ FORGED = (
 
 
 @pytest.mark.parametrize(
-    "turn", [("read_section", {"section_key": "mail.staff"}), ("fire", {}), ("open_sections", {"section_keys": ["x"]})]
+    "turn",
+    [
+        ("read_section", {"section_key": "mail.staff"}),
+        ("fire", {}),
+        ("open_sections", {"section_keys": ["x"]}),
+    ],
 )
-def test_a_forged_suffix_opens_nothing_and_a_forged_tool_is_unknown(turn: tuple[str, dict[str, object]]) -> None:
+def test_a_forged_suffix_opens_nothing_and_a_forged_tool_is_unknown(
+    turn: tuple[str, dict[str, object]],
+) -> None:
     staff = MarkdownSection(
-        title="Staff", template="Wages.", summary="s", visibility=SUMMARY, enabled=lambda: False, tools=[fire]
+        title="Staff",
+        template="Wages.",
+        summary="s",
+        visibility=SUMMARY,
+        enabled=lambda: False,
+        tools=[fire],
     )
     notes = MarkdownSection(title="Notes", template="Notes.", summary="s", visibility=SUMMARY)
     mail = MarkdownSection[Letter](title="Mail", template="$text", children=[staff, notes])
@@ -153,9 +172,13 @@ def test_params_may_be_called_as_python_calls_its_own() -> None:
     assert session[ToolInvoked].all()[0].params == Reserved(1, "c", "p")
 
 
-@pytest.mark.parametrize("name", ["__class__", "__dict__", "__init__", "__post_init__", "__proto__", "context"])
+@pytest.mark.parametrize(
+    "name", ["__class__", "__dict__", "__init__", "__post_init__", "__proto__", "context"]
+)
 def test_a_field_that_the_params_do_not_declare_is_refused(name: str) -> None:
-    answer = only_answer(ScriptedAdapter([call(("probe", {name: 1})), say("done")]), prompt(tool(never)))
+    answer = only_answer(
+        ScriptedAdapter([call(("probe", {name: 1})), say("done")]), prompt(tool(never))
+    )
     assert answer.content == f"Invalid arguments for 'probe': {name}: Unexpected keyword argument"
 
 

@@ -1,7 +1,8 @@
-"""The documents that this library comes from, held to their word: their imports, examples and test patterns.
+"""The documents that this library comes from, held to their word: their imports, examples and test
+patterns.
 
-Adapted where the project decided otherwise: headings read `## 1. Title`, substitution is strict, the renderer owns
-headings, and tool arguments are called `section_keys`.
+Adapted where the project decided otherwise: headings read `## 1. Title`, substitution is strict,
+the renderer owns headings, and tool arguments are called `section_keys`.
 """
 
 from dataclasses import dataclass, field, fields
@@ -56,7 +57,8 @@ def test_the_seeds_import_lines_work(line: str) -> None:
     assert set(line.partition(" import ")[2].split(", ")) <= names.keys()
 
 
-# ------------------------------------------------------------------------------------------------------------- tools
+# -------------------------------------------------------------------------------------------------------------
+# tools
 
 
 @dataclass
@@ -114,10 +116,16 @@ def test_the_params_printed_tell_what_they_are_and_what_may_be_left_out() -> Non
     assert plain["required"] == ["entity_id"]
     assert plain["properties"]["include_related"]["default"] is False
     for arguments in ({"entity_id": "1"}, {"entity_id": "1", "include_related": None}):
-        prompt = Prompt(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[tool])])
+        prompt = Prompt(
+            ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[tool])]
+        )
         session = Session()
-        ScriptedAdapter([call(("lookup_entity", arguments)), say("Done.")]).evaluate(prompt, session=session)
-        assert [event.params for event in session[ToolInvoked].all()] == [LookupParams("1", include_related=False)]
+        ScriptedAdapter([call(("lookup_entity", arguments)), say("Done.")]).evaluate(
+            prompt, session=session
+        )
+        assert [event.params for event in session[ToolInvoked].all()] == [
+            LookupParams("1", include_related=False)
+        ]
 
 
 @pytest.mark.claim("TL-29")
@@ -126,7 +134,8 @@ def test_the_context_begins_with_the_fields_printed() -> None:
     assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
 
 
-# --------------------------------------------------------------------------------------------------------- rendering
+# ---------------------------------------------------------------------------------------------------------
+# rendering
 
 
 @dataclass
@@ -185,7 +194,9 @@ def test_summary_visibility_skips_children() -> None:
                 summary="Summary only",
                 key="parent",
                 visibility=SectionVisibility.SUMMARY,
-                children=[MarkdownSection(title="Child", template="Should not appear", key="child")],
+                children=[
+                    MarkdownSection(title="Child", template="Should not appear", key="child")
+                ],
             ),
         ],
     )
@@ -218,7 +229,9 @@ def test_the_components_of_rendering_fit_together_as_printed() -> None:
     prompt = Prompt[Output](
         ns="my-namespace",
         key="my-prompt",
-        sections=[MarkdownSection[MyParams](title="Instructions", template="$value", key="instructions")],
+        sections=[
+            MarkdownSection[MyParams](title="Instructions", template="$value", key="instructions")
+        ],
         structured_output=StructuredOutputConfig(Output),
     )
     my_params = MyParams(value="test")
@@ -228,13 +241,20 @@ def test_the_components_of_rendering_fit_together_as_printed() -> None:
     assert snapshot.params_types == {MyParams}
     assert snapshot.get_section(("instructions",)) is snapshot.sections[0]
     renderer = PromptRenderer(registry=snapshot, structured_output=bound.template.structured_output)
-    rendered = renderer.render(param_lookup={MyParams: my_params}, overrides=None, session=Session())
-    assert (rendered.text, rendered.structured_output) == (bound.render().text, StructuredOutputConfig(Output))
+    rendered = renderer.render(
+        param_lookup={MyParams: my_params}, overrides=None, session=Session()
+    )
+    assert (rendered.text, rendered.structured_output) == (
+        bound.render().text,
+        StructuredOutputConfig(Output),
+    )
 
 
 @pytest.mark.claim("PR-24")
 def test_the_template_substitution_printed() -> None:
-    section = MarkdownSection[ProcessParams](title="Process", template="Process $item_count items from $source")
+    section = MarkdownSection[ProcessParams](
+        title="Process", template="Process $item_count items from $source"
+    )
     body = section.render_body(ProcessParams(item_count=42, source="api"), path=("process",))
     assert body == "Process 42 items from api"
 
@@ -242,25 +262,39 @@ def test_the_template_substitution_printed() -> None:
 @pytest.mark.claim("PR-16")
 @pytest.mark.parametrize(
     ("params", "prefs", "shown"),
-    [(Detail(), False, "## 2. Static"), (Detail(detailed=True, debug_mode=True), True, "## 1. Debug Info")],
+    [
+        (Detail(), False, "## 2. Static"),
+        (Detail(detailed=True, debug_mode=True), True, "## 1. Debug Info"),
+    ],
     ids=["none", "all"],
 )
-def test_the_selectors_printed(params: Detail, prefs: bool, shown: str) -> None:  # noqa: FBT001 - a table of flags
+def test_the_selectors_printed(params: Detail, prefs: bool, shown: str) -> None:
     def by_session(params: Detail, *, session: Any) -> SectionVisibility:
-        return SectionVisibility.FULL if session[UserPrefs].latest().show_details else SectionVisibility.SUMMARY
+        return (
+            SectionVisibility.FULL
+            if session[UserPrefs].latest().show_details
+            else SectionVisibility.SUMMARY
+        )
 
     template = PromptTemplate(
         ns="n",
         key="k",
         sections=[
             MarkdownSection[Detail](
-                title="Debug Info", template="...", key="debug", enabled=lambda params: params.debug_mode
+                title="Debug Info",
+                template="...",
+                key="debug",
+                enabled=lambda params: params.debug_mode,
             ),
-            MarkdownSection(title="Static", template="...", visibility=lambda: SectionVisibility.SUMMARY),
+            MarkdownSection(
+                title="Static", template="...", visibility=lambda: SectionVisibility.SUMMARY
+            ),
             MarkdownSection[Detail](
                 title="By params",
                 template="...",
-                visibility=lambda params: SectionVisibility.FULL if params.detailed else SectionVisibility.SUMMARY,
+                visibility=lambda params: (
+                    SectionVisibility.FULL if params.detailed else SectionVisibility.SUMMARY
+                ),
             ),
             MarkdownSection[Detail](title="By session", template="...", visibility=by_session),
         ],
@@ -282,7 +316,11 @@ def test_the_visibility_override_printed() -> None:
     history = MarkdownSection(
         title="History", template="All of it", summary="Some", visibility=SectionVisibility.SUMMARY
     )
-    prompt = Prompt(ns="n", key="k", sections=[MarkdownSection(title="Context", template="", children=[history])])
+    prompt = Prompt(
+        ns="n",
+        key="k",
+        sections=[MarkdownSection(title="Context", template="", children=[history])],
+    )
     assert "All of it" in prompt.render(session=session).text
     assert "All of it" not in prompt.render().text
 
@@ -291,9 +329,13 @@ def test_the_visibility_override_printed() -> None:
 def test_the_tool_override_printed() -> None:
     # the field is called param_descriptions
     tool = Tool[MyParams, None](name="search", description="Searches.")
-    template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=(tool,))])
+    template = PromptTemplate(
+        ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=(tool,))]
+    )
     tool_overrides = {
-        "search": ToolOverride(description="Custom description", param_descriptions={"value": "Search query string"}),
+        "search": ToolOverride(
+            description="Custom description", param_descriptions={"value": "Search query string"}
+        ),
     }
     rendered = template.renderer.render(param_lookup={}, tool_overrides=tool_overrides)
     assert rendered.tools[0].description == "Custom description"
@@ -302,7 +344,9 @@ def test_the_tool_override_printed() -> None:
 
 @pytest.mark.claim("PR-35", "PR-36", "PR-37", "PR-38")
 def test_the_errors_printed_have_these_words() -> None:
-    prompt = Prompt(ns="n", key="k", sections=[MarkdownSection[MyParams](title="S", template="$value")])
+    prompt = Prompt(
+        ns="n", key="k", sections=[MarkdownSection[MyParams](title="S", template="$value")]
+    )
     for params, words in (
         ((MyParams("a"), MyParams("b")), "Duplicate params type supplied to prompt."),
         ((Output("a"),), "Unexpected params type supplied to prompt."),
@@ -315,7 +359,10 @@ def test_the_errors_printed_have_these_words() -> None:
     with pytest.raises(PromptRenderError) as failed:
         section.render_body(MyParams("a"), path=("instructions",))
     assert failed.value.message == "Failed to render section template."
-    assert (failed.value.section_path, failed.value.placeholder) == (("instructions",), "$missing_var")
+    assert (failed.value.section_path, failed.value.placeholder) == (
+        ("instructions",),
+        "$missing_var",
+    )
     required = VisibilityExpansionRequired(
         "Visibility expansion required",
         requested_overrides={("context", "history"): SectionVisibility.FULL},
@@ -328,7 +375,8 @@ def test_the_errors_printed_have_these_words() -> None:
     )
 
 
-# -------------------------------------------------------------------------------------------- progressive disclosure
+# --------------------------------------------------------------------------------------------
+# progressive disclosure
 
 
 @dataclass
@@ -426,7 +474,10 @@ def test_the_prompt_in_the_dynamic_tools_document_needs_no_name() -> None:
                 template="Detailed research context...",
                 summary="Research context available.",
                 visibility=SectionVisibility.SUMMARY,
-                tools=(Tool(name="search", handler=my_handler), Tool(name="cite", handler=my_handler)),
+                tools=(
+                    Tool(name="search", handler=my_handler),
+                    Tool(name="cite", handler=my_handler),
+                ),
             ),
         ],
     )

@@ -16,7 +16,19 @@ SOAK = Path(__file__).with_name("soak.py")
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the soak reads /proc")
 def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails() -> None:
     told = subprocess.run(
-        [sys.executable, SOAK, "--minutes", "0.08", "--every", "1", "--seed", "1", "scripted", "restarts", "chat"],
+        [
+            sys.executable,
+            SOAK,
+            "--minutes",
+            "0.08",
+            "--every",
+            "1",
+            "--seed",
+            "1",
+            "scripted",
+            "restarts",
+            "chat",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -24,5 +36,7 @@ def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails
     assert told.stderr == ""
     assert "\n0 failed\n" in told.stdout, told.stdout
     assert set(re.findall(r"'\w+ ([\w, ]+?) (scenario|composed)'", told.stdout)) == {
-        (name, kind) for name in ("scripted", "scripted, starting again", "chat") for kind in ("scenario", "composed")
+        (name, kind)
+        for name in ("scripted", "scripted, starting again", "chat")
+        for kind in ("scenario", "composed")
     }

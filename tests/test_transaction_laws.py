@@ -1,4 +1,6 @@
-"""L3: a call that fails in whatever way leaves state and resources as they were. L10, for both together."""
+"""L3: a call that fails in whatever way leaves state and resources as they were. L10, for both
+together.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -60,7 +62,10 @@ def evaluate(
         return handle(params.number, context)
 
     run = Tool[Any, Any](
-        name="run", handler=handler_async if asynchronous else handler, params_type=Which, result_type=object
+        name="run",
+        handler=handler_async if asynchronous else handler,
+        params_type=Which,
+        result_type=object,
     )
     asked = prompt(run).bind(resources=resources)
     script = [call(*[("run", Which(number)) for number in range(count)]), say("done")]
@@ -78,21 +83,31 @@ def evaluate(
 hows = {"asynchronous": st.booleans(), "config": st.sampled_from([InnerLoopConfig(), ISOLATED])}
 
 
-# ---------------------------------------------------------------------------------------------------------------- L3
+# ----------------------------------------------------------------------------------------------------------------
+# L3
 
 
 @pytest.mark.claim("TL-41")
 @settings(max_examples=150)
 @given(good=programs([None]), bad=programs([False, *FAILURES]), **hows)
-def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(good: Program, bad: Program, **how: Any) -> None:
+def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(
+    good: Program, bad: Program, **how: Any
+) -> None:
     def after(*calls: Program) -> tuple[object, ...]:
         world, at = World(), session()
-        evaluate(lambda number, context: run(calls[number], context), len(calls), at, world.registry(), **how)
+        evaluate(
+            lambda number, context: run(calls[number], context),
+            len(calls),
+            at,
+            world.registry(),
+            **how,
+        )
         return [at[kind].all() for kind in STATE], world.numbers()
 
     alone = after(good)
     both = after(good, bad)
-    # What a reducer makes of published telemetry, and of the calls themselves, is no doing of the handler.
+    # What a reducer makes of published telemetry, and of the calls themselves, is no doing of the
+    # handler.
     assert both == alone
 
 
@@ -102,7 +117,9 @@ def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to
     sort: str, bound: str
 ) -> None:
     @settings(max_examples=25)
-    @given(ending=st.sampled_from([False, *FAILURES]), done=st.lists(OPERATIONS, max_size=6), **hows)
+    @given(
+        ending=st.sampled_from([False, *FAILURES]), done=st.lists(OPERATIONS, max_size=6), **hows
+    )
     def law(ending: Any, done: list[Do], **how: Any) -> None:
         with filesystem(sort, {"a": b"kept", "b/a": b"kept as well"}) as files:
             before = tree(files)
@@ -126,7 +143,9 @@ def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to
 @pytest.mark.parametrize("sort", ["memory", "host"])
 def test_calls_on_one_filesystem_side_by_side_come_to_what_they_come_to_in_order(sort: str) -> None:
     step = OPERATIONS | st.sampled_from([Do("list", "."), Do("read", "a"), Do("read", "b/a")])
-    one_call = st.tuples(st.lists(step, max_size=4), st.sampled_from([None, None, None, False, ValueError]))
+    one_call = st.tuples(
+        st.lists(step, max_size=4), st.sampled_from([None, None, None, False, ValueError])
+    )
 
     @settings(max_examples=40)
     @given(calls=st.lists(one_call, min_size=2, max_size=3), asynchronous=st.booleans())
@@ -142,7 +161,14 @@ def test_calls_on_one_filesystem_side_by_side_come_to_what_they_come_to_in_order
                     return ToolResult(repr(seen), success=ending is None)
 
                 registry = ResourceRegistry() | {Filesystem: files}
-                told = evaluate(handle, len(calls), Session(), registry, asynchronous=asynchronous, config=config)
+                told = evaluate(
+                    handle,
+                    len(calls),
+                    Session(),
+                    registry,
+                    asynchronous=asynchronous,
+                    config=config,
+                )
                 return told, tree(files)
 
         assert after(ISOLATED) == after(InnerLoopConfig())
@@ -164,11 +190,14 @@ def looked(one: Do, files: Filesystem) -> object:
         return type(error)
 
 
-# --------------------------------------------------------------------------------------------------------------- L10
+# ---------------------------------------------------------------------------------------------------------------
+# L10
 
 
 class StateAndResourcesGoBackTogether(RuleBasedStateMachine):
-    """Appending, first uses, changes, snapshots and ways back, newest first, against plain copies of everything."""
+    """Appending, first uses, changes, snapshots and ways back, newest first, against plain copies
+    of everything.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The programs in tests/typing hold under both type checkers, at their strictest.
 
-A line that must be refused carries both ignores, ``# type: ignore[code]  # pyright: ignore[rule]``: each checker
-reports an ignore that it did not need, so a refusal that goes missing fails the test.
+A line that must be refused carries both ignores, ``# type: ignore[code]  # pyright: ignore[rule]``:
+each checker reports an ignore that it did not need, so a refusal that goes missing fails the test.
 """
 
 import json
@@ -15,12 +15,20 @@ import pytest
 PROGRAMS = sorted(Path(__file__).with_name("typing").glob("*.py"))
 ROOT = Path(__file__).parent.parent
 # Pyright as installed: its own Node, no look-up of newer versions.
-ENVIRONMENT = os.environ | {"PYRIGHT_PYTHON_GLOBAL_NODE": "0", "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+ENVIRONMENT = os.environ | {
+    "PYRIGHT_PYTHON_GLOBAL_NODE": "0",
+    "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
+}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -39,11 +47,14 @@ def test_mypy_strict_agrees_with_every_program() -> None:
 
 
 def test_pyright_strict_agrees_with_every_program() -> None:
-    ran = run("pyright", "--outputjson", "--project", "tests/typing", "--pythonpath", sys.executable)
+    ran = run(
+        "pyright", "--outputjson", "--project", "tests/typing", "--pythonpath", sys.executable
+    )
     assert ran.stdout, ran.stderr
     report = json.loads(ran.stdout)
     faults = [
-        f"{at['file']}:{at['range']['start']['line'] + 1}: {at['message']}" for at in report["generalDiagnostics"]
+        f"{at['file']}:{at['range']['start']['line'] + 1}: {at['message']}"
+        for at in report["generalDiagnostics"]
     ]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)

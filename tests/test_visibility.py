@@ -18,7 +18,10 @@ mappings = st.dictionaries(paths, st.sampled_from(SectionVisibility), max_size=4
 
 @pytest.mark.claim("PR-15")
 def test_visibility_is_full_or_summary_and_is_found_by_its_text() -> None:
-    assert {text: SectionVisibility(text) for text in ("full", "summary")} == {"full": FULL, "summary": SUMMARY}
+    assert {text: SectionVisibility(text) for text in ("full", "summary")} == {
+        "full": FULL,
+        "summary": SUMMARY,
+    }
     assert list(SectionVisibility) == [FULL, SUMMARY]
 
 
@@ -34,7 +37,9 @@ def test_an_override_is_added_to_a_copy(
 
 
 @given(mappings)
-def test_equal_overrides_are_equal_in_every_way(mapping: dict[SectionPath, SectionVisibility]) -> None:
+def test_equal_overrides_are_equal_in_every_way(
+    mapping: dict[SectionPath, SectionVisibility],
+) -> None:
     one, other = VisibilityOverrides(mapping), VisibilityOverrides(dict(reversed(mapping.items())))
     assert one == other
     assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == other
@@ -51,7 +56,12 @@ def test_what_they_were_made_from_can_change_without_them() -> None:
 
 def test_a_path_is_looked_up_whole() -> None:
     overrides = VisibilityOverrides({("a", "b"): FULL})
-    assert [overrides.get(path) for path in (("a",), ("a.b",), ("b",), ("a", "b"))] == [None, None, None, FULL]
+    assert [overrides.get(path) for path in (("a",), ("a.b",), ("b",), ("a", "b"))] == [
+        None,
+        None,
+        None,
+        FULL,
+    ]
 
 
 def test_no_overrides_by_default() -> None:

@@ -1,7 +1,8 @@
-"""`make diagrams`: draws the figures of the pages anew, each from the code, from runs or from the page's own example.
+"""`make diagrams`: draws the figures of the pages anew, each from the code, from runs or from the
+page's own example.
 
-A figure is a picture in `docs/figures/` or a Markdown table in the page. Only its layout is written by hand: what it
-says is read off values, so that it cannot grow old unseen.
+A figure is a picture in `docs/figures/` or a Markdown table in the page. Only its layout is written
+by hand: what it says is read off values, so that it cannot grow old unseen.
 """
 
 import ast
@@ -21,13 +22,34 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any, get_args
 
-from weakincentives import Deadline, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolContext
+from weakincentives import (
+    Deadline,
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+)
 from weakincentives.adapters.codec import Codec
-from weakincentives.adapters.core import Conversation, ProviderAdapter
+from weakincentives.adapters.core import Connection, ProviderAdapter
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
-from weakincentives.evaluation.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
+from weakincentives.evaluation.inner_loop import (
+    Finished,
+    InnerLoop,
+    InnerLoopConfig,
+    ProviderRequest,
+    Step,
+    ToolCalls,
+)
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage, Finish, ToolCall, ToolExecutionOutcome, ToolMessage
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    Finish,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolMessage,
+)
 from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
@@ -66,7 +88,8 @@ def table(head: Row, rows: Iterable[Row]) -> str:
     """Rows as a Markdown table."""
     lines = [head, ("---",) * len(head), *rows]
     return "".join(
-        f"| {' | '.join(cell.replace('|', '\\|') for cell in line)} |\n".replace("|  |", "| |") for line in lines
+        f"| {' | '.join(cell.replace('|', '\\|') for cell in line)} |\n".replace("|  |", "| |")
+        for line in lines
     )
 
 
@@ -80,7 +103,8 @@ def example(page: str) -> dict[str, Any]:
     """The names of the first Python block of a page of concepts."""
     text = (ROOT / f"docs/concepts/{page}.md").read_text()
     source = text.partition("```python\n")[2].partition("```\n")[0]
-    module = sys.modules[f"diagram_{page}"] = ModuleType(f"diagram_{page}")  # where its dataclasses look themselves up
+    # where its dataclasses look themselves up
+    module = sys.modules[f"diagram_{page}"] = ModuleType(f"diagram_{page}")
     with redirect_stdout(StringIO()):
         exec(compile(source, page, "exec"), module.__dict__)  # noqa: S102 - our own pages
     return module.__dict__
@@ -90,8 +114,17 @@ def prompt_tree() -> Picture:
     """The tree that the page builds: what each node gives, and when."""
     template: PromptTemplate[Any] = example("prompts")["template"]  # Any: an example's own output
     output = template.output_type
-    picture = Picture("A prompt's sections as a tree, each with its text, its tools and when it is shown")
-    nodes = [(0, f"{template.ns}/{template.key}", f"the answer is one {output.__name__}" if output else "", "")]
+    picture = Picture(
+        "A prompt's sections as a tree, each with its text, its tools and when it is shown"
+    )
+    nodes = [
+        (
+            0,
+            f"{template.ns}/{template.key}",
+            f"the answer is one {output.__name__}" if output else "",
+            "",
+        )
+    ]
     for node in template.registry.sections:
         params = node.params_type.__name__ if node.params_type else ""
         names = sorted({name for text in node.section.templates() for name in compiled(text).names})
@@ -102,7 +135,8 @@ def prompt_tree() -> Picture:
         when = f"shown while {asked}({params}) is true" if asked else "always shown"
         nodes.append((len(node.path), f"{node.number}. {node.section.title}", text, when))
         nodes += [
-            (len(node.path) + 1, f"tool {tool.name}", tool.description, "with its section") for tool in node.tools
+            (len(node.path) + 1, f"tool {tool.name}", tool.description, "with its section")
+            for tool in node.tools
         ]
     above: list[tuple[float, float]] = []  # the corner of the last box at each depth
     for at, (depth, name, gives, when) in enumerate(nodes):
@@ -126,10 +160,17 @@ class Refund:
 
 def disclosure_states() -> Picture:
     """Every state of a small prompt, and which opening leads from one to the next."""
-    food = MarkdownSection(title="Food", summary="What holds for food.", template="None.", visibility=SUMMARY)
+    food = MarkdownSection(
+        title="Food", summary="What holds for food.", template="None.", visibility=SUMMARY
+    )
     refund = Tool[Refund, None](name="refund", params_type=Refund)
     refunds = MarkdownSection(
-        title="Refunds", summary="When to.", template="Soon.", visibility=SUMMARY, tools=[refund], children=[food]
+        title="Refunds",
+        summary="When to.",
+        template="Soon.",
+        visibility=SUMMARY,
+        tools=[refund],
+        children=[food],
     )
     template = PromptTemplate[None](ns="shop", key="manual", sections=[refunds], closable=True)
     nodes, states = template.registry.sections, render_states(template)
@@ -139,15 +180,22 @@ def disclosure_states() -> Picture:
     y = 10.0
     for state in states:
         seen = state.rendered.visibility
-        shown = [f"{node.number}. {node.section.title}: {seen[node.path].value}" for node in nodes if node.path in seen]
+        shown = [
+            f"{node.number}. {node.section.title}: {seen[node.path].value}"
+            for node in nodes
+            if node.path in seen
+        ]
         tools = [tool.name for tool in state.tools]
         height = LINE * (len(shown) + 2) + 8
         opened = ", ".join(map(".".join, state.opened)) or "nothing"
-        lines: list[tuple[str, Look]] = [(f"open: {opened}", "strong"), *((text, "") for text in shown)]
+        lines: list[tuple[str, Look]] = [
+            (f"open: {opened}", "strong"),
+            *((text, "") for text in shown),
+        ]
         picture.box(140, y, 480, height, [*lines, (f"tools: {', '.join(tools)}", "muted")])
         y += height
         for node in [node for node in nodes if seen.get(node.path) is SUMMARY]:
-            opens, [closes] = state.rendered.scene.disclosure_tool(node), {CLOSE_SECTION} & {*tools}
+            opens, [closes] = state.rendered.view.disclosure_tool(node), {CLOSE_SECTION} & {*tools}
             picture.line((300, y + 2), (300, y + 44), arrow=True)
             picture.text(290, y + 27, f"{opens} {node.key}", anchor="end")
             picture.line((460, y + 44), (460, y + 2), arrow=True)
@@ -166,7 +214,13 @@ def session_fold() -> Picture:
     """What happens in a run, in order, and the slices that each reached."""
     names, session = example("state"), Session()
     spent, purse = names["Spent"], names["Purse"]
-    kinds = [purse, events.PromptRendered, events.ProviderCalled, events.ToolInvoked, events.PromptExecuted]
+    kinds = [
+        purse,
+        events.PromptRendered,
+        events.ProviderCalled,
+        events.ToolInvoked,
+        events.PromptExecuted,
+    ]
     session.install(purse)
     columns = [228.0, 362.0, 484.0, 594.0, 698.0]
     rows: list[tuple[str, list[str]]] = []
@@ -174,7 +228,9 @@ def session_fold() -> Picture:
 
     def note(what: str) -> None:
         now = [str(*session[purse]), *(str(len(session[kind])) for kind in kinds[1:])]
-        rows.append((what, [new if new != old else "" for old, new in zip(before, now, strict=True)]))
+        rows.append(
+            (what, [new if new != old else "" for old, new in zip(before, now, strict=True)])
+        )
         before[:] = now
 
     def pay(params: Any, *, context: ToolContext) -> ToolResult[None]:  # Any: the page's own class
@@ -187,13 +243,23 @@ def session_fold() -> Picture:
 
     session.bus.subscribe(events.Event, hear)
     tool = Tool[Any, None](name="pay", handler=pay, params_type=spent)  # Any: as above
-    prompt = Prompt[None](ns="shop", key="p", sections=[MarkdownSection(title="Task", template="Pay.", tools=[tool])])
+    prompt = Prompt[None](
+        ns="shop", key="p", sections=[MarkdownSection(title="Task", template="Pay.", tools=[tool])]
+    )
     replies = [call(("pay", spent(5))), call(("pay", spent(30))), say("Paid 5.")]
     ScriptedAdapter(replies).evaluate(prompt, session=session)
-    picture = Picture("What happens in a run from top to bottom, and which slice of the session each event changes")
+    picture = Picture(
+        "What happens in a run from top to bottom, and which slice of the session each event changes"
+    )
     picture.text(10, 34, "what happens", look="strong")
     for x, kind in zip(columns, kinds, strict=True):
-        picture.text(x, 16, "LOG" if issubclass(kind, events.Event) else "STATE", look="muted", anchor="middle")
+        picture.text(
+            x,
+            16,
+            "LOG" if issubclass(kind, events.Event) else "STATE",
+            look="muted",
+            anchor="middle",
+        )
         picture.text(x, 34, kind.__name__, look="strong", anchor="middle")
         picture.line((x, 42), (x, 56 + 28 * len(rows)))
     for at, (what, cells) in enumerate(rows):
@@ -201,12 +267,21 @@ def session_fold() -> Picture:
         picture.text(10, y + 4, what.strip(), look="" if what.startswith(" ") else "muted")
         for x, cell in zip(columns, cells, strict=True):
             if cell:
-                picture.box(x - width_of(cell) / 2 - 10, y - 11, width_of(cell) + 20, 22, [(cell, "")], kind="accent")
+                picture.box(
+                    x - width_of(cell) / 2 - 10,
+                    y - 11,
+                    width_of(cell) + 20,
+                    22,
+                    [(cell, "")],
+                    kind="accent",
+                )
     return picture
 
 
 def tool_transaction() -> str:
-    """What is left of calls that write state and a file, and then end in each of the ways there are."""
+    """What is left of calls that write state and a file, and then end in each of the ways there
+    are.
+    """
     seats: dict[SectionPath, SectionVisibility] = {("seats",): SectionVisibility.FULL}
     ends: list[ToolResult[None] | BaseException] = [
         ToolResult(message="Booked."),
@@ -218,7 +293,11 @@ def tool_transaction() -> str:
     calls = [("bok", '{"seat": 4}', ends[0]), ("book", '{"seat": "x"}', ends[0])]
     rows: list[Row] = []
     for name, arguments, end in [*calls, *(("book", '{"seat": 4}', end) for end in ends)]:
-        how = type(end).__name__ if isinstance(end, BaseException) else f"ToolResult(success={end.success})"
+        how = (
+            type(end).__name__
+            if isinstance(end, BaseException)
+            else f"ToolResult(success={end.success})"
+        )
         wrote, *then = _one_call(name, arguments, end)
         rows.append((code(how if wrote else f"{name} {arguments}"), wrote, *then))
     return table(("call, or how the handler ends", "written", "left", "then", "event"), rows)
@@ -226,10 +305,20 @@ def tool_transaction() -> str:
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
     """What the call wrote, what is left of it, what comes next, and what was published of it."""
-    booking, session, files, wrote = example("tools")["Booking"], Session(), InMemoryFilesystem(), ""
+    booking, session, files, wrote = (
+        example("tools")["Booking"],
+        Session(),
+        InMemoryFilesystem(),
+        "",
+    )
 
     def there() -> str:
-        return ", ".join([*(type(one).__name__ for one in session[booking]), *(one.path for one in files.glob("*"))])
+        return ", ".join(
+            [
+                *(type(one).__name__ for one in session[booking]),
+                *(one.path for one in files.glob("*")),
+            ]
+        )
 
     def book(params: Any, *, context: ToolContext) -> ToolResult[None]:  # Any: the page's own class
         nonlocal wrote
@@ -242,23 +331,37 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
 
     tool = Tool[Any, None](name="book", handler=book, params_type=booking)  # Any: as above
     section = MarkdownSection(title="Seats", template="Book.", tools=[tool])
-    prompt = Prompt[None](ns="coach", key="desk", sections=[section]).bind(resources={Filesystem: files})
+    prompt = Prompt[None](ns="coach", key="desk", sections=[section]).bind(
+        resources={Filesystem: files}
+    )
     adapter = ScriptedAdapter([call((name, arguments)), say("Done.")])
     try:
-        then = "evaluation starts again" if MainLoop(adapter).execute(prompt, session=session).restarts else ""
+        then = (
+            "evaluation starts again"
+            if MainLoop(adapter).execute(prompt, session=session).restarts
+            else ""
+        )
     except KeyboardInterrupt:
         then = "goes on to the caller"
     if not then:
         [answer] = [one for one in adapter.requests[1].messages if isinstance(one, ToolMessage)]
         then = f"{'answer' if answer.success else 'failed'}: {re.split(" (?:for )?'|[.:] ", answer.content)[0]}"
-    return wrote, there() or "nothing", then, "".join(type(one).__name__ for one in session[events.ToolInvoked])
+    return (
+        wrote,
+        there() or "nothing",
+        then,
+        "".join(type(one).__name__ for one in session[events.ToolInvoked]),
+    )
 
 
 def inner_loop() -> Picture:
-    """The machine's transitions, found by giving each kind of input in each state until nothing new comes."""
+    """The machine's transitions, found by giving each kind of input in each state until nothing new
+    comes.
+    """
     config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
     machine = InnerLoop(text="", structured_output=StructuredOutputConfig(Refund), config=config)
-    found: dict[type[Step], dict[str, dict[str, None]]] = {}  # by state and input, the names of what comes next
+    # by state and input, the names of what comes next
+    found: dict[type[Step], dict[str, dict[str, None]]] = {}
     waiting = [(machine, machine.start(now))]
     seen: set[tuple[object, ...]] = set()
     for loop, step in waiting:  # which grows meanwhile
@@ -270,11 +373,17 @@ def inner_loop() -> Picture:
             for at in (now, now + timedelta(days=1)):
                 after = deepcopy(loop)
                 try:
-                    take = after.receive(given, at) if isinstance(given, AssistantMessage) else after.submit(given, at)
+                    take = (
+                        after.receive(given, at)
+                        if isinstance(given, AssistantMessage)
+                        else after.submit(given, at)
+                    )
                     waiting.append((after, take))
                     names[type(take).__name__] = None
                 except PromptEvaluationError as error:
-                    names[(LimitError if isinstance(error, LimitError) else type(error)).__name__] = None
+                    names[
+                        (LimitError if isinstance(error, LimitError) else type(error)).__name__
+                    ] = None
     places: Mapping[str, tuple[float, float, Kind]] = {
         "ProviderRequest": (10, 50, "box"),
         "ToolCalls": (500, 50, "box"),
@@ -288,13 +397,18 @@ def inner_loop() -> Picture:
     picture.text(75, 16, f"InnerLoop.start() leads to {type(waiting[0][1]).__name__}")
     picture.line((62, 12), (40, 12), (40, 48), arrow=True)
     drawn_arrows = {
-        (kind.__name__, name) for kind, leads in found.items() for names in leads.values() for name in names
+        (kind.__name__, name)
+        for kind, leads in found.items()
+        for names in leads.values()
+        for name in names
     }
     for (source, target), points in _ARROWS.items():
         assert (source, target) in drawn_arrows, f"{source} leads nowhere near {target}"  # noqa: S101 - else a false arrow
         picture.line(*points, arrow=True)
     assert drawn_arrows == _ARROWS.keys(), "an arrow is missing"  # noqa: S101 - likewise
-    inputs = [(what, " or ".join(names)) for leads in found.values() for what, names in leads.items()]
+    inputs = [
+        (what, " or ".join(names)) for leads in found.values() for what, names in leads.items()
+    ]
     for number, (what, following) in enumerate(inputs):
         picture.text(10, 228 + LINE * number, what)
         picture.text(300, 228 + LINE * number, f"→ {following}", look="muted")
@@ -323,23 +437,40 @@ def _inputs(step: Step) -> Mapping[str, AssistantMessage | list[ToolExecutionOut
                 "receive(tool calls)": AssistantMessage(tool_calls=calls, finish="tool_calls"),
                 "receive(the declared output)": AssistantMessage(text='{"order": "7"}'),
                 "receive(any other text)": AssistantMessage(text="?"),
-            } | {f"receive(finish={one!r})": AssistantMessage(finish=one) for one in get_args(Finish.__value__)[2:]}
+            } | {
+                f"receive(finish={one!r})": AssistantMessage(finish=one)
+                for one in get_args(Finish.__value__)[2:]
+            }
         case ToolCalls(calls):
-            ended = [ToolExecutionOutcome(one.call_id, ToolMessage(one.call_id, ""), success=True) for one in calls]
-            return {"submit(outcomes of all calls)": ended, "submit(outcomes of some)": ended[: len(ended) // 2]}
+            ended = [
+                ToolExecutionOutcome(one.call_id, ToolMessage(one.call_id, ""), success=True)
+                for one in calls
+            ]
+            return {
+                "submit(outcomes of all calls)": ended,
+                "submit(outcomes of some)": ended[: len(ended) // 2],
+            }
         case Finished():
             return {}
 
 
 def override_merge() -> str:
-    """What becomes of one override when the code's text changes in each way, before a rebase and after it."""
+    """What becomes of one override when the code's text changes in each way, before a rebase and
+    after it.
+    """
     base = "Answer politely.\n\nSign as the shop."
     override = base.replace("politely", "politely, in two sentences")
     codes = {
         "stays as it was": MarkdownSection(title="Task", template=base),
-        "changes elsewhere": MarkdownSection(title="Task", template=f"{base} Never promise a date."),
-        "changes in the same line": MarkdownSection(title="Task", template=base.replace("politely", "kindly")),
-        "accepts no overrides": MarkdownSection(title="Task", template=base, accepts_overrides=False),
+        "changes elsewhere": MarkdownSection(
+            title="Task", template=f"{base} Never promise a date."
+        ),
+        "changes in the same line": MarkdownSection(
+            title="Task", template=base.replace("politely", "kindly")
+        ),
+        "accepts no overrides": MarkdownSection(
+            title="Task", template=base, accepts_overrides=False
+        ),
         "is gone": MarkdownSection(title="Other", template=base),
     }
 
@@ -362,11 +493,15 @@ def override_merge() -> str:
             before, done = found(prompt, section.template), store.rebase(prompt.descriptor)
             how = "merged" if done.merged else "conflict" if done.conflicts else "nothing to do"
             rows.append((what, *before, how, *found(prompt, section.template)))
-    return table(("the code's text", "override", "shown", "`rebase`", "override then", "shown then"), rows)
+    return table(
+        ("the code's text", "override", "shown", "`rebase`", "override then", "shown then"), rows
+    )
 
 
 def imports(module: str) -> set[str]:
-    """The modules of ours and the names in them that a module imports, wherever it does and if only for types."""
+    """The modules of ours and the names in them that a module imports, wherever it does and if only
+    for types.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -377,12 +512,20 @@ def imports(module: str) -> set[str]:
 
 def layers() -> Picture:
     """The layers that import-linter holds, and the parts of each with how many modules they have."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     rows = [re.findall(r"[\w.]+", row) for row in contracts[0]["layers"]]
     page = (ROOT / "docs/architecture.md").read_text()
-    names = re.findall(r"^\| (\w+) \|", page.partition("| layer | ")[2].partition("\n\n")[0], re.MULTILINE)[::-1]
-    modules = [".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")]
-    picture = Picture("The layers of the library: a module imports from its own layer or from those below")
+    names = re.findall(
+        r"^\| (\w+) \|", page.partition("| package | ")[2].partition("\n\n")[0], re.MULTILINE
+    )[::-1]
+    modules = [
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")
+    ]
+    picture = Picture(
+        "The layers of the library: a module imports from its own layer or from those below"
+    )
     picture.text(40, 14, "imports go down, never up", look="muted")
     y = 26.0
     for name, row in zip(names, rows, strict=True):
@@ -406,7 +549,9 @@ _FLOOR = 84  # characters in a line of a layer
 
 
 def data_flow() -> Picture:
-    """The way from a template to a response, from the signatures of those that take each value and give the next."""
+    """The way from a template to a response, from the signatures of those that take each value and
+    give the next.
+    """
     picture = Picture("From a template to a response, and what happens within an evaluation")
     x, reached = 6.0, "PromptTemplate"
     picture.box(x, 10, width_of(reached) + 20, 26, [(reached, "strong")])
@@ -422,7 +567,7 @@ def data_flow() -> Picture:
     # Any: functions of every type
     inside: list[Callable[..., Any]] = [
         InnerLoop.start,
-        Conversation.ask,
+        Connection.ask,
         Codec.encode,
         Codec.decode,
         InnerLoop.receive,
@@ -430,16 +575,21 @@ def data_flow() -> Picture:
     inside += [ToolExecutor.execute, ToolHandler.__call__, InnerLoop.submit]
     places = [10.0, 190.0, 350.0, 550.0]
     head = ("within evaluate", "takes", "gives", "module")
-    rows = [(name, takes, gives, module) for name, takes, _, gives, module in map(_taken_and_given, inside)]
+    rows = [
+        (name, takes, gives, module)
+        for name, takes, _, gives, module in map(_taken_and_given, inside)
+    ]
     for at, row in enumerate([head, *rows]):
         look: Look = "" if at else "strong"
         for place, cell in zip(places, row, strict=True):
-            picture.text(place, 74 + 20 * at, cell, look=look if place < places[3] or not at else "muted")
+            picture.text(
+                place, 74 + 20 * at, cell, look=look if place < places[3] or not at else "muted"
+            )
     steps = " | ".join(one.__name__ for one in get_args(Step.__value__))
     y = 84.0 + 20 * len(rows) + 18
     picture.text(10, y, f"Step is {steps}", look="muted")
     known = {f"runtime.events.{one.__name__}" for one in events.Event.__subclasses__()}
-    for module in ("runtime.main_loop", "adapters.core", "adapters.tool_executor"):
+    for module in ("evaluation.main_loop", "adapters.core", "evaluation.tool_executor"):
         y += 20
         told = sorted(one.split(".")[-1] for one in imports(module) & known)
         picture.text(10, y, f"{module} publishes")
@@ -451,14 +601,22 @@ def data_flow() -> Picture:
 
 # Any: functions of every type
 def _taken_and_given(function: Callable[..., Any]) -> Row:
-    """Its name, the values on the way that a function takes, its own object among them, and gives, and its module."""
+    """Its name, the values on the way that a function takes, its own object among them, and gives,
+    and its module.
+    """
 
     def ours(*annotations: object) -> str:
         return ", ".join(dict.fromkeys(VALUES.findall(" ".join(map(str, annotations)))))
 
     name, signature = function.__qualname__.replace(".__call__", "(…)"), inspect.signature(function)
     takes = ours(name, *(one.annotation for one in signature.parameters.values()))
-    return name, takes, "──►", ours(signature.return_annotation), function.__module__.removeprefix("weakincentives.")
+    return (
+        name,
+        takes,
+        "──►",
+        ours(signature.return_annotation),
+        function.__module__.removeprefix("weakincentives."),
+    )
 
 
 DRAWING: dict[str, Callable[[], Figure]] = {

@@ -1,4 +1,6 @@
-"""Pictures as SVG text: boxes, lines, arrows and labels in one monospaced font, so that widths are known."""
+"""Pictures as SVG text: boxes, lines, arrows and labels in one monospaced font, so that widths are
+known.
+"""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -40,14 +42,25 @@ class Picture:
     height: float = 0
     _parts: list[str] = field(default_factory=list[str])
 
-    def text(self, x: float, y: float, text: str, *, look: Look = "", anchor: Anchor = "start") -> None:
+    def text(
+        self, x: float, y: float, text: str, *, look: Look = "", anchor: Anchor = "start"
+    ) -> None:
         """Writes one line whose base line is at `y`."""
         style = f' class="{look}"' if look else ""
         place = f' text-anchor="{anchor}"' if anchor != "start" else ""
-        self._add(f'<text x="{x:g}" y="{y:g}"{style}{place}>{escape(text, quote=False)}</text>', y + 6)
+        self._add(
+            f'<text x="{x:g}" y="{y:g}"{style}{place}>{escape(text, quote=False)}</text>', y + 6
+        )
 
     def box(
-        self, x: float, y: float, width: float, height: float, lines: list[tuple[str, Look]], *, kind: Kind = "box"
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        lines: list[tuple[str, Look]],
+        *,
+        kind: Kind = "box",
     ) -> None:
         """Draws a box with lines of text in it, the first at the top."""
         size = f'width="{width:g}" height="{height:g}"'
@@ -74,7 +87,12 @@ class Picture:
         )
         size = f'width="{self.width}" height="{self.height:g}" viewBox="0 0 {self.width} {self.height:g}"'
         start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}">'
-        inside = [f"<title>{title}</title>", f"<style>{_STYLE}</style>", f"<defs>{marker}</defs>", *self._parts]
+        inside = [
+            f"<title>{title}</title>",
+            f"<style>{_STYLE}</style>",
+            f"<defs>{marker}</defs>",
+            *self._parts,
+        ]
         return "\n".join([start, *inside, "</svg>\n"])
 
     def _add(self, part: str, bottom: float) -> None:

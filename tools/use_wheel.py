@@ -1,4 +1,6 @@
-"""Run by `make release-check` where nothing but the wheel is installed: it imports lightly and works without extras."""
+"""Run by `make release-check` where nothing but the wheel is installed: it imports lightly and
+works without extras.
+"""
 
 import subprocess
 import sys
@@ -17,7 +19,9 @@ class Answer:
     text: str
 
 
-template = PromptTemplate[Answer](ns="wheel", key="hello", sections=[MarkdownSection(title="Task", template="Greet.")])
+template = PromptTemplate[Answer](
+    ns="wheel", key="hello", sections=[MarkdownSection(title="Task", template="Greet.")]
+)
 response = ScriptedAdapter([say(Answer("hello"))]).evaluate(template.bind(), session=Session())
 if response.output != Answer("hello"):
     sys.exit(f"the wheel answered {response.output!r}")
@@ -29,9 +33,12 @@ if "site-packages" not in Path(weakincentives.__file__).parts:
     sys.exit(f"this is not the wheel: {weakincentives.__file__}")
 
 loaded = (
-    "import sys; import weakincentives.prompt; print(*sorted({'pydantic', 'asyncio', 'openai'} & set(sys.modules)))"
+    "import sys; import weakincentives.prompt;"
+    "print(*sorted({'pydantic', 'asyncio', 'openai'} & set(sys.modules)))"
 )
-heavy = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+heavy = subprocess.run(
+    [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+).stdout.split()
 if heavy:
     sys.exit(f"importing the wheel loads {heavy}")
 print(f"weakincentives {version('weakincentives')}: {len(files)} files, evaluated without an extra")

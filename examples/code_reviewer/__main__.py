@@ -26,7 +26,9 @@ class Report:
 def main(arguments: list[str] | None = None) -> int:
     """Reviews one project; 0 when that was done, whatever the verdict, 1 when the provider failed."""
     parser = command_line("code_reviewer", __doc__)
-    parser.add_argument("path", nargs="?", type=Path, default=SAMPLE, help="a folder; by default a small sample")
+    parser.add_argument(
+        "path", nargs="?", type=Path, default=SAMPLE, help="a folder; by default a small sample"
+    )
     options = parser.parse_args(arguments)
     if not options.path.is_dir():
         parser.error(f"{str(options.path)!r} is no folder")
@@ -36,14 +38,18 @@ def main(arguments: list[str] | None = None) -> int:
     Watch(console).attach(session.bus)
     prompt = reviewer(options.path).bind()
     about = f"Reviewing {options.path.resolve().name}"
-    review = run(prompt, session=session, options=options, console=console, about=about, offline=OFFLINE)
+    review = run(
+        prompt, session=session, options=options, console=console, about=about, offline=OFFLINE
+    )
     if review is None:
         return 1
     report = Report(review, session[Finding].all())
     if options.json:
         sys.stdout.write(serde.dump_json(report) + "\n")
     for one in report.findings:
-        console.print(f"{one.path}:{one.line}: {one.severity}: {one.title}. {one.suggestion}", markup=False)
+        console.print(
+            f"{one.path}:{one.line}: {one.severity}: {one.title}. {one.suggestion}", markup=False
+        )
     console.print(f"{review.verdict}: {review.summary}", markup=False)
     return 0
 

@@ -1,4 +1,6 @@
-"""Suspicious places in Python source, found without judgement: a reviewer reads them and decides. Nothing is run."""
+"""Suspicious places in Python source, found without judgement: a reviewer reads them and decides.
+Nothing is run.
+"""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
@@ -30,9 +32,19 @@ def correctness(project: Project) -> Iterator[Hint]:
             case ast.arguments():
                 for one in [*node.defaults, *node.kw_defaults]:
                     if isinstance(one, ast.List | ast.Dict | ast.Set):
-                        yield Hint(path, one.lineno, "all calls share one default", "Default to None, make it inside.")
+                        yield Hint(
+                            path,
+                            one.lineno,
+                            "all calls share one default",
+                            "Default to None, make it inside.",
+                        )
             case ast.ExceptHandler(type=None | ast.Name(id="Exception"), body=[ast.Pass()]):
-                yield Hint(path, node.lineno, "every error is swallowed", "Catch what is expected, and tell of it.")
+                yield Hint(
+                    path,
+                    node.lineno,
+                    "every error is swallowed",
+                    "Catch what is expected, and tell of it.",
+                )
             case _:
                 pass
 
@@ -42,26 +54,52 @@ def security(project: Project) -> Iterator[Hint]:
     for path, node in _nodes(project):
         match node:
             case ast.Call(func=ast.Name(id="eval" | "exec")):
-                yield Hint(path, node.lineno, "text is run as code", "Parse what is allowed and refuse the rest.")
-            case ast.Call(func=ast.Attribute(attr="execute"), args=[ast.JoinedStr() | ast.BinOp(), *_]):
-                yield Hint(path, node.lineno, "SQL is put together from text", "Pass the values as parameters.")
+                yield Hint(
+                    path,
+                    node.lineno,
+                    "text is run as code",
+                    "Parse what is allowed and refuse the rest.",
+                )
+            case ast.Call(
+                func=ast.Attribute(attr="execute"), args=[ast.JoinedStr() | ast.BinOp(), *_]
+            ):
+                yield Hint(
+                    path,
+                    node.lineno,
+                    "SQL is put together from text",
+                    "Pass the values as parameters.",
+                )
             case _:
                 pass
 
 
 def tests(project: Project) -> Iterator[Hint]:
     """Find public functions that no test names."""
-    named = {getattr(node, "id", getattr(node, "attr", "")) for path, node in _nodes(project) if _of_tests(path)}
+    named = {
+        getattr(node, "id", getattr(node, "attr", ""))
+        for path, node in _nodes(project)
+        if _of_tests(path)
+    }
     for path, function in _public(project):
         if function.name not in named:
-            yield Hint(path, function.lineno, f"no test names {function.name!r}", "Add a test of what it promises.")
+            yield Hint(
+                path,
+                function.lineno,
+                f"no test names {function.name!r}",
+                "Add a test of what it promises.",
+            )
 
 
 def style(project: Project) -> Iterator[Hint]:
     """Find public functions without a docstring."""
     for path, function in _public(project):
         if not ast.get_docstring(function):
-            yield Hint(path, function.lineno, f"{function.name!r} has no docstring", "Say in a sentence what it does.")
+            yield Hint(
+                path,
+                function.lineno,
+                f"{function.name!r} has no docstring",
+                "Say in a sentence what it does.",
+            )
 
 
 def _nodes(project: Project) -> Iterator[tuple[str, ast.AST]]:
@@ -70,7 +108,11 @@ def _nodes(project: Project) -> Iterator[tuple[str, ast.AST]]:
 
 def _public(project: Project) -> Iterator[tuple[str, ast.FunctionDef]]:
     for path, node in _nodes(project):
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and not _of_tests(path):
+        if (
+            isinstance(node, ast.FunctionDef)
+            and not node.name.startswith("_")
+            and not _of_tests(path)
+        ):
             yield path, node
 
 

@@ -21,12 +21,24 @@ def review() -> Plan:
         yield Call(name="read_section", arguments={"section_key": f"guidelines.{topic}"})
         _, hints = embedded_json((yield Call(name=f"check_{topic}", arguments={"limit": _MOST})))
         for hint in hints if isinstance(hints, list) else []:
-            finding = {"path": hint["path"], "line": hint["line"], "severity": severity, "title": hint["odd"]}
-            finding |= {"explanation": f"The check of {topic} found it.", "suggestion": hint["instead"]}
+            finding = {
+                "path": hint["path"],
+                "line": hint["line"],
+                "severity": severity,
+                "title": hint["odd"],
+            }
+            finding |= {
+                "explanation": f"The check of {topic} found it.",
+                "suggestion": hint["instead"],
+            }
             yield Call(name="report_finding", arguments=finding)
             count += 1
     verdict = "request changes" if count else "approve"
-    return json.dumps({"verdict": verdict, "summary": f"The checks of four topics gave {count} findings."})
+    return json.dumps(
+        {"verdict": verdict, "summary": f"The checks of four topics gave {count} findings."}
+    )
 
 
-OFFLINE = Offline("an offline plan (no LLM: it reports what the checks find, and judges nothing)", follow(review))
+OFFLINE = Offline(
+    "an offline plan (no LLM: it reports what the checks find, and judges nothing)", follow(review)
+)

@@ -1,11 +1,20 @@
-"""The reviewer as a prompt: files it can read, guidelines it can open, and the one tool by which it reports."""
+"""The reviewer as a prompt: files it can read, guidelines it can open, and the one tool by which it
+reports.
+"""
 
 import ast
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import HostMount, ToolHandler, ToolValidationError, WorkspaceSection
 
@@ -45,7 +54,9 @@ class Scan:
 def report_finding(params: Finding, *, context: ToolContext) -> ToolResult[None]:
     """Report one defect at a line of a file."""
     try:
-        lines = context.resources.get(Filesystem).read_text(params.path).removesuffix("\n").split("\n")
+        lines = (
+            context.resources.get(Filesystem).read_text(params.path).removesuffix("\n").split("\n")
+        )
     except (OSError, ValueError) as error:  # no such file, no text, or no path at all
         raise ToolValidationError(f"Not reported: {error}") from error
     if not 1 <= params.line <= len(lines):
@@ -76,7 +87,9 @@ def scan(check: Check) -> ToolHandler[Scan, list[Hint]]:
 
 
 def guideline(check: Check, summary: str, template: str) -> MarkdownSection:
-    """A topic that stays closed until the model opens it; the tool that checks for it arrives with it."""
+    """A topic that stays closed until the model opens it; the tool that checks for it arrives with
+    it.
+    """
     topic = check.__name__
     return MarkdownSection(
         title=topic.capitalize(),
@@ -134,7 +147,11 @@ def reviewer(root: Path) -> PromptTemplate[Review]:
                 ),
                 tools=[Tool(name="report_finding", handler=report_finding)],
             ),
-            MarkdownSection(title="Guidelines", template="Open a topic before you review by it.", children=GUIDELINES),
+            MarkdownSection(
+                title="Guidelines",
+                template="Open a topic before you review by it.",
+                children=GUIDELINES,
+            ),
             WorkspaceSection(mounts=[mount], read_only=True),
         ],
     )

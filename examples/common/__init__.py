@@ -1,1 +1,3 @@
-"""What the example agents share: `models` says which model answers, `watch` shows a run, `command` does both."""
+"""What the example agents share: `models` says which model answers, `watch` shows a run, `command`
+does both.
+"""

@@ -1,4 +1,6 @@
-"""An example as a command: the options that choose the model, and one run that is shown as it happens."""
+"""An example as a command: the options that choose the model, and one run that is shown as it
+happens.
+"""
 
 from argparse import ArgumentParser, Namespace
 from time import perf_counter
@@ -20,10 +22,20 @@ def command_line(name: str, description: str | None) -> ArgumentParser:
     """A parser with the options that all examples have; the caller adds its own."""
     parser = ArgumentParser(prog=name, description=description)
     parser.add_argument("--model", help="model name for OpenAI or the server at --base-url")
-    parser.add_argument("--base-url", help="an OpenAI-compatible server, such as http://127.0.0.1:8080/v1")
-    parser.add_argument("--api", choices=["responses", "chat"], help="by default chat with --base-url, else responses")
-    parser.add_argument("--local", action="store_true", help="a small LLM in this process (needs the extra `local`)")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON and nothing else")
+    parser.add_argument(
+        "--base-url", help="an OpenAI-compatible server, such as http://127.0.0.1:8080/v1"
+    )
+    parser.add_argument(
+        "--api",
+        choices=["responses", "chat"],
+        help="by default chat with --base-url, else responses",
+    )
+    parser.add_argument(
+        "--local", action="store_true", help="a small LLM in this process (needs the extra `local`)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the answer as JSON and nothing else"
+    )
     return parser
 
 
@@ -36,9 +48,13 @@ def run[Out](
     about: str,
     offline: Offline = EXTRACTIVE,
 ) -> Out | None:
-    """The prompt's typed answer, from the model that `options` name; `None`, with one line said, when it failed."""
+    """The prompt's typed answer, from the model that `options` name; `None`, with one line said,
+    when it failed.
+    """
     started = perf_counter()
-    choice = Choice(model=options.model, base_url=options.base_url, api=options.api, local=options.local)
+    choice = Choice(
+        model=options.model, base_url=options.base_url, api=options.api, local=options.local
+    )
     with chosen_model(choice, offline) as (name, adapter):
         console.print(f"[bold]Model:[/] {escape(name)}\n{escape(about)}")
         outline(prompt.render(session=session), console)

@@ -1,4 +1,6 @@
-"""Which model answers: a named one, OpenAI's if there is a key, else an offline one, which is no LLM."""
+"""Which model answers: a named one, OpenAI's if there is a key, else an offline one, which is no
+LLM.
+"""
 
 import os
 from collections.abc import Generator
@@ -26,7 +28,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """What answers without a key: `decide` gives each step by rules, and `name` says so to whoever watches."""
+    """What answers without a key: `decide` gives each step by rules, and `name` says so to whoever
+    watches.
+    """
 
     name: str
     decide: Policy
@@ -36,7 +40,9 @@ EXTRACTIVE = Offline("the offline extractive model (no LLM: it quotes what it fi
 
 
 @contextmanager
-def chosen_model(choice: Choice, offline: Offline = EXTRACTIVE) -> Generator[tuple[str, OpenAIAdapter]]:
+def chosen_model(
+    choice: Choice, offline: Offline = EXTRACTIVE
+) -> Generator[tuple[str, OpenAIAdapter]]:
     """What to call the model, and an adapter for it while the context lasts."""
     if choice.local:
         from .local import local_model
@@ -48,8 +54,13 @@ def chosen_model(choice: Choice, offline: Offline = EXTRACTIVE) -> Generator[tup
         api = choice.api or ("chat" if choice.base_url else "responses")
         key = os.environ.get("OPENAI_API_KEY") or ("none" if choice.base_url else None)
         place = f" at {choice.base_url}" if choice.base_url else ""
-        yield f"{model}{place}", OpenAIAdapter(model, api=api, base_url=choice.base_url, api_key=key)
+        yield (
+            f"{model}{place}",
+            OpenAIAdapter(model, api=api, base_url=choice.base_url, api_key=key),
+        )
     else:
         with start_offline_model(offline.decide) as url:
-            adapter = OpenAIAdapter("offline", api=choice.api or "responses", base_url=url, api_key="none")
+            adapter = OpenAIAdapter(
+                "offline", api=choice.api or "responses", base_url=url, api_key="none"
+            )
             yield offline.name, adapter

@@ -15,7 +15,8 @@ from weakincentives.runtime.events import EventBus, ProviderCalled, ToolInvoked,
 __all__ = ["Watch", "outline"]
 
 
-def outline(rendered: RenderedPrompt[Any], console: Console) -> None:  # Any: prompts of every output
+# Any: prompts of every output
+def outline(rendered: RenderedPrompt[Any], console: Console) -> None:
     """Prints the sections with what each costs in characters, and the tools."""
     tree = Tree(
         f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {', '.join(t.name for t in rendered.tools)}"
@@ -30,7 +31,8 @@ def outline(rendered: RenderedPrompt[Any], console: Console) -> None:  # Any: pr
 class Watch:
     """Prints turns, tool calls and tools that arrive.
 
-    With `probe`, a text of what the tools work on, it also says whether a failed call left that as it was.
+    With `probe`, a text of what the tools work on, it also says whether a failed call left that as
+    it was.
     """
 
     def __init__(self, console: Console, probe: Callable[[], str] | None = None) -> None:
@@ -52,20 +54,30 @@ class Watch:
         )
 
     def _tool(self, event: ToolInvoked) -> None:
-        arguments = "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
+        arguments = (
+            "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
+        )
         mark = "[green]✓[/]" if event.success else "[red]✗[/]"
         answer = escape(" ".join(event.content.split()))
-        self._line(f"  {mark} [bold]{escape(event.name)}[/] {escape(arguments)}", answer if event.success else "")
+        self._line(
+            f"  {mark} [bold]{escape(event.name)}[/] {escape(arguments)}",
+            answer if event.success else "",
+        )
         if not event.success:
             self._line(f"    [red]{answer}[/]", "")
         if self._probe is not None:
             before, self._before = self._before, self._probe()
             if not event.success:
                 same = self._before == before
-                self._line(f"    [yellow]rolled back[/]{' to the byte' if same else ', but NOT ALL'}", "")
+                self._line(
+                    f"    [yellow]rolled back[/]{' to the byte' if same else ', but NOT ALL'}", ""
+                )
 
     def _tools(self, event: ToolsInjected) -> None:
-        self._line(f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]", ", ".join(event.tool_names))
+        self._line(
+            f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]",
+            ", ".join(event.tool_names),
+        )
 
     def _line(self, head: str, tail: str) -> None:
         self._console.print(f"{head} [dim]{tail}[/]", no_wrap=True, overflow="ellipsis", crop=True)

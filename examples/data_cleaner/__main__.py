@@ -1,4 +1,6 @@
-"""`python -m examples.data_cleaner [FILE]`: cleans a CSV file and shows each attempt, and what was undone."""
+"""`python -m examples.data_cleaner [FILE]`: cleans a CSV file and shows each attempt, and what was
+undone.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -32,8 +34,12 @@ class Report:
 def main(arguments: list[str] | None = None) -> int:
     """Cleans one file; 0 when it was written, 1 when it cannot be read or the provider failed."""
     parser = command_line("data_cleaner", __doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=SAMPLE, help="by default a small sample")
-    parser.add_argument("--output", type=Path, help="by default NAME.clean.csv in the current folder")
+    parser.add_argument(
+        "file", nargs="?", type=Path, default=SAMPLE, help="by default a small sample"
+    )
+    parser.add_argument(
+        "--output", type=Path, help="by default NAME.clean.csv in the current folder"
+    )
     options = parser.parse_args(arguments)
     output = options.output or Path(f"{options.file.stem}.clean.csv")
     if not output.parent.is_dir():
@@ -44,10 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{options.file} cannot be read: {error}\n")
         return 1
-    prompt = CLEANER.bind(Table(options.file.name, ", ".join(sheet.columns)), resources={Sheet: sheet})
+    prompt = CLEANER.bind(
+        Table(options.file.name, ", ".join(sheet.columns)), resources={Sheet: sheet}
+    )
     Watch(console, probe=sheet.text).attach(session.bus)
     about = f"Cleaning {options.file.name}"
-    conclusion = run(prompt, session=session, options=options, console=console, about=about, offline=OFFLINE)
+    conclusion = run(
+        prompt, session=session, options=options, console=console, about=about, offline=OFFLINE
+    )
     if conclusion is None:
         return 1
     output.write_text(sheet.text(), encoding="utf-8")
@@ -60,7 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
     for drop in report.dropped:
         console.print(f"row {drop.row} dropped: {drop.reason}", markup=False)
     console.print(conclusion.summary, *conclusion.doubts, sep="\n", markup=False)
-    console.print(f"{report.kept} rows kept, {len(report.dropped)} dropped; written to {output}", markup=False)
+    console.print(
+        f"{report.kept} rows kept, {len(report.dropped)} dropped; written to {output}", markup=False
+    )
     return 0
 
 

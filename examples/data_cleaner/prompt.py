@@ -1,4 +1,6 @@
-"""The cleaner as a prompt: its sections with their tools, and its typed answer. This is the whole agent."""
+"""The cleaner as a prompt: its sections with their tools, and its typed answer. This is the whole
+agent.
+"""
 
 from dataclasses import dataclass, field
 
@@ -21,8 +23,12 @@ class Table:
 class Conclusion:
     """What the model says at the end. It counts nothing: what was done stands in the session."""
 
-    summary: str = field(metadata={"description": "What was wrong with the data, in one or two sentences."})
-    doubts: list[str] = field(metadata={"description": "What a person should look at; empty if nothing."})
+    summary: str = field(
+        metadata={"description": "What was wrong with the data, in one or two sentences."}
+    )
+    doubts: list[str] = field(
+        metadata={"description": "What a person should look at; empty if nothing."}
+    )
 
 
 CLEANER = PromptTemplate[Conclusion](
@@ -41,13 +47,18 @@ CLEANER = PromptTemplate[Conclusion](
                 "nothing: read why, and try another way. Mend a cell if its meaning is clear, and empty it if it says "
                 "that the value is missing. Never invent a value."
             ),
-            tools=[Tool(name="convert_column", handler=convert_column), Tool(name="set_cell", handler=set_cell)],
+            tools=[
+                Tool(name="convert_column", handler=convert_column),
+                Tool(name="set_cell", handler=set_cell),
+            ],
         ),
         MarkdownSection(
             title="Dropping",
             template="Drop a row only if it stands there twice or cannot be used.",
             tools=[Tool(name="drop_rows", handler=drop_rows)],
         ),
-        MarkdownSection[Table](title="Table", template="The table is $name. Its columns are $columns."),
+        MarkdownSection[Table](
+            title="Table", template="The table is $name. Its columns are $columns."
+        ),
     ],
 )

@@ -1,7 +1,8 @@
-"""The cleaner's tools. They work in place, row after row, and give up in the middle when a row cannot be served.
+"""The cleaner's tools. They work in place, row after row, and give up in the middle when a row
+cannot be served.
 
-None of them cares for undo: a call that fails leaves the sheet and the session as they were. What was done is noted in
-the session, as `Change` and `Drop`.
+None of them cares for undo: a call that fails leaves the sheet and the session as they were. What
+was done is noted in the session, as `Change` and `Drop`.
 """
 
 import re
@@ -16,7 +17,9 @@ from .sheet import Row, Sheet
 
 __all__ = ["Change", "Drop", "convert_column", "drop_rows", "set_cell", "show_rows"]
 
-_ROW = {"description": "A row's number; 1 is the first below the header, and a dropped number is not used again."}
+_ROW = {
+    "description": "A row's number; 1 is the first below the header, and a dropped number is not used again."
+}
 _REASON = {"description": "Why, in a few words; it stands in the report."}
 
 
@@ -49,10 +52,13 @@ class Show:
 class Convert:
     column: str
     to: Literal["text", "number", "date"] = field(
-        metadata={"description": "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."}
+        metadata={
+            "description": "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."
+        }
     )
     date_formats: list[str] = field(
-        default_factory=list[str], metadata={"description": "Tried in order after %Y-%m-%d, such as %d/%m/%Y."}
+        default_factory=list[str],
+        metadata={"description": "Tried in order after %Y-%m-%d, such as %d/%m/%Y."},
     )
 
 
@@ -74,7 +80,10 @@ def show_rows(params: Show, *, context: ToolContext) -> ToolResult[dict[int, Row
     """Show rows as they are now."""
     rows = context.resources.get(Sheet).rows
     shown = [number for number in rows if number >= params.first][: params.count]
-    return ToolResult(message=f"{len(shown)} of {len(rows)} rows.", value={number: rows[number] for number in shown})
+    return ToolResult(
+        message=f"{len(shown)} of {len(rows)} rows.",
+        value={number: rows[number] for number in shown},
+    )
 
 
 def convert_column(params: Convert, *, context: ToolContext) -> ToolResult[None]:
@@ -114,7 +123,9 @@ def drop_rows(params: DropRows, *, context: ToolContext) -> ToolResult[None]:
 
 def _cell(sheet: Sheet, number: int, column: str) -> str:
     if number not in sheet.rows or column not in sheet.columns:
-        raise ToolValidationError(f"There is no {column!r} in row {number}; columns are {', '.join(sheet.columns)}.")
+        raise ToolValidationError(
+            f"There is no {column!r} in row {number}; columns are {', '.join(sheet.columns)}."
+        )
     return sheet.rows[number][column]
 
 

@@ -25,7 +25,13 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(quiet=options.json, highlight=False)
     prompt, session = assistant(Library.load(), options.question), Session()
     Watch(console).attach(session.bus)
-    answer = run(prompt, session=session, options=options, console=console, about=f"Question: {options.question}")
+    answer = run(
+        prompt,
+        session=session,
+        options=options,
+        console=console,
+        about=f"Question: {options.question}",
+    )
     if answer is None:
         return 1
     if options.json:

@@ -34,21 +34,38 @@ class Library:
     def load(cls, root: Path = ROOT, folders: tuple[str, ...] = FOLDERS) -> "Library":
         """Reads every Markdown file in `folders` of `root`."""
         files = sorted(file for folder in folders for file in (root / folder).rglob("*.md"))
-        return cls({file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files})
+        return cls(
+            {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files}
+        )
 
     def title(self, path: str) -> str:
         """The document's first heading."""
-        return next((line.lstrip("# ") for line in self.documents[path].splitlines() if line.startswith("#")), path)
+        return next(
+            (
+                line.lstrip("# ")
+                for line in self.documents[path].splitlines()
+                if line.startswith("#")
+            ),
+            path,
+        )
 
     @cached_property
     def passages(self) -> tuple[Passage, ...]:
         """Every passage of every document, in order."""
-        return tuple(passage for path, text in self.documents.items() for passage in _cut(path, text))
+        return tuple(
+            passage for path, text in self.documents.items() for passage in _cut(path, text)
+        )
 
     def search(self, query: str, limit: int) -> list[Passage]:
-        """The passages that share most with `query`, best first; none when no telling word is shared."""
+        """The passages that share most with `query`, best first; none when no telling word is
+        shared.
+        """
         scores = rank(
-            query, [f"{passage.path} {' '.join(passage.headings)}\n{passage.text}" for passage in self.passages]
+            query,
+            [
+                f"{passage.path} {' '.join(passage.headings)}\n{passage.text}"
+                for passage in self.passages
+            ],
         )
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return [self.passages[index] for index in order[:limit] if scores[index] > 0]

@@ -1,11 +1,21 @@
-"""The assistant as a prompt: its sections, its two tools and its typed answer. This is the whole agent.
+"""The assistant as a prompt: its sections, its two tools and its typed answer. This is the whole
+agent.
 
-The tools reach the documents as a resource, so that the template is one value, built and checked once.
+The tools reach the documents as a resource, so that the template is one value, built and checked
+once.
 """
 
 from dataclasses import dataclass, field
 
-from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 
 from .library import Library
 
@@ -31,8 +41,12 @@ class Question:
 class Answer:
     """The assistant's answer."""
 
-    answer: str = field(metadata={"description": "The answer in a few sentences, in the documents' own words."})
-    sources: list[str] = field(metadata={"description": "Paths of the documents that the answer was taken from."})
+    answer: str = field(
+        metadata={"description": "The answer in a few sentences, in the documents' own words."}
+    )
+    sources: list[str] = field(
+        metadata={"description": "Paths of the documents that the answer was taken from."}
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,9 @@ class Hits:
 
 @dataclass(frozen=True)
 class ReadParams:
-    path: str = field(metadata={"description": "Path of a document, as a search or the catalogue gives it."})
+    path: str = field(
+        metadata={"description": "Path of a document, as a search or the catalogue gives it."}
+    )
 
 
 @dataclass(frozen=True)
@@ -81,7 +97,9 @@ def read_doc(params: ReadParams, *, context: ToolContext) -> ToolResult[Document
     text = library.documents.get(params.path)
     if text is None:
         known = ", ".join(library.documents)
-        return ToolResult(message=f"No document {params.path!r}. There are: {known}.", success=False)
+        return ToolResult(
+            message=f"No document {params.path!r}. There are: {known}.", success=False
+        )
     return ToolResult(message=f"{library.title(params.path)}.", value=Document(params.path, text))
 
 
@@ -98,8 +116,13 @@ ASSISTANT = PromptTemplate[Answer](
             title="Rules",
             template="Look the answer up before you give it.",
             children=[
-                MarkdownSection(title="Sources", template="Name each document that you took a statement from."),
-                MarkdownSection(title="Gaps", template="Say so when the documentation does not answer the question."),
+                MarkdownSection(
+                    title="Sources", template="Name each document that you took a statement from."
+                ),
+                MarkdownSection(
+                    title="Gaps",
+                    template="Say so when the documentation does not answer the question.",
+                ),
             ],
         ),
         MarkdownSection[Project](  # closed at first: its tools arrive when the model opens it
@@ -108,7 +131,10 @@ ASSISTANT = PromptTemplate[Answer](
             summary="The documentation of $name, with tools to search it and to read its documents.",
             template="Search first; read a document whole when a passage is not enough.",
             visibility=SectionVisibility.SUMMARY,
-            tools=[Tool(name="search_docs", handler=search_docs), Tool(name="read_doc", handler=read_doc)],
+            tools=[
+                Tool(name="search_docs", handler=search_docs),
+                Tool(name="read_doc", handler=read_doc),
+            ],
             children=[MarkdownSection[Project](title="Catalogue", template="$catalogue")],
         ),
         MarkdownSection(title="Answer", template="Answer in a few sentences."),
@@ -119,4 +145,6 @@ ASSISTANT = PromptTemplate[Answer](
 def assistant(library: Library, question: str) -> Prompt[Answer]:
     """The assistant over the documents of `library`, asked one question."""
     catalogue = "\n".join(f"- `{path}`: {library.title(path)}" for path in library.documents)
-    return ASSISTANT.bind(Project("weakincentives", catalogue), Question(question), resources={Library: library})
+    return ASSISTANT.bind(
+        Project("weakincentives", catalogue), Question(question), resources={Library: library}
+    )

@@ -13,18 +13,23 @@ _CONTEXT = 8192
 
 @contextmanager
 def serve_model(weights: Path) -> Generator[str]:
-    """The base URL of an OpenAI-compatible server for `weights` while the context lasts; it asks for no key.
+    """The base URL of an OpenAI-compatible server for `weights` while the context lasts; it asks
+    for no key.
 
-    The chat template is ours: models of this size write a fenced JSON block more reliably than their own call syntax.
+    The chat template is ours: models of this size write a fenced JSON block more reliably than
+    their own call syntax.
     """
-    xllamacpp: Any = import_module("xllamacpp")  # Any: it says nothing of its types, and is often not installed
+    # Any: it says nothing of its types, and is often not installed
+    xllamacpp: Any = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.n_ctx = _CONTEXT
     params.n_parallel = 1
     params.cpuparams.n_threads = 2
     params.use_jinja = True
-    params.chat_template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
+    params.chat_template = (
+        Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
+    )
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     server = xllamacpp.Server(params)

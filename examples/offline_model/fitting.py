@@ -1,7 +1,7 @@
 """Builds a value that fits a JSON schema: one walk, two readers.
 
-`choosing` fills tool arguments with it and `answering` composes the typed answer; each supplies texts,
-numbers and choices through `Supply`. Only shapes are known here, never what is asked.
+`choosing` fills tool arguments with it and `answering` composes the typed answer; each supplies
+texts, numbers and choices through `Supply`. Only shapes are known here, never what is asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,9 @@ def fit(schema: Schema, supply: Supply) -> object:
 
 
 def fields(schema: Schema, root: Schema | None = None) -> list[tuple[Field, bool]]:
-    """The properties of an object's schema, each with whether it must have a value that is not null."""
+    """The properties of an object's schema, each with whether it must have a value that is not
+    null.
+    """
     found = []
     for name, sub in _mapping(schema.get("properties")).items():
         shape, nullable = _resolve(_mapping(sub), root or schema)
@@ -72,7 +74,9 @@ _DEEPEST = 3  # and a type may hold itself: below this, only what is demanded
 
 
 def _resolve(schema: Schema, root: Schema) -> tuple[Schema, bool]:
-    """The schema without references and alternatives (the first that is not null), and whether it allows null."""
+    """The schema without references and alternatives (the first that is not null), and whether it
+    allows null.
+    """
     nullable = False
     for _ in range(_MOST_STEPS):
         if isinstance(ref := schema.get("$ref"), str):
@@ -83,7 +87,10 @@ def _resolve(schema: Schema, root: Schema) -> tuple[Schema, bool]:
         elif union := [_mapping(each) for name in _UNIONS for each in _list(schema.get(name))]:
             nullable |= any(each.get("type") == "null" for each in union)
             chosen = next((each for each in union if each.get("type") != "null"), union[0])
-            schema = {**{key: value for key, value in schema.items() if key not in _UNIONS}, **chosen}
+            schema = {
+                **{key: value for key, value in schema.items() if key not in _UNIONS},
+                **chosen,
+            }
         elif isinstance(types := schema.get("type"), list):
             nullable |= "null" in types
             schema = {**schema, "type": next((each for each in types if each != "null"), "null")}
@@ -108,9 +115,15 @@ def _fit(name: str, schema: Schema, supply: Supply, root: Schema, depth: int = 0
     match schema["type"]:
         case "object":
             required, subs = _list(schema.get("required")), _mapping(schema.get("properties"))
-            wanted = [each.name for each, _ in fields(schema, root) if depth < _DEEPEST and supply.wants(each)]
+            wanted = [
+                each.name
+                for each, _ in fields(schema, root)
+                if depth < _DEEPEST and supply.wants(each)
+            ]
             kept = [each for each in subs if each in required or each in wanted]
-            return {each: _fit(each, _mapping(subs[each]), supply, root, depth + 1) for each in kept}
+            return {
+                each: _fit(each, _mapping(subs[each]), supply, root, depth + 1) for each in kept
+            }
         case "array":
             return _fit_array(field, supply, root, depth)
         case "string":

@@ -1,19 +1,23 @@
 """Policies as plans: a generator yields calls, is sent what came back, and returns the answer.
 
-Every request carries the whole conversation, so a plan keeps no state: it is followed anew from the beginning.
+Every request carries the whole conversation, so a plan keeps no state: it is followed anew from the
+beginning.
 """
 
 from collections.abc import Callable, Generator
 
-from .conversation import Call, Conversation, Policy
+from .conversation import Call, Connection, Policy
 
 type Plan = Generator[Call, str, str]
 
 
 def follow(plan: Callable[[], Plan]) -> Policy:
-    """The policy that makes the calls of `plan` one by one. Equal results must lead it to equal calls."""
+    """The policy that makes the calls of `plan` one by one.
 
-    def decide(conversation: Conversation) -> Call | str:
+    Equal results must lead it to equal calls.
+    """
+
+    def decide(conversation: Connection) -> Call | str:
         steps = plan()
         try:
             step = next(steps)

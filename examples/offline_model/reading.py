@@ -1,4 +1,5 @@
-"""Reads texts: the sections and sentences of Markdown, the records of tool results, what names a thing.
+"""Reads texts: the sections and sentences of Markdown, the records of tool results, what names a
+thing.
 
 Text in, plain values out. Conversations are read in `conversation`; nothing here scores or decides.
 """
@@ -20,8 +21,8 @@ type Fields = Mapping[str, object]
 class Section:
     """A Markdown heading without its number, all text below it, and that text's quotable units.
 
-    A unit is a sentence, a list item, a table row, a lead-in with its short list, or a question with what follows it.
-    Code is in `body` alone.
+    A unit is a sentence, a list item, a table row, a lead-in with its short list, or a question
+    with what follows it. Code is in `body` alone.
     """
 
     title: str
@@ -29,7 +30,8 @@ class Section:
     units: tuple[str, ...]
 
 
-# No headings by underlining (a summary may stand right above `---`), and no code by mere indentation.
+# No headings by underlining (a summary may stand right above `---`), and no code by mere
+# indentation.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["lheading", "code", "html_block"])
 _NUMBER = re.compile(r"\d+(?:\.\d+)*\.?\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\"'(\[])")
@@ -47,7 +49,12 @@ def sections(text: str) -> tuple[Section, ...]:
         _, bodies, units = found[-1]
         new = list(_units(block))
         listed = "; ".join(new)
-        if block.type.endswith("_list") and units and units[-1].endswith(":") and len(listed) <= _SHORT_LIST:
+        if (
+            block.type.endswith("_list")
+            and units
+            and units[-1].endswith(":")
+            and len(listed) <= _SHORT_LIST
+        ):
             new = [f"{units.pop()} {listed}"]
         bodies.append(_text(block))
         for unit in new:
@@ -78,7 +85,9 @@ def _units(node: SyntaxTreeNode) -> Iterator[str]:
 
 
 def embedded_json(text: str) -> tuple[str, object]:
-    """The text before a JSON object or array that ends the text, and its value (None when there is none)."""
+    """The text before a JSON object or array that ends the text, and its value (None when there is
+    none).
+    """
     for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         try:
             return text[: start.start()], json.loads(text[start.end() :])
@@ -91,7 +100,9 @@ _NAMING = "path file filename id key name url uri slug doc document page ref ref
 NAMING = frozenset(_NAMING.split())
 _LABELS = NAMING | {"heading", "headings"}
 _LONGEST_NAME = 120
-_PATH = re.compile(r"(?<![\w./-])[\w./-]*\w\w\.[A-Za-z]\w{0,4}\b(?!\.\w)|(?<!\w)[\w.-]+(?:/[\w.-]+)+")
+_PATH = re.compile(
+    r"(?<![\w./-])[\w./-]*\w\w\.[A-Za-z]\w{0,4}\b(?!\.\w)|(?<!\w)[\w.-]+(?:/[\w.-]+)+"
+)
 
 
 def name_words(name: str) -> set[str]:
@@ -114,12 +125,17 @@ def identifier(fields: Fields) -> str | None:
     """What names the thing that has these fields: a path before an id before a title."""
     texts = {key: value for key, value in fields.items() if isinstance(value, str) and value}
     named = [key for key in texts if is_path(texts[key]) or _labels(key, texts[key], NAMING)]
-    return min(((not is_path(texts[k]), "title" in k, i, texts[k]) for i, k in enumerate(named)), default=(None,))[-1]
+    return min(
+        ((not is_path(texts[k]), "title" in k, i, texts[k]) for i, k in enumerate(named)),
+        default=(None,),
+    )[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One string inside a JSON value: its key, the plain fields beside it, and what the nearest fields name."""
+    """One string inside a JSON value: its key, the plain fields beside it, and what the nearest
+    fields name.
+    """
 
     key: str
     text: str
@@ -127,13 +143,19 @@ class Leaf:
     source: str | None
 
 
-def leaves(value: object, key: str = "", fields: Fields | None = None, source: str | None = None) -> Iterator[Leaf]:
-    """Every string inside a JSON value: the one walk that strings, records and statements are read from."""
+def leaves(
+    value: object, key: str = "", fields: Fields | None = None, source: str | None = None
+) -> Iterator[Leaf]:
+    """Every string inside a JSON value: the one walk that strings, records and statements are read
+    from.
+    """
     match value:
         case str():
             yield Leaf(key, value, {key: value} if fields is None else fields, source)
         case Mapping():
-            plain = {name: item for name, item in value.items() if isinstance(item, str | int | float)}
+            plain = {
+                name: item for name, item in value.items() if isinstance(item, str | int | float)
+            }
             for name, item in value.items():
                 yield from leaves(item, name, plain, identifier(plain) or source)
         case list():
@@ -176,7 +198,9 @@ def records(text: str) -> list[Record]:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One quotable unit, with the section it stands in and the file (or other thing) that it is from."""
+    """One quotable unit, with the section it stands in and the file (or other thing) that it is
+    from.
+    """
 
     text: str
     section: Section

@@ -11,10 +11,12 @@ from itertools import pairwise
 import bm25s
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 
-logging.getLogger("bm25s").setLevel(logging.WARNING)  # bm25s itself sets DEBUG and says a line for every index
+# bm25s itself sets DEBUG and says a line for every index
+logging.getLogger("bm25s").setLevel(logging.WARNING)
 
 _ASKING = (
-    "tell explain describe give show please mean means happen happens many much exactly question answer would must"
+    "tell explain describe give show please mean means happen happens many much exactly question "
+    "answer would must"
 )
 _STOP = frozenset([*STOPWORDS_EN_PLUS, *_ASKING.split(), "could", "may", "might"])
 _RUN = re.compile(r"\w+")
@@ -46,7 +48,11 @@ def words(text: str) -> list[str]:
 
 def key_terms(text: str) -> list[str]:
     """The telling words as they were written, each once: what one would type to search."""
-    return list(dict.fromkeys(run for run in _RUN.findall(text) if run.lower() not in _STOP and len(run) > 1))
+    return list(
+        dict.fromkeys(
+            run for run in _RUN.findall(text) if run.lower() not in _STOP and len(run) > 1
+        )
+    )
 
 
 def coverage(query: str, text: str) -> float:

@@ -69,7 +69,11 @@ class _Handler(BaseHTTPRequestHandler):
             raise BadRequest(f"The body is not JSON: {error}.") from error
 
     def _refuse(self, error: BadRequest) -> None:
-        kind = "invalid_request_error" if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+        kind = (
+            "invalid_request_error"
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+            else "server_error"
+        )
         detail = {"message": str(error), "type": kind, "param": error.param, "code": None}
         self._send(error.status, {"error": detail})
 

@@ -1,6 +1,8 @@
-"""The two wire formats, Chat Completions and Responses: request body to `Conversation`, step to response body.
+"""The two wire formats, Chat Completions and Responses: request body to `Connection`, step to
+response body.
 
-Equal requests get equal responses: ids are content hashes and times are 0. Faults raise `BadRequest`.
+Equal requests get equal responses: ids are content hashes and times are 0. Faults raise
+`BadRequest`.
 """
 
 import hashlib
@@ -8,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from .answering import extract
-from .conversation import Call, Conversation, Message, Policy, Result, Tool
+from .conversation import Call, Connection, Message, Policy, Result, Tool
 
 MODEL = "offline"
 NOTE = "offline model, no LLM; token counts are estimates at 4 characters a token"
@@ -32,13 +34,17 @@ def respond(path: str, body: object, decide: Policy = extract) -> Body:
     body = _object(body, "body")
     for refused in ("stream", "previous_response_id", "conversation", "background"):
         if body.get(refused):
-            raise BadRequest(f"The offline model answers whole requests at once: leave out {refused!r}.", refused)
+            raise BadRequest(
+                f"The offline model answers whole requests at once: leave out {refused!r}.", refused
+            )
     read, write = _FORMATS[path]
     conversation = read(body)
     step = decide(conversation)
     text = json.dumps(body, sort_keys=True)
     said = step if isinstance(step, str) else step.name + _arguments_text(step)
-    return write(step, hashlib.sha256(text.encode()).hexdigest()[:24], (_tokens(text), _tokens(said)))
+    return write(
+        step, hashlib.sha256(text.encode()).hexdigest()[:24], (_tokens(text), _tokens(said))
+    )
 
 
 def _tokens(text: str) -> int:
@@ -67,7 +73,9 @@ class _Turns:
             arguments = json.loads(str(function.get("arguments")))
         except ValueError:
             arguments = {}
-        self._open[call_id] = Call(name=str(function.get("name")), arguments=_object(arguments, "arguments"))
+        self._open[call_id] = Call(
+            name=str(function.get("name")), arguments=_object(arguments, "arguments")
+        )
 
     def output(self, call_id: object, content: object, where: str) -> None:
         if call_id not in self._open:
@@ -80,7 +88,7 @@ class _Turns:
         return tuple(self.turns)
 
 
-def _read_chat(body: Body) -> Conversation:
+def _read_chat(body: Body) -> Connection:
     turns = _Turns()
     for i, message in enumerate(_objects(body, "messages", least=1)):
         where = f"messages[{i}]"
@@ -89,22 +97,30 @@ def _read_chat(body: Body) -> Conversation:
             continue
         turns.say(message.get("role"), message.get("content"), where)
         for call in _objects(message, "tool_calls"):
-            turns.call(call.get("id"), _object(call.get("function"), f"{where}.tool_calls.function"))
+            turns.call(
+                call.get("id"), _object(call.get("function"), f"{where}.tool_calls.function")
+            )
     form = _object(body.get("response_format") or {}, "response_format")
     choice = body.get("tool_choice")
-    return Conversation(
+    return Connection(
         turns=turns.closed("messages"),
-        tools=_tools([_object(tool.get("function"), "tools.function") for tool in _objects(body, "tools")]),
+        tools=_tools(
+            [_object(tool.get("function"), "tools.function") for tool in _objects(body, "tools")]
+        ),
         answer_schema=_schema(form.get("type"), form.get("json_schema")),
         tool_choice=_choice(choice.get("function") if isinstance(choice, Mapping) else choice),
     )
 
 
-def _read_responses(body: Body) -> Conversation:
+def _read_responses(body: Body) -> Connection:
     turns, tools = _Turns(), _objects(body, "tools")
     turns.say("developer", body.get("instructions"), "instructions")
     given = body.get("input")
-    items = _objects(body, "input", least=1) if not isinstance(given, str) else [{"role": "user", "content": given}]
+    items = (
+        _objects(body, "input", least=1)
+        if not isinstance(given, str)
+        else [{"role": "user", "content": given}]
+    )
     for i, item in enumerate(items):
         where = f"input[{i}]"
         match item.get("type", "message"):
@@ -121,7 +137,7 @@ def _read_responses(body: Body) -> Conversation:
             case other:
                 raise BadRequest(f"Unknown item type {other!r}.", f"{where}.type")
     form = _object(_object(body.get("text") or {}, "text").get("format") or {}, "text.format")
-    return Conversation(
+    return Connection(
         turns=turns.closed("input"),
         tools=_tools([tool for tool in tools if tool.get("type") == "function"]),
         answer_schema=_schema(form.get("type"), form),
@@ -167,7 +183,11 @@ def _schema(kind: object, form: object) -> Body | None:
         case "json_schema":
             return _object(_object(form, "json_schema").get("schema"), "schema")
         case "json_object":
-            return {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+            return {
+                "type": "object",
+                "properties": {"answer": {"type": "string"}},
+                "required": ["answer"],
+            }
         case _:
             return None
 
@@ -191,7 +211,11 @@ def _write_chat(step: Call | str, digest: str, tokens: tuple[int, int]) -> Body:
         "model": MODEL,
         "system_fingerprint": NOTE,
         "choices": [{"index": 0, "finish_reason": finish, "logprobs": None, "message": message}],
-        "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
+        "usage": {
+            "prompt_tokens": tokens[0],
+            "completion_tokens": tokens[1],
+            "total_tokens": sum(tokens),
+        },
     }
 
 
@@ -227,7 +251,9 @@ def _write_responses(step: Call | str, digest: str, tokens: tuple[int, int]) -> 
     }
 
 
-type _Format = tuple[Callable[[Body], Conversation], Callable[[Call | str, str, tuple[int, int]], Body]]
+type _Format = tuple[
+    Callable[[Body], Connection], Callable[[Call | str, str, tuple[int, int]], Body]
+]
 _FORMATS: Mapping[str, _Format] = {
     "/v1/chat/completions": (_read_chat, _write_chat),
     "/v1/responses": (_read_responses, _write_responses),

@@ -1,4 +1,5 @@
-"""weakincentives: typed, composable prompts for agents. The names that a user meets first; nothing is defined here.
+"""weakincentives: typed, composable prompts for agents. The names that a user meets first; nothing
+is defined here.
 
 Each is imported when it is first asked for.
 """

@@ -1,4 +1,5 @@
-"""The root of every exception that the library raises, and the one for data that does not fit its type.
+"""The root of every exception that the library raises, and the one for data that does not fit its
+type.
 
     WeakIncentivesError
     ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError,
@@ -14,12 +15,20 @@
     │                           runtime           ExpansionLimitError
     └── control flow            prompt.errors     VisibilityExpansionRequired
 
-What a model does wrong while it works (an unknown tool, broken arguments) is answered to the model and never raised.
+What a model does wrong while it works (an unknown tool, broken arguments) is answered to the model
+and never raised.
 """
 
 from typing import NamedTuple
 
-__all__ = ["ControlFlow", "Fault", "SerdeError", "WeakIncentivesError", "message_of", "plain_text"]
+__all__ = [
+    "ControlFlow",
+    "SerdeError",
+    "ValidationIssue",
+    "WeakIncentivesError",
+    "message_of",
+    "plain_text",
+]
 
 
 class WeakIncentivesError(Exception):
@@ -27,11 +36,15 @@ class WeakIncentivesError(Exception):
 
 
 class ControlFlow(WeakIncentivesError):
-    """Base of exceptions that steer an evaluation and are no failures: transactions let them pass without an undo."""
+    """Base of exceptions that steer an evaluation and are no failures: transactions let them pass
+    without an undo.
+    """
 
 
-class Fault(NamedTuple):
-    """One thing that is wrong with some data: where (`path`, empty for the whole) and what (`message`)."""
+class ValidationIssue(NamedTuple):
+    """One thing that is wrong with some data: where (`path`, empty for the whole) and what
+    (`message`).
+    """
 
     path: tuple[str | int, ...]
     message: str
@@ -41,22 +54,26 @@ class Fault(NamedTuple):
 
 
 class SerdeError(WeakIncentivesError, ValueError):
-    """Data that does not fit its type, or a value that JSON cannot hold; `faults` lists everything that is wrong.
+    """Data that does not fit its type, or a value that JSON cannot hold; `faults` lists everything
+    that is wrong.
 
-    The message names fields and rules, never the offending values, so that it can be shown to a model.
+    The message names fields and rules, never the offending values, so that it can be shown to a
+    model.
     """
 
-    def __init__(self, subject: str, faults: tuple[Fault, ...]) -> None:
-        super().__init__(subject, faults)
+    def __init__(self, subject: str, issues: tuple[ValidationIssue, ...]) -> None:
+        super().__init__(subject, issues)
         self.subject = subject
-        self.faults = faults
+        self.issues = issues
 
     def __str__(self) -> str:
-        return f"{self.subject}: " + "; ".join(map(str, self.faults))
+        return f"{self.subject}: " + "; ".join(map(str, self.issues))
 
 
 def message_of(error: BaseException) -> str:
-    """The error's own text, or the name of its class where it has none or raises instead of giving it."""
+    """The error's own text, or the name of its class where it has none or raises instead of giving
+    it.
+    """
     try:
         return plain_text(str(error)) or type(error).__name__
     except Exception:  # the `__str__` of a user's exception may do anything

@@ -1,11 +1,22 @@
-"""What an evaluation may take and has taken: deadline, budget, token usage. Plain values, no clock inside."""
+"""What an evaluation may take and has taken: deadline, budget, token usage. Plain values, no clock
+inside.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-__all__ = ["Budget", "Clock", "Deadline", "Spent", "TokenUsage", "check_count", "check_limits", "utc_now"]
+__all__ = [
+    "Budget",
+    "Clock",
+    "Deadline",
+    "Spent",
+    "TokenUsage",
+    "check_count",
+    "check_limits",
+    "utc_now",
+]
 
 type Clock = Callable[[], datetime]
 """Gives the present time, timezone-aware."""
@@ -18,7 +29,10 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Deadline:
-    """A moment by which an evaluation must have ended. Raises `ValueError` for a time without a zone."""
+    """A moment by which an evaluation must have ended.
+
+    Raises `ValueError` for a time without a zone.
+    """
 
     expires_at: datetime
 
@@ -30,7 +44,9 @@ class Deadline:
 
     @classmethod
     def after(cls, span: timedelta | float, *, now: datetime | None = None) -> "Deadline":
-        """The deadline `span` (a timedelta or seconds) from `now`, by default from the present time."""
+        """The deadline `span` (a timedelta or seconds) from `now`, by default from the present
+        time.
+        """
         delta = span if isinstance(span, timedelta) else timedelta(seconds=span)
         return cls((now or utc_now()) + delta)
 
@@ -45,7 +61,9 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one or more provider calls; `cached_tokens` is the part of `input_tokens` served from a cache."""
+    """Tokens of one or more provider calls; `cached_tokens` is the part of `input_tokens` served
+    from a cache.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -73,7 +91,9 @@ class Spent:
     tool_calls: int = 0
 
     def __add__(self, other: "Spent") -> "Spent":
-        return Spent(self.usage + other.usage, self.calls + other.calls, self.tool_calls + other.tool_calls)
+        return Spent(
+            self.usage + other.usage, self.calls + other.calls, self.tool_calls + other.tool_calls
+        )
 
 
 _NOTHING = Spent()
@@ -81,12 +101,14 @@ _NOTHING = Spent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for one that is negative or infinite.
+    """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for one that is
+    negative or infinite.
 
-    `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is wall-clock time from the
-    start of the evaluation. Bounds are checked before each provider request and each tool call, `max_calls` before
-    the former and `max_tool_calls` before the latter alone. Tokens count as providers report them, so the request that
-    crosses a bound is still paid for. `spent` is what evaluations before have taken of the budget.
+    `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is
+    wall-clock time from the start of the evaluation. Bounds are checked before each provider
+    request and each tool call, `max_calls` before the former and `max_tool_calls` before the latter
+    alone. Tokens count as providers report them, so the request that crosses a bound is still paid
+    for. `spent` is what evaluations before have taken of the budget.
     """
 
     max_tokens: int | None = None
@@ -101,10 +123,14 @@ class Budget:
         for name in self.__slots__:
             bound = None if name == "spent" else getattr(self, name)
             if bound is not None and not 0 <= bound < float("inf"):  # NaN fails this too
-                raise ValueError(f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded")
+                raise ValueError(
+                    f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded"
+                )
 
     def exceeded(self, spent: Spent, *, before: Literal["request", "tool call"]) -> str | None:
-        """Names the first bound that leaves no room for one more request or tool call, or gives `None`."""
+        """Names the first bound that leaves no room for one more request or tool call, or gives
+        `None`.
+        """
         if self.spent is not _NOTHING:
             spent += self.spent
         reached = [
@@ -122,14 +148,20 @@ class Budget:
 
     def tool_calls_left(self, spent: Spent) -> int | None:
         """How many more tool calls there is room for; `None` for any number."""
-        return None if self.max_tool_calls is None else self.max_tool_calls - (self.spent + spent).tool_calls
+        return (
+            None
+            if self.max_tool_calls is None
+            else self.max_tool_calls - (self.spent + spent).tool_calls
+        )
 
     def less(self, spent: Spent) -> "Budget":
         """This budget after `spent`; `max_seconds` is dropped, a deadline carries it."""
         return replace(self, spent=self.spent + spent, max_seconds=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
-        """The deadline that `max_seconds` sets for an evaluation that starts at `now`; none beyond the calendar."""
+        """The deadline that `max_seconds` sets for an evaluation that starts at `now`; none beyond
+        the calendar.
+        """
         try:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:

@@ -1,7 +1,9 @@
-"""Whether a value comes back from JSON as it was: decided by its type where that suffices, else by comparison.
+"""Whether a value comes back from JSON as it was: decided by its type where that suffices, else by
+comparison.
 
-`check_by_type` reads pydantic's core schemas, which say exactly what pydantic does with a type. It knows the plain ones
-and gives up on every other, so that an unknown constraint, alias or validator costs time and never a wrong answer.
+`check_by_type` reads pydantic's core schemas, which say exactly what pydantic does with a type. It
+knows the plain ones and gives up on every other, so that an unknown constraint, alias or validator
+costs time and never a wrong answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +16,23 @@ from operator import attrgetter, eq
 from typing import Any
 from uuid import UUID
 
-from .errors import Fault
+from .errors import ValidationIssue
 
 __all__ = ["Check", "check_by_type", "difference"]
 
-# Any, here and below: values of every type, and core schemas, which are nested dicts of pydantic's own making.
+# Any, here and below: values of every type, and core schemas, which are nested dicts of pydantic's
+# own making.
 type Check = Callable[[Sequence[Any]], bool]
-"""Says of several values of one type at once, which is faster than one by one, that JSON keeps all of them."""
+"""Says of several values of one type at once, which is faster than one by one, that JSON keeps all
+of them.
+"""
 
 _SCALARS = {"str": str, "bool": bool, "bytes": bytes, "date": date, "uuid": UUID}
 _CONTAINERS: dict[str, type[Any]] = {"list": list, "set": set, "frozenset": frozenset}
 _LARGEST = 2**63  # far below the 4,300 digits that Python reads
 _SILENT = {"type", "ref", "metadata"}
-# What may be said in core schemas of the checks here; anything else, such as a constraint, makes a schema unknown.
+# What may be said in core schemas of the checks here; anything else, such as a constraint, makes a
+# schema unknown.
 _DEFAULT = {"schema", "default", "default_factory", "default_factory_takes_data"}
 _ENUM = {"cls", "members", "sub_type"}
 _DATACLASS = {"cls", "config", "fields", "frozen", "generic_origin", "post_init", "schema", "slots"}
@@ -69,7 +75,9 @@ class _Compiler:
                 self._definitions |= {definition["ref"]: definition for definition in definitions}
                 return self.check(inner)
             case {"type": "definition-ref", "schema_ref": reference}, 1:
-                return self._by_reference.get(reference) or self.check(self._take_definition(reference))
+                return self._by_reference.get(reference) or self.check(
+                    self._take_definition(reference)
+                )
             case {"type": "nullable", "schema": inner}, 1:
                 check = self.check(inner)
                 return lambda values: check([value for value in values if value is not None])
@@ -79,7 +87,11 @@ class _Compiler:
                 return _of_items(_CONTAINERS[kind], self.check(items))
             case {"type": "tuple", "items_schema": [items], "variadic_item_index": 0}, 2:
                 return _of_items(tuple, self.check(items))
-            case {"type": "dict", "keys_schema": {"type": "str"} as keys, "values_schema": items}, 2:
+            case {
+                "type": "dict",
+                "keys_schema": {"type": "str"} as keys,
+                "values_schema": items,
+            }, 2:
                 return _of_mapping(self.check(keys), self.check(items))
             case {"type": "dataclass", "schema": {"type": "dataclass-args"}}, _:
                 return self._of_dataclass(schema)
@@ -87,19 +99,31 @@ class _Compiler:
                 raise _UnknownError
 
     def _take_definition(self, reference: str) -> Any:
-        """The schema of that name, once: a type within itself may be nested too deeply, which only reading tells."""
+        """The schema of that name, once: a type within itself may be nested too deeply, which only
+        reading tells.
+        """
         if reference not in self._definitions:
             raise _UnknownError
         return self._definitions.pop(reference)
 
     def _of_dataclass(self, schema: Any) -> Check:
         inner, of, slots = schema["schema"], schema["cls"], schema.get("slots")
-        config = {name: value for name, value in schema.get("config", {}).items() if name != "title"}
-        known = schema.keys() - _SILENT <= _DATACLASS and inner.keys() <= _ARGUMENTS and config == self._config
-        known &= all(field.keys() <= _FIELD and field.get("init", True) for field in inner["fields"])
+        config = {
+            name: value for name, value in schema.get("config", {}).items() if name != "title"
+        }
+        known = (
+            schema.keys() - _SILENT <= _DATACLASS
+            and inner.keys() <= _ARGUMENTS
+            and config == self._config
+        )
+        known &= all(
+            field.keys() <= _FIELD and field.get("init", True) for field in inner["fields"]
+        )
         if not known or schema.get("post_init") or inner.get("computed_fields"):
             raise _UnknownError
-        columns = [(attrgetter(field["name"]), self.check(field["schema"])) for field in inner["fields"]]
+        columns = [
+            (attrgetter(field["name"]), self.check(field["schema"])) for field in inner["fields"]
+        ]
 
         def check(values: Sequence[Any]) -> bool:
             if not _of_type(of, values):
@@ -134,7 +158,9 @@ def _of_type(of: type[Any], values: Sequence[Any]) -> bool:
 
 
 def _are_integers(values: Sequence[Any]) -> bool:
-    return _of_type(int, values) and (not values or (min(values) > -_LARGEST and max(values) < _LARGEST))
+    return _of_type(int, values) and (
+        not values or (min(values) > -_LARGEST and max(values) < _LARGEST)
+    )
 
 
 def _are_floats(values: Sequence[Any]) -> bool:
@@ -161,8 +187,9 @@ def _of_mapping(check_keys: Check, check_items: Check) -> Check:
 _BY_EQUALITY = (str, bytes, int, type(None))
 
 
-def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault | None:
-    """The first place at which `back` is not the same as `value`, types included; `None` for values that are alike.
+def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> ValidationIssue | None:
+    """The first place at which `back` is not the same as `value`, types included; `None` for values
+    that are alike.
 
     An integer may come back as the float that equals it.
     """
@@ -170,9 +197,11 @@ def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault
     if _is_promoted(value, back):
         return None
     if type(back) is not kind:
-        return Fault(path, f"JSON makes a {_name(type(back))} of this {_name(kind)}")
-    remedy = "; it has no fold and no names of time zones" if isinstance(value, datetime | time) else ""
-    other = Fault(path, f"JSON does not keep this {_name(kind)} as it is{remedy}")
+        return ValidationIssue(path, f"JSON makes a {_name(type(back))} of this {_name(kind)}")
+    remedy = (
+        "; it has no fold and no names of time zones" if isinstance(value, datetime | time) else ""
+    )
+    other = ValidationIssue(path, f"JSON does not keep this {_name(kind)} as it is{remedy}")
     if getattr(value, "maxlen", None) != getattr(back, "maxlen", None):
         return other
     if value is back:
@@ -189,33 +218,49 @@ def difference(value: Any, back: Any, path: tuple[str | int, ...] = ()) -> Fault
         places = enumerate(zip(value, back, strict=True))
         return _first(difference(one, two, (*path, at)) for at, (one, two) in places)
     if is_dataclass(value):
-        pairs = [(field.name, getattr(value, field.name), getattr(back, field.name)) for field in fields(value)]
-        return _first(difference(one, two, (*path, name)) for name, one, two in pairs) or _rest(value, back, other)
-    if value != back or ("__dict__" not in dir(value) and repr(value) != repr(back)):  # 1.0 and 1.00, fold, zones
+        pairs = [
+            (field.name, getattr(value, field.name), getattr(back, field.name))
+            for field in fields(value)
+        ]
+        return _first(difference(one, two, (*path, name)) for name, one, two in pairs) or _rest(
+            value, back, other
+        )
+    # 1.0 and 1.00, fold, zones
+    if value != back or ("__dict__" not in dir(value) and repr(value) != repr(back)):
         return other
     return _rest(value, back, other)
 
 
 def _is_promoted(value: object, back: object) -> bool:
-    """Whether an integer became the float that equals it: where a float is declared, Python takes an integer too."""
+    """Whether an integer became the float that equals it: where a float is declared, Python takes
+    an integer too.
+    """
     return type(value) is int and type(back) is float and back == value
 
 
-def _different_mapping(value: Any, back: Any, path: tuple[str | int, ...], other: Fault) -> Fault | None:
+def _different_mapping(
+    value: Any, back: Any, path: tuple[str | int, ...], other: ValidationIssue
+) -> ValidationIssue | None:
     same_keys = len(value) == len(back) and not any(map(difference, value, back))
-    if not same_keys or getattr(value, "default_factory", None) is not getattr(back, "default_factory", None):
+    if not same_keys or getattr(value, "default_factory", None) is not getattr(
+        back, "default_factory", None
+    ):
         return other
     return _first(difference(value[key], back[key], (*path, str(key))) for key in value)
 
 
-def _different_set(value: Any, back: Any, other: Fault) -> Fault | None:
+def _different_set(value: Any, back: Any, other: ValidationIssue) -> ValidationIssue | None:
     twins = {item: item for item in back}
-    same = len(value) == len(back) and all(item in twins and not difference(item, twins[item]) for item in value)
+    same = len(value) == len(back) and all(
+        item in twins and not difference(item, twins[item]) for item in value
+    )
     return None if same else other
 
 
-def _rest(value: object, back: object, other: Fault) -> Fault | None:
-    """`other`, if the two differ in attributes beside the fields of a dataclass and what was computed and kept."""
+def _rest(value: object, back: object, other: ValidationIssue) -> ValidationIssue | None:
+    """`other`, if the two differ in attributes beside the fields of a dataclass and what was
+    computed and kept.
+    """
     return other if difference(_kept(value), _kept(back)) else None
 
 
@@ -223,10 +268,14 @@ def _kept(value: object) -> dict[str, object]:
     of, attributes = type(value), getattr(value, "__dict__", {})
     known = {field.name for field in fields(of)} if is_dataclass(of) else frozenset[str]()
     rest = [name for name in attributes if name not in known]
-    return {name: attributes[name] for name in rest if not isinstance(getattr(of, name, None), cached_property)}
+    return {
+        name: attributes[name]
+        for name in rest
+        if not isinstance(getattr(of, name, None), cached_property)
+    }
 
 
-def _first(found: Any) -> Fault | None:
+def _first(found: Any) -> ValidationIssue | None:
     return next(filter(None, found), None)
 
 

@@ -1,4 +1,6 @@
-"""The protocols by which a lower layer names something of a higher one, and where users plug in their own."""
+"""The protocols by which a lower layer names something of a higher one, and where users plug in
+their own.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -9,7 +11,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EventBus",
     "Forkable",
-    "Outcome",
     "Resources",
     "Response",
     "SessionProtocol",
@@ -17,6 +18,7 @@ __all__ = [
     "SliceView",
     "Snapshotable",
     "StateView",
+    "ToolOutcome",
 ]
 
 
@@ -66,8 +68,9 @@ class SliceAccessor[T](SliceView[T], Protocol):
 class Snapshotable(Protocol):
     """State that can be captured as a value and put back.
 
-    A class may also have `release(snapshot)`. It is called once for each snapshot of a transaction, when that has
-    ended and after any `restore`, newest first. After an interrupt, `restore` and `release` may be called again.
+    A class may also have `release(snapshot)`. It is called once for each snapshot of a transaction,
+    when that has ended and after any `restore`, newest first. After an interrupt, `restore` and
+    `release` may be called again.
     """
 
     # Any: only the object that made a snapshot reads it.
@@ -86,18 +89,23 @@ class Forkable(Snapshotable, Protocol):
 
     # Any: only the object that made a fork merges it.
     def fork(self) -> Any:
-        """The same state for one call: it sees no change made elsewhere, and its own changes are seen nowhere else."""
+        """The same state for one call: it sees no change made elsewhere, and its own changes are
+        seen nowhere else.
+        """
         ...
 
     def merge(self, fork: Any, /) -> bool:
-        """Makes the changes of `fork` here, in their order; `False`, and no change, if what it read is out of date."""
+        """Makes the changes of `fork` here, in their order; `False`, and no change, if what it read
+        is out of date.
+        """
         ...
 
 
 class Resources(Protocol):
     """Where resources are asked for."""
 
-    # A type is written as a callable so that type checkers accept abstract classes and protocols, too.
+    # A type is written as a callable so that type checkers accept abstract classes and protocols,
+    # too.
     def get[T](self, kind: Callable[..., T], /) -> T:
         """The resource bound for the type `kind`. Raises `ResourceError` when there is none."""
         ...
@@ -122,16 +130,22 @@ class SessionProtocol(Snapshotable, Protocol):
 class EventBus(Protocol):
     """Delivers each event to the handlers subscribed to its type or to a base of it."""
 
-    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
-        """Calls `handler` for each later event of `event_type`; the result of this call ends the subscription."""
+    def subscribe[E](
+        self, event_type: type[E], handler: Callable[[E], object], /
+    ) -> Callable[[], None]:
+        """Calls `handler` for each later event of `event_type`; the result of this call ends the
+        subscription.
+        """
         ...
 
     def publish(self, event: object, /) -> None:
-        """Delivers `event` before it returns; a handler that raises is reported and does not stop the others."""
+        """Delivers `event` before it returns; a handler that raises is reported and does not stop
+        the others.
+        """
         ...
 
 
-class Outcome(Protocol):
+class ToolOutcome(Protocol):
     """What a tool call came to."""
 
     @property

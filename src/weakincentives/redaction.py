@@ -1,4 +1,6 @@
-"""Masks credentials in what an adapter reports: those that went out with its requests, and nothing else."""
+"""Masks credentials in what an adapter reports: those that went out with its requests, and nothing
+else.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,15 +11,25 @@ __all__ = ["Redactor", "causes", "header_credentials"]
 _MASK = "***"
 _SHORTEST = 8
 _CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
-_CREDENTIAL_WORDS = ("api-key", "apikey", "token", "secret", "password", "credential", "subscription-key", "auth-key")
+_CREDENTIAL_WORDS = (
+    "api-key",
+    "apikey",
+    "token",
+    "secret",
+    "password",
+    "credential",
+    "subscription-key",
+    "auth-key",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
     """Replaces `credentials` in texts by `***`.
 
-    Pass the values that a request sends as credentials: keys, tokens, values of `header_credentials`. A value of
-    fewer than 8 characters stays readable: local servers take words as keys, and a word may stand in any text.
+    Pass the values that a request sends as credentials: keys, tokens, values of
+    `header_credentials`. A value of fewer than 8 characters stays readable: local servers take
+    words as keys, and a word may stand in any text.
     """
 
     credentials: tuple[str, ...] = ()
@@ -25,15 +37,25 @@ class Redactor:
     def __call__(self, text: str) -> str:
         """Returns `text` with each credential masked, also where it is escaped for a URL."""
         known = {value.strip() for value in self.credentials}
-        spellings = {form for value in known if len(value) >= _SHORTEST for form in (value, quote(value, safe=""))}
-        for spelling in sorted(spellings, key=len, reverse=True):  # a credential may be a part of another one
+        spellings = {
+            form
+            for value in known
+            if len(value) >= _SHORTEST
+            for form in (value, quote(value, safe=""))
+        }
+        # a credential may be a part of another one
+        for spelling in sorted(spellings, key=len, reverse=True):
             text = text.replace(spelling, _MASK)
         return text
 
     def adding(self, credentials: Iterable[str | None]) -> "Redactor":
         """Returns a redactor that masks `credentials` too; `None` and empty values do not count."""
         more = tuple([value for value in credentials if value])
-        return replace(self, credentials=tuple(dict.fromkeys((*self.credentials, *more)))) if more else self
+        return (
+            replace(self, credentials=tuple(dict.fromkeys((*self.credentials, *more))))
+            if more
+            else self
+        )
 
     def quoted_in(self, error: BaseException) -> bool:
         """Tells whether the text of `error`, or of an error that led to it, holds a credential."""
@@ -42,7 +64,9 @@ class Redactor:
 
 
 def header_credentials(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yields the credentials that request headers carry: whole values, and what follows a scheme such as `Bearer`."""
+    """Yields the credentials that request headers carry: whole values, and what follows a scheme
+    such as `Bearer`.
+    """
     for name, value in headers.items():
         known = name.lower().replace("_", "-")
         if known in _CREDENTIAL_HEADERS or any(word in known for word in _CREDENTIAL_WORDS):

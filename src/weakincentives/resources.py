@@ -1,12 +1,15 @@
-"""Resources: what tools use beside the session, bound by type, made on first use and closed in reverse order.
+"""Resources: what tools use beside the session, bound by type, made on first use and closed in
+reverse order.
 
-A `ResourceRegistry` says what is bound; a `ResourceContext` holds what was made from it while it is open. Providers are
-the application's; nothing here knows prompts or sessions.
+A `ResourceRegistry` says what is bound; a `ResourceContext` holds what was made from it while it is
+open. Providers are the application's; nothing here knows prompts or sessions.
 """
 
 import inspect
 import sys
-from _contextvars import ContextVar, Token  # contextvars and threading have the same, and more to import
+
+# contextvars and threading have the same, and more to import
+from _contextvars import ContextVar, Token
 from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,7 +51,9 @@ class NotIsolatedError(BaseException):
 
 
 class Scope(Enum):
-    """How long a resource lives: as long as the context, as long as one tool call; or it is made at each asking."""
+    """How long a resource lives: as long as the context, as long as one tool call; or it is made at
+    each asking.
+    """
 
     SINGLETON = "singleton"
     TOOL_CALL = "tool_call"
@@ -59,13 +64,13 @@ class Scope(Enum):
 class Binding[T]:
     """Says how the resource of one type is made: `Binding(Clock, lambda resources: SystemClock())`.
 
-    A provider may ask for further resources. What it makes is closed when its scope ends: by its `close()`, or, without
-    one, as a context manager, which was entered when it was made. An `async def` provider makes a singleton when the
-    context is entered by `async with`; it is closed by `aclose()`, as an asynchronous context manager, or by `close()`,
-    which may be `async`. `eager` singletons are made on entry, the others when they are first asked for. What is not
-    `owned` is never closed.
-    Raises `ValueError` for an eager or asynchronous binding of another scope, and for a provider that cannot be called
-    with one argument; `TypeError` for a scope that is no `Scope`.
+    A provider may ask for further resources. What it makes is closed when its scope ends: by its
+    `close()`, or, without one, as a context manager, which was entered when it was made. An `async
+    def` provider makes a singleton when the context is entered by `async with`; it is closed by
+    `aclose()`, as an asynchronous context manager, or by `close()`, which may be `async`. `eager`
+    singletons are made on entry, the others when they are first asked for. What is not `owned` is
+    never closed. Raises `ValueError` for an eager or asynchronous binding of another scope, and for
+    a provider that cannot be called with one argument; `TypeError` for a scope that is no `Scope`.
     """
 
     protocol: Callable[..., T]
@@ -82,7 +87,9 @@ class Binding[T]:
             )
         if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
             how = "an async provider" if self.asynchronous else "eager=True"
-            raise ValueError(f"the binding of {_name(self.protocol)} has {how} and {self.scope}; use Scope.SINGLETON")
+            raise ValueError(
+                f"the binding of {_name(self.protocol)} has {how} and {self.scope}; use Scope.SINGLETON"
+            )
         try:
             inspect.signature(self.provider).bind(None)
         except TypeError as error:
@@ -95,9 +102,11 @@ class Binding[T]:
 
     @classmethod
     def instance(cls, protocol: Callable[..., T], value: T) -> "Binding[T]":
-        """A binding of a value that the application made and keeps: it is neither entered nor closed.
+        """A binding of a value that the application made and keeps: it is neither entered nor
+        closed.
 
-        A transaction puts it back from the start on, asked for or not. Raises `TypeError` for a binding.
+        A transaction puts it back from the start on, asked for or not. Raises `TypeError` for a
+        binding.
         """
         if isinstance(value, Binding):
             raise TypeError(
@@ -115,14 +124,16 @@ class Binding[T]:
 class ResourceRegistry:
     """Bindings by type; immutable. `first | second` holds both, those of `second` where they meet.
 
-    `second` may also be a mapping of types to values that the application made and keeps. Raises `TypeError` for
-    anything but a tuple of bindings.
+    `second` may also be a mapping of types to values that the application made and keeps. Raises
+    `TypeError` for anything but a tuple of bindings.
     """
 
     bindings: tuple[Binding[Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bindings, tuple) or not all(isinstance(one, Binding) for one in self.bindings):
+        if not isinstance(self.bindings, tuple) or not all(
+            isinstance(one, Binding) for one in self.bindings
+        ):
             raise TypeError(
                 f"ResourceRegistry got {self.bindings!r}; write ResourceRegistry.of(Binding(Type, provider), …), or "
                 f"ResourceRegistry() | {{Type: value}}"
@@ -141,10 +152,14 @@ class ResourceRegistry:
 
     def __or__(self, other: "Bindable") -> "ResourceRegistry":
         if not isinstance(other, ResourceRegistry):
-            other = ResourceRegistry.of(*(Binding.instance(kind, value) for kind, value in other.items()))
+            other = ResourceRegistry.of(
+                *(Binding.instance(kind, value) for kind, value in other.items())
+            )
         if not other:
             return self
-        return ResourceRegistry(tuple({one.protocol: one for one in (*self.bindings, *other.bindings)}.values()))
+        return ResourceRegistry(
+            tuple({one.protocol: one for one in (*self.bindings, *other.bindings)}.values())
+        )
 
     def __bool__(self) -> bool:
         return bool(self.bindings)
@@ -157,7 +172,8 @@ type Bindable = ResourceRegistry | Mapping[_Kind, Any]
 """What can be bound: a registry, or values by type."""
 
 
-# By whether the provider is asynchronous: what ends a resource, which is the first of these methods that it has.
+# By whether the provider is asynchronous: what ends a resource, which is the first of these methods
+# that it has.
 _ENDS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
 
 
@@ -166,7 +182,9 @@ class _Made:
 
     __slots__ = ("binding", "ending", "told", "value")
 
-    def __init__(self, binding: Binding[Any], value: Any, ending: Callable[..., Any] | None, *, told: bool) -> None:
+    def __init__(
+        self, binding: Binding[Any], value: Any, ending: Callable[..., Any] | None, *, told: bool
+    ) -> None:
         self.binding = binding
         self.value = value
         self.ending = ending
@@ -206,19 +224,21 @@ class _Mark:
 class _Living:
     """What was made and not closed yet, oldest first.
 
-    It is the part of a transaction that goes back by closing what was made since. A provider may give what was there
-    before, such as files of the host, so its state goes back first.
+    It is the part of a transaction that goes back by closing what was made since. A provider may
+    give what was there before, such as files of the host, so its state goes back first.
     """
 
     __slots__ = ("_marks", "_numbers", "lock", "now", "taken")
 
-    # What was made, the values by type, and what a transaction can put back: always replaced together.
+    # What was made, the values by type, and what a transaction can put back: always replaced
+    # together.
     type _Now = tuple[tuple[_Made, ...], dict[_Kind, Any], tuple[Snapshotable, ...]]
 
     def __init__(self) -> None:
         self.lock = RLock()
         self._numbers = count()
-        self._marks = WeakValueDictionary[int, _Mark]()  # oldest first, since savepoints may lie within each other
+        # oldest first, since savepoints may lie within each other
+        self._marks = WeakValueDictionary[int, _Mark]()
         self.taken: list[_Made] = []  # what is to be closed at the end, oldest first
         self._become(())
 
@@ -254,7 +274,8 @@ class _Living:
         """As `another`; waits only for an asynchronous provider."""
         made = _Made(binding, None, None, told=False)
         captured: list[tuple[_Mark, Any]] = []
-        provider: Callable[[Resources], Any] = binding.provider  # gives a value, or what must be awaited for it
+        # gives a value, or what must be awaited for it
+        provider: Callable[[Resources], Any] = binding.provider
         try:
             made.value = provider(resolver)  # in one step, so that it is closed whatever comes next
             if binding.asynchronous:
@@ -270,7 +291,9 @@ class _Living:
             elif end == "__exit__":
                 made.value, made.ending, made.told = value.__enter__(), value.__exit__, True
             with self.lock:
-                for mark in list(self._marks.values()) if isinstance(made.value, Snapshotable) else ():
+                for mark in (
+                    list(self._marks.values()) if isinstance(made.value, Snapshotable) else ()
+                ):
                     captured.append((mark, made.value.snapshot()))  # noqa: PERF401 - released if a later one fails
                 for mark, state in captured:
                     mark.born[made] = state
@@ -303,7 +326,9 @@ class _Living:
         _close_now(mark.taken, ResourceError("made in what is undone"), mark.born)
 
     def release(self, mark: _Mark, /) -> None:
-        """The transaction is over: of what was made in it, the state at its birth is not needed any more."""
+        """The transaction is over: of what was made in it, the state at its birth is not needed any
+        more.
+        """
         self._marks.pop(mark.number, None)
         while mark.born:
             made, state = next(reversed(mark.born.items()))
@@ -312,7 +337,11 @@ class _Living:
 
     def _become(self, made: tuple[_Made, ...]) -> None:
         undoable = [one.value for one in made if isinstance(one.value, Snapshotable)]
-        self.now: _Living._Now = (made, {one.binding.protocol: one.value for one in made}, (*undoable, self))
+        self.now: _Living._Now = (
+            made,
+            {one.binding.protocol: one.value for one in made},
+            (*undoable, self),
+        )
 
 
 def release(part: Snapshotable, snapshot: Any) -> None:
@@ -326,11 +355,13 @@ _NONE = _Living()  # of every call for which nothing can be made
 
 
 class ResourceContext:
-    """Holds the resources of a registry while it is open: a context manager, an asynchronous one, and the accessor.
+    """Holds the resources of a registry while it is open: a context manager, an asynchronous one,
+    and the accessor.
 
-    Entering again while it is open only counts; the last exit closes. Closing goes newest first; a close that fails is
-    logged and the rest go on. Iteration gives what a transaction must be able to put back: each resource that is
-    `Snapshotable`, and that others were not made yet. Safe for use by many threads.
+    Entering again while it is open only counts; the last exit closes. Closing goes newest first; a
+    close that fails is logged and the rest go on. Iteration gives what a transaction must be able
+    to put back: each resource that is `Snapshotable`, and that others were not made yet. Safe for
+    use by many threads.
     """
 
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
@@ -345,7 +376,10 @@ class ResourceContext:
         return self._entered > 0
 
     def get[T](self, kind: Callable[..., T], /) -> T:
-        """The resource bound for `kind`. Raises `ResourceError`, and `RuntimeError` when the context is not open."""
+        """The resource bound for `kind`.
+
+        Raises `ResourceError`, and `RuntimeError` when the context is not open.
+        """
         return _Resolver(self, None).get(kind)
 
     def rebind(self, registry: ResourceRegistry) -> None:
@@ -367,7 +401,8 @@ class ResourceContext:
     def __iter__(self) -> Iterator[Snapshotable]:
         if (beside := _beside(self)) is not None:
             beside.refuse("a transaction covers all resources")
-        if self.all_shared and len(self.living.made) == len(self.bound):  # nothing is left to be made
+        # nothing is left to be made
+        if self.all_shared and len(self.living.made) == len(self.bound):
             return iter(self.living.parts[:-1])
         return iter(self.living.parts)
 
@@ -437,7 +472,8 @@ class ResourceContext:
 class CallResources:
     """The resources of one tool call: `TOOL_CALL` ones of its own, and all that outlive it.
 
-    A context manager that closes its own on exit. Iteration gives what the call's transaction must be able to put back.
+    A context manager that closes its own on exit. Iteration gives what the call's transaction must
+    be able to put back.
     """
 
     def __init__(self, context: ResourceContext) -> None:
@@ -451,7 +487,9 @@ class CallResources:
         Raises `ResourceError`, and `RuntimeError` when the context is not open or the call is over.
         """
         if self._over:
-            raise RuntimeError(f"{_name(kind)} was asked for after the end of the tool call; ask before it returns")
+            raise RuntimeError(
+                f"{_name(kind)} was asked for after the end of the tool call; ask before it returns"
+            )
         return _Resolver(self.context, self).get(kind)
 
     def close(self, error: BaseException | None = None) -> None:
@@ -462,7 +500,11 @@ class CallResources:
         _close_now(living.taken, error)
 
     def __iter__(self) -> Iterator[Snapshotable]:
-        return iter(self.context) if self.living is _NONE else iter((*self.context, *self.living.parts))
+        return (
+            iter(self.context)
+            if self.living is _NONE
+            else iter((*self.context, *self.living.parts))
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -475,10 +517,11 @@ class CallResources:
 
 
 class ForkedResources(CallResources):
-    """The resources of a call that runs beside others: a singleton that can be put back is forked, or refused.
+    """The resources of a call that runs beside others: a singleton that can be put back is forked,
+    or refused.
 
-    While it is entered, the context itself answers with them, too. `refused` says that something was, whatever the
-    handler made of the `NotIsolatedError`.
+    While it is entered, the context itself answers with them, too. `refused` says that something
+    was, whatever the handler made of the `NotIsolatedError`.
     """
 
     def __init__(self, context: ResourceContext) -> None:
@@ -531,7 +574,9 @@ class ForkedResources(CallResources):
             _BESIDE.reset(self._token)
 
 
-_BESIDE: ContextVar[ForkedResources | None] = ContextVar("weakincentives.resources.beside", default=None)
+_BESIDE: ContextVar[ForkedResources | None] = ContextVar(
+    "weakincentives.resources.beside", default=None
+)
 
 
 def _beside(context: ResourceContext) -> ForkedResources | None:
@@ -541,11 +586,16 @@ def _beside(context: ResourceContext) -> ForkedResources | None:
 
 
 class _Resolver:
-    """What a provider asks. It knows who asked before, so that a resource which needs itself is found out."""
+    """What a provider asks.
+
+    It knows who asked before, so that a resource which needs itself is found out.
+    """
 
     __slots__ = ("_call", "_chain", "_context")
 
-    def __init__(self, context: ResourceContext, call: CallResources | None, chain: tuple[_Kind, ...] = ()) -> None:
+    def __init__(
+        self, context: ResourceContext, call: CallResources | None, chain: tuple[_Kind, ...] = ()
+    ) -> None:
         self._context = context
         self._call = call
         self._chain = chain
@@ -555,10 +605,14 @@ class _Resolver:
         binding = context.bound.get(kind)
         chain = (*self._chain, kind)
         if not context.is_open:
-            raise RuntimeError(f"{_path(chain)} was asked for outside of `with prompt.resources:`; enter it first")
+            raise RuntimeError(
+                f"{_path(chain)} was asked for outside of `with prompt.resources:`; enter it first"
+            )
         if binding is None:
             known = _names(context.registry.bindings)
-            raise ResourceError(f"nothing is bound for {_path(chain)}; bound: {known}. Bind it with bind(resources=…)")
+            raise ResourceError(
+                f"nothing is bound for {_path(chain)}; bound: {known}. Bind it with bind(resources=…)"
+            )
         if kind in self._chain:
             raise ResourceError(f"a resource needs itself: {_path(chain)}")
         fork = call if isinstance(call, ForkedResources) else None
@@ -572,7 +626,9 @@ class _Resolver:
         elif call is not None:
             found = call.living.one(binding, _Resolver(context, call, chain))
         else:
-            raise ResourceError(f"{_path(chain)}: a resource of Scope.TOOL_CALL was asked for outside of a tool call")
+            raise ResourceError(
+                f"{_path(chain)}: a resource of Scope.TOOL_CALL was asked for outside of a tool call"
+            )
         if fork is not None:
             found = fork.isolated(binding, found)
         if self._chain and (kind in context.entangled or isinstance(found, Snapshotable)):
@@ -589,9 +645,9 @@ async def _close(
 ) -> None:
     """Closes what `taken` holds, newest first, and empties it; each is told of `error`.
 
-    What was `born` in a transaction is first put back to what it was then. What fails does not stop the rest and is
-    raised at the end; what an interrupt broke off is done once more, unless it waits. After an interrupt from
-    elsewhere `taken` holds what is left to be closed.
+    What was `born` in a transaction is first put back to what it was then. What fails does not stop
+    the rest and is raised at the end; what an interrupt broke off is done once more, unless it
+    waits. After an interrupt from elsewhere `taken` holds what is left to be closed.
     """
     raised: BaseException | None = None
     born = {} if born is None else born
@@ -603,7 +659,8 @@ async def _close(
         if one.binding.asynchronous and not waiting:
             _report("A resource outlived its `async with` and stays open", one.binding.protocol)
         else:
-            # With the traceback, since the context managers of `contextlib` put back the one that they are told.
+            # With the traceback, since the context managers of `contextlib` put back the one that
+            # they are told.
             told = raised or error
             reason = (None, None, None) if told is None else (type(told), told, told.__traceback__)
             steps.append(partial(one.leave, *reason))
@@ -624,7 +681,9 @@ async def _close(
         raise raised
 
 
-def _close_now(taken: list[_Made], error: BaseException | None, born: dict[_Made, Any] | None = None) -> None:
+def _close_now(
+    taken: list[_Made], error: BaseException | None, born: dict[_Made, Any] | None = None
+) -> None:
     """As `_close`, without waiting, and to the end whatever interrupts it."""
     while taken:
         try:
@@ -647,7 +706,9 @@ def _at_once[T](work: Coroutine[Any, Any, T]) -> T:
 def _report(what: str, kind: _Kind) -> None:
     import logging  # seldom needed, and no prompt does
 
-    logging.getLogger(__name__).error(what, exc_info=sys.exception() is not None, extra={"resource": _name(kind)})
+    logging.getLogger(__name__).error(
+        what, exc_info=sys.exception() is not None, extra={"resource": _name(kind)}
+    )
 
 
 def _names(bindings: Iterable[Binding[Any]]) -> str:

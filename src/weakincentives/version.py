@@ -1,4 +1,6 @@
-"""The version of the installed package; a module of its own, since reading package metadata takes 20 ms."""
+"""The version of the installed package; a module of its own, since reading package metadata takes
+20 ms.
+"""
 
 from importlib.metadata import PackageNotFoundError, version
 

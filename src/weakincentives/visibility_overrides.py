@@ -15,7 +15,8 @@ _NOTHING: Mapping[SectionPath, SectionVisibility] = MappingProxyType({})
 class VisibilityOverrides:
     """Visibility by section path, kept as session state; it beats the sections' own selectors.
 
-    Keyed by path alone: two prompts in one session share it, and paths that a prompt does not have are ignored.
+    Keyed by path alone: two prompts in one session share it, and paths that a prompt does not have
+    are ignored.
     """
 
     overrides: Mapping[SectionPath, SectionVisibility] = field(default_factory=lambda: _NOTHING)
@@ -23,14 +24,18 @@ class VisibilityOverrides:
     def __post_init__(self) -> None:
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
 
-    def __reduce__(self) -> tuple[type["VisibilityOverrides"], tuple[dict[SectionPath, SectionVisibility]]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type["VisibilityOverrides"], tuple[dict[SectionPath, SectionVisibility]]]:
         return VisibilityOverrides, (dict(self.overrides),)
 
     def get(self, path: SectionPath) -> SectionVisibility | None:
         """The override for `path`, or `None`."""
         return self.overrides.get(path)
 
-    def with_override(self, path: SectionPath, visibility: SectionVisibility) -> "VisibilityOverrides":
+    def with_override(
+        self, path: SectionPath, visibility: SectionVisibility
+    ) -> "VisibilityOverrides":
         """A copy in which `path` has `visibility`."""
         return VisibilityOverrides({**self.overrides, path: visibility})
 

@@ -13,7 +13,13 @@ from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
 from weakincentives.adapters.chat import ChatCodec
 from weakincentives.adapters.codec import CodecOptions, decoded
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, ToolsAdded, UserMessage
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    UserMessage,
+)
 from weakincentives.evaluation.schemas import OutputSpec, tool_to_spec
 from weakincentives.limits import TokenUsage
 
@@ -84,7 +90,11 @@ def test_the_role_of_the_prompt_is_a_choice() -> None:
     talk.request()
     talk.hear(reply({"role": "assistant", "content": "?"}))
     talk.say(UserMessage("More."))
-    assert [one["role"] for one in encoded(talk.request())["messages"]] == ["system", "assistant", "user"]
+    assert [one["role"] for one in encoded(talk.request())["messages"]] == [
+        "system",
+        "assistant",
+        "user",
+    ]
 
 
 def test_typed_output_is_asked_for_by_the_api_s_own_means() -> None:
@@ -105,12 +115,17 @@ def test_typed_output_is_asked_for_in_words_where_the_api_has_no_means() -> None
 
 def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
     talk = Talk(codec(), "Go.")
-    talk.say(AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)), AssistantMessage(text="u"))
+    talk.say(
+        AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)),
+        AssistantMessage(text="u"),
+    )
     assert encoded(talk.request())["messages"][1:] == [
         {
             "role": "assistant",
             "content": "t",
-            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "probe", "arguments": "{"}}],
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "probe", "arguments": "{"}}
+            ],
         },
         {"role": "assistant", "content": "u"},
     ]
@@ -120,7 +135,11 @@ def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
 
 
 def test_text_calls_usage_and_ending_are_read() -> None:
-    usage = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    }
     answer = codec().decode({**asks(CALL), "usage": usage})
     assert answer.tool_calls == (ToolCall("c1", "probe", "{}"),)
     assert (answer.finish, answer.usage, answer.text) == ("tool_calls", TokenUsage(9, 4, 3), "")
@@ -133,7 +152,11 @@ def test_text_calls_usage_and_ending_are_read() -> None:
         {},
         [],
         {"prompt_tokens": None, "prompt_tokens_details": None},
-        {"prompt_tokens": -9, "completion_tokens": -1.5, "prompt_tokens_details": {"cached_tokens": -3}},
+        {
+            "prompt_tokens": -9,
+            "completion_tokens": -1.5,
+            "prompt_tokens_details": {"cached_tokens": -3},
+        },
     ],
 )
 def test_usage_that_is_not_told_counts_nothing(usage: object) -> None:
@@ -162,7 +185,10 @@ def test_endings_are_read_as_an_open_list(finish: object, read: str) -> None:
     [
         ("x", "x"),
         (None, ""),
-        ([{"type": "text", "text": "a"}, {"type": "image"}, "odd", {"text": 3}, {"text": "b"}], "ab"),
+        (
+            [{"type": "text", "text": "a"}, {"type": "image"}, "odd", {"text": 3}, {"text": "b"}],
+            "ab",
+        ),
         ({"odd": 1}, ""),
         (5, ""),
     ],
@@ -180,7 +206,10 @@ def test_a_refusal_is_an_ending_of_its_own() -> None:
     ("item", "read"),
     [
         ({"function": {"name": "probe", "arguments": "{}"}}, ToolCall("call_1_0", "probe", "{}")),
-        ({"id": "", "function": {"name": "probe", "arguments": {"a": 1}}}, ToolCall("call_1_0", "probe", '{"a": 1}')),
+        (
+            {"id": "", "function": {"name": "probe", "arguments": {"a": 1}}},
+            ToolCall("call_1_0", "probe", '{"a": 1}'),
+        ),
         ({"id": None, "function": {"name": "probe"}}, ToolCall("call_1_0", "probe", "{}")),
         ({"id": 7, "function": {"name": None, "arguments": ""}}, ToolCall("7", "", "")),
     ],
@@ -201,7 +230,9 @@ def test_fields_that_we_do_not_know_come_back_unchanged() -> None:
         "content": "x",
         "reasoning_content": "thought",
         "extra": {"signature": "abc", "n": [1, 2.5, None]},
-        "tool_calls": [{**CALL, "extra_content": {"google": {"thought_signature": "s"}}, "index": 0}],
+        "tool_calls": [
+            {**CALL, "extra_content": {"google": {"thought_signature": "s"}}, "index": 0}
+        ],
     }
     talk = Talk(codec(), "Go.")
     talk.request()
@@ -239,7 +270,11 @@ def test_an_empty_answer_has_content_all_the_same() -> None:
 def test_what_is_no_reply_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decoded(codec(), value)
-    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "malformed", "openai")
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == (
+        "response",
+        "malformed",
+        "openai",
+    )
 
 
 def test_a_failure_told_with_status_200_is_a_failure() -> None:
@@ -260,7 +295,11 @@ WHOLE: dict[str, Any] = {
             "finish_reason": "stop",
         }
     ],
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+    "usage": {
+        "prompt_tokens": 1,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    },
     "error": None,
 }
 
@@ -275,7 +314,9 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
         assert error.phase == "response"  # noqa: PT017 - either end will do
         return
     assert isinstance(answer.text, str)
-    assert all(isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls)
+    assert all(
+        isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls
+    )
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     encoded(talk.request())
 
@@ -286,7 +327,11 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
-    answer = talk.hear(json.loads(json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))))
+    answer = talk.hear(
+        json.loads(
+            json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))
+        )
+    )
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     assert len(encoded(talk.request())["messages"]) == 3
 
@@ -331,19 +376,33 @@ def further_named(name: str, **more: Any) -> dict[str, Any]:
         (begun("a", index=1), further(index=1), begun("b", index=2), further(index=2)),
         (begun("a", index=0), further(index=0), begun("b", index=0), further(index=0)),
         ({**CALL, "id": "a"}, {**CALL, "id": "b"}),
-        (begun("a", index=0), {**further(index=0), "id": "a"}, begun("b", index=1), further(index=1)),
-        (begun("a", index=0), further_named("probe", index=0), begun("b", index=1), further_named("", index=1)),
+        (
+            begun("a", index=0),
+            {**further(index=0), "id": "a"},
+            begun("b", index=1),
+            further(index=1),
+        ),
+        (
+            begun("a", index=0),
+            further_named("probe", index=0),
+            begun("b", index=1),
+            further_named("", index=1),
+        ),
     ],
     ids=["one by one", "woven", "from 1", "all 0", "whole", "the id in each piece", "empty ids"],
 )
-def test_the_calls_of_a_stream_are_told_apart_however_a_server_counts_them(pieces: tuple[dict[str, Any], ...]) -> None:
+def test_the_calls_of_a_stream_are_told_apart_however_a_server_counts_them(
+    pieces: tuple[dict[str, Any], ...],
+) -> None:
     answer = decoded(codec(), pieces_of(*pieces), joined=True)
     assert answer.tool_calls == (ToolCall("a", "probe", "{}"), ToolCall("b", "probe", "{}"))
     assert "index" not in str(answer.wire)
 
 
 def test_an_id_that_changes_from_piece_to_piece_makes_no_further_calls() -> None:
-    answer = decoded(codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), joined=True)
+    answer = decoded(
+        codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), joined=True
+    )
     assert [one.arguments for one in answer.tool_calls] == ["{}"]
 
 
@@ -356,7 +415,10 @@ def test_calls_run_in_the_order_of_their_index_whichever_came_first() -> None:
 
 
 def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> None:
-    calls = [{**CALL, "id": name, "index": index} for name, index in (("a", 0), ("b", 1), ("c", 0), ("d", 1))]
+    calls = [
+        {**CALL, "id": name, "index": index}
+        for name, index in (("a", 0), ("b", 1), ("c", 0), ("d", 1))
+    ]
     answer = decoded(codec(), pieces_of(*calls), joined=True)
     assert [one.call_id for one in answer.tool_calls] == ["a", "b", "c", "d"]
 
@@ -364,7 +426,9 @@ def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> N
 @pytest.mark.parametrize("items", [["a", "b"], [{"url": "a"}, {"url": "b"}]])
 def test_lists_whose_items_have_no_index_come_whole(items: list[Any]) -> None:
     events: list[Any] = [{"choices": [{"delta": {"annotations": [one]}}]} for one in items]
-    answer = decoded(codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], joined=True)
+    answer = decoded(
+        codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], joined=True
+    )
     assert answer.wire == ({"role": "assistant", "annotations": items},)
 
 
@@ -376,7 +440,9 @@ def two_choices(*indexes: int | None, first: str = "Mine.") -> list[Any]:
     texts = iter(first)
     events: list[Any] = []
     for index in indexes:
-        choices: list[Any] = [{"index": 1, "delta": {"content": "x", "tool_calls": [{**CALL, "index": 0}]}}]
+        choices: list[Any] = [
+            {"index": 1, "delta": {"content": "x", "tool_calls": [{**CALL, "index": 0}]}}
+        ]
         if index == 0 or index is None:
             choices.append({"index": index, "delta": {"content": next(texts, "")}})
         events.append({"choices": choices})
@@ -398,8 +464,13 @@ def test_a_reply_is_read_by_the_index_of_its_choices() -> None:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_reply_without_the_choice_of_index_0_is_malformed(joined: bool) -> None:  # noqa: FBT001 - a case
-    other = {"index": 1, "message": {"content": "x"}, "delta": {"content": "x"}, "finish_reason": "stop"}
+def test_a_reply_without_the_choice_of_index_0_is_malformed(joined: bool) -> None:
+    other = {
+        "index": 1,
+        "message": {"content": "x"},
+        "delta": {"content": "x"},
+        "finish_reason": "stop",
+    }
     value: Any = {"choices": [other]}
     with pytest.raises(PromptEvaluationError, match="no choice of index 0"):
         decoded(codec(), [value] if joined else value, joined=joined)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, answers, ok, prompt, recorded, tool
-from weakincentives.adapters.core import Conversation, LoopAdapter, PromptResponse, ProviderAdapter
+from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse, ProviderAdapter
 from weakincentives.errors import WeakIncentivesError
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
@@ -30,11 +30,11 @@ from weakincentives.prompt.renderer import RenderedPrompt
 from weakincentives.runtime.events import (
     Event,
     InProcessEventBus,
+    Operation,
     PromptExecuted,
     PromptRendered,
     ProviderCalled,
     ToolInvoked,
-    Work,
 )
 from weakincentives.runtime.session import Append, Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
@@ -142,16 +142,23 @@ def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
 def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:
     session, bus = Session(), InProcessEventBus()
     own, foreign = recorded(session.bus, Event), recorded(bus, Event)
-    ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(prompt(tool()), session=session, bus=bus)
+    ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(
+        prompt(tool()), session=session, bus=bus
+    )
     assert own == []
     assert len(foreign) == 5
-    kept = [*session[PromptRendered], *session[ProviderCalled], *session[ToolInvoked], *session[PromptExecuted]]
+    kept = [
+        *session[PromptRendered],
+        *session[ProviderCalled],
+        *session[ToolInvoked],
+        *session[PromptExecuted],
+    ]
     assert sorted(event.event_id for event in kept) == sorted(event.event_id for event in foreign)
 
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
-    foreign: bool,  # noqa: FBT001 - a case
+    foreign: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = Session()
@@ -163,7 +170,9 @@ def test_a_reducer_that_fails_on_telemetry_is_logged_and_ends_nothing(
     bus = InProcessEventBus() if foreign else None
     adapter = ScriptedAdapter([call(("probe", {})), say("done")])
     assert adapter.evaluate(prompt(tool()), session=session, bus=bus).text == "done"
-    assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
+    assert [
+        record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR
+    ] == [True]
 
 
 def test_one_adapter_one_bus_two_sessions_do_not_mix() -> None:
@@ -196,11 +205,15 @@ def test_a_deadline_that_has_passed_asks_nothing() -> None:
 
 
 @pytest.mark.claim("U-15")
-def test_a_handler_that_outlasts_the_deadline_is_recorded_and_the_next_call_answered_but_not_run() -> None:
+def test_a_handler_that_outlasts_the_deadline_is_recorded_and_the_next_call_answered_but_not_run() -> (
+    None
+):
     watch, session = Watch(), Session()
     adapter = ScriptedAdapter([call(("probe", {}), ("probe", {}))], clock=watch)
     with pytest.raises(DeadlineExceededError) as caught:
-        adapter.evaluate(prompt(late(watch, 9)), session=session, deadline=Deadline.after(5, now=START))
+        adapter.evaluate(
+            prompt(late(watch, 9)), session=session, deadline=Deadline.after(5, now=START)
+        )
     assert [event.content for event in session[ToolInvoked].all()] == ["late"]
     assert [(one.content, one.success) for one in answers(caught.value.transcript)] == [
         ("late", True),
@@ -255,7 +268,7 @@ def test_handlers_are_told_the_deadline() -> None:
 def test_each_bound_of_a_budget_ends_the_evaluation_with_what_was_spent(
     budget: Budget,
     said: str,
-    configured: bool,  # noqa: FBT001 - a case
+    configured: bool,
 ) -> None:
     config = InnerLoopConfig(budget=budget if configured else Budget(max_calls=50))
     adapter = ScriptedAdapter([call(("probe", {}))] * 9, config=config)
@@ -328,14 +341,23 @@ def test_limits_and_throttling_are_evaluation_errors() -> None:
 
 def test_an_error_says_where_what_and_the_remedy_in_one_line() -> None:
     error = PromptEvaluationError(
-        "no such model", phase="request", code="not_found", provider="openai", status=404, remedy="check its name"
+        "no such model",
+        phase="request",
+        code="not_found",
+        provider="openai",
+        status=404,
+        remedy="check its name",
     )
     assert str(error) == "openai 404: no such model; check its name [request/not_found]"
 
 
 @pytest.mark.parametrize("kind", [PromptEvaluationError, ThrottleError, DeadlineExceededError])
-def test_an_error_survives_pickling_and_copying_with_all_it_knows(kind: type[PromptEvaluationError]) -> None:
-    error = kind("slow down", phase="request", code="throttled", provider="p", status=429, remedy="wait")
+def test_an_error_survives_pickling_and_copying_with_all_it_knows(
+    kind: type[PromptEvaluationError],
+) -> None:
+    error = kind(
+        "slow down", phase="request", code="throttled", provider="p", status=429, remedy="wait"
+    )
     error.at(usage=TokenUsage(1, 2), turns=3, transcript=[UserMessage("hi")])
     if isinstance(error, ThrottleError):
         error.retry_after = timedelta(seconds=7)
@@ -348,12 +370,12 @@ def test_an_error_survives_pickling_and_copying_with_all_it_knows(kind: type[Pro
 # --- A subclass
 
 
-class Broken(LoopAdapter, Conversation):
+class Broken(LoopAdapter, Connection):
     """A provider that fails in a way that its adapter did not foresee."""
 
     name = "broken"
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "Broken":
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "Broken":
         return self
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -393,7 +415,9 @@ def test_loop_adapters_can_add_tools_to_a_running_conversation() -> None:
 
 
 def test_a_response_shows_itself_without_its_transcript() -> None:
-    response: PromptResponse[Any] = ScriptedAdapter([say("done")]).evaluate(prompt(tool(ok)), session=Session())
+    response: PromptResponse[Any] = ScriptedAdapter([say("done")]).evaluate(
+        prompt(tool(ok)), session=Session()
+    )
     assert "transcript" not in repr(response)
     assert "done" in repr(response)
 
@@ -409,12 +433,12 @@ class Held(LoopAdapter):
         self.replies = replies
         self.lines: list[HeldLine] = []
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "HeldLine":
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "HeldLine":
         self.lines.append(HeldLine(self.replies))
         return self.lines[-1]
 
 
-class HeldLine(Conversation):
+class HeldLine(Connection):
     """Knows one tool of the provider's own."""
 
     def __init__(self, replies: tuple[AssistantMessage | Exception, ...]) -> None:
@@ -457,7 +481,12 @@ def run_and_stop_early(one: Held, session: Session) -> None:
     events.close()
 
 
-WAYS = [lambda one, session: one.evaluate(prompt(), session=session), run_async, run_stream, run_stream_async]
+WAYS = [
+    lambda one, session: one.evaluate(prompt(), session=session),
+    run_async,
+    run_stream,
+    run_stream_async,
+]
 
 
 @pytest.mark.parametrize("run", [*WAYS, run_and_stop_early])
@@ -468,7 +497,9 @@ def test_a_line_is_closed_once_when_its_evaluation_is_done(run: Any) -> None:
 
 
 @pytest.mark.parametrize("run", WAYS)
-@pytest.mark.parametrize("error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")])
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")]
+)
 def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Exception) -> None:
     one = Held(error)
     with pytest.raises(type(error)):
@@ -478,13 +509,13 @@ def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Except
 
 @pytest.mark.parametrize("run", WAYS)
 def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> None:
-    session, heard = Session(), list[Work]()
+    session, heard = Session(), list[Operation]()
 
-    def listen(work: Work) -> None:
+    def listen(work: Operation) -> None:
         heard.append(work)
         work.at_end(lambda _: None)
 
-    session.bus.subscribe(Work, listen)
+    session.bus.subscribe(Operation, listen)
     run(ScriptedAdapter([say("done")]), session)
     assert [(one.kind, type(one.result)) for one in heard] == [
         ("evaluation", PromptResponse),
@@ -492,7 +523,10 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
     ]
     with pytest.raises(OSError, match="gone"):
         run(ScriptedAdapter([OSError("gone")]), session)
-    assert [(one.kind, one.result) for one in heard[2:]] == [("evaluation", None), ("request", None)]
+    assert [(one.kind, one.result) for one in heard[2:]] == [
+        ("evaluation", None),
+        ("request", None),
+    ]
 
 
 def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -> None:
@@ -501,10 +535,10 @@ def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -
     def interrupted(event: ProviderCalled) -> None:
         raise KeyboardInterrupt
 
-    def listen(work: Work) -> None:
+    def listen(work: Operation) -> None:
         work.at_end(lambda error: ended.append((work.kind, error)))
 
-    session.bus.subscribe(Work, listen)
+    session.bus.subscribe(Operation, listen)
     session.bus.subscribe(ProviderCalled, interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         ScriptedAdapter([say("x")]).evaluate(prompt(), session=session)
@@ -512,8 +546,12 @@ def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -
 
 
 @pytest.mark.parametrize("run", WAYS)
-@pytest.mark.parametrize("error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")])
-def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(run: Any, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")]
+)
+def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(
+    run: Any, error: Exception
+) -> None:
     watch, session = Watch(), Session()
 
     def late(_: SeenRequest) -> Exception:
@@ -521,7 +559,9 @@ def test_a_request_that_fails_once_the_deadline_has_passed_is_told_as_that(run: 
         return error
 
     limited = InnerLoopConfig(deadline=Deadline(START + timedelta(seconds=60)))
-    with pytest.raises(DeadlineExceededError, match=r"scripted: the deadline passed during a request") as caught:
+    with pytest.raises(
+        DeadlineExceededError, match=r"scripted: the deadline passed during a request"
+    ) as caught:
         run(ScriptedAdapter([late], clock=watch, config=limited), session)
     assert (caught.value.__cause__, caught.value.turns) == (error, 1)
     [event] = session[ProviderCalled].all()
@@ -533,4 +573,6 @@ def test_tools_of_the_provider_s_own_are_called_and_told_like_others() -> None:
     calls = AssistantMessage(tool_calls=(ToolCall("1", "theirs", "{}"),), finish="tool_calls")
     Held(calls, say("done")).evaluate(prompt(tool()), session=session)
     assert session[PromptRendered].all()[0].tool_names == ("probe", "theirs")
-    assert [(event.name, event.success) for event in session[ToolInvoked].all()] == [("theirs", True)]
+    assert [(event.name, event.success) for event in session[ToolInvoked].all()] == [
+        ("theirs", True)
+    ]

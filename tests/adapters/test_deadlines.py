@@ -1,4 +1,6 @@
-"""A deadline is a promise, in each of the four ways to evaluate and whatever the server does meanwhile."""
+"""A deadline is a promise, in each of the four ways to evaluate and whatever the server does
+meanwhile.
+"""
 
 import asyncio
 import gc
@@ -29,7 +31,9 @@ from weakincentives.runtime.session import Session
 
 DEADLINE = 0.5
 MUCH_LATER = 3.0
-"""Beyond the half second that is promised, for busy machines; these servers never end by themselves."""
+"""Beyond the half second that is promised, for busy machines; these servers never end by
+themselves.
+"""
 
 NO_BOUND = 10**12
 """A flood may bring the usual bound of a reply before the deadline."""
@@ -75,7 +79,8 @@ def seconds(door: Callable[[Any, Deadline], None], adapter: Any) -> float:  # An
     return monotonic() - started
 
 
-def at_once(doors: list[Callable[[Any, Deadline], None]], adapter: Any) -> list[float]:  # Any: as above
+# Any: as above
+def at_once(doors: list[Callable[[Any, Deadline], None]], adapter: Any) -> list[float]:
     with ThreadPoolExecutor(len(doors)) as pool:
         return list(pool.map(lambda door: seconds(door, adapter), doors))
 
@@ -105,7 +110,9 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour
 @apis
 def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
     with HostileServer(retried_later(4)) as server:
-        adapter: OpenAIAdapter = OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
+        adapter: OpenAIAdapter = OpenAIAdapter(
+            "m", api=api, base_url=server.openai_url, api_key="test"
+        )
         assert max(at_once(DOORS, adapter)) < DEADLINE + MUCH_LATER
         assert not server.asked(len(DOORS) + 1, timeout=4.5)
 
@@ -119,7 +126,9 @@ def given() -> Iterator[list[openai.OpenAI]]:
 
 
 @pytest.fixture(params=["own client", "ready client"])
-def connect(request: pytest.FixtureRequest, given: list[openai.OpenAI]) -> Callable[..., OpenAIAdapter]:
+def connect(
+    request: pytest.FixtureRequest, given: list[openai.OpenAI]
+) -> Callable[..., OpenAIAdapter]:
     """Makes adapters with the client that they make for themselves, or with a ready one."""
 
     def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> OpenAIAdapter:
@@ -172,19 +181,25 @@ def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
         assert bodies[:2] == bodies[2:]
 
 
-def test_a_stream_that_is_closed_early_closes_its_connection(connect: Callable[..., OpenAIAdapter]) -> None:
+def test_a_stream_that_is_closed_early_closes_its_connection(
+    connect: Callable[..., OpenAIAdapter],
+) -> None:
     def one_word(connection: Connection) -> None:
         connection.send(SSE, b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n')
         connection.trickle(repeat(b'data: {"choices": [{"delta": {}}]}\n\n'))
 
     with HostileServer(one_word) as server:
         adapter = connect(server, "chat")
-        with closing(adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))) as events:
+        with closing(
+            adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))
+        ) as events:
             assert next(events) == TextDelta("Hello")
         assert server.left()
 
 
-def test_a_deadline_may_be_as_far_as_the_calendar_goes(connect: Callable[..., OpenAIAdapter]) -> None:
+def test_a_deadline_may_be_as_far_as_the_calendar_goes(
+    connect: Callable[..., OpenAIAdapter],
+) -> None:
     far = Deadline(datetime.max.replace(tzinfo=UTC))
     with ScriptedServer(Say("Hello"), Say("Hello")) as server:
         adapter = connect(server, "chat")
@@ -208,7 +223,9 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         return monotonic() - started
 
     with HostileServer(one_word) as server, portal.open() as run:
-        adapter: OpenAIAdapter = OpenAIAdapter("m", api="chat", base_url=server.openai_url, api_key="test")
+        adapter: OpenAIAdapter = OpenAIAdapter(
+            "m", api="chat", base_url=server.openai_url, api_key="test"
+        )
         for _ in range(4):
             events = adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))
             next(events)
@@ -228,7 +245,8 @@ def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAI
             pthread_kill(threading.main_thread().ident or 0, SIGINT)
 
         interrupting = threading.Thread(target=interrupt)
-        before = signal(SIGINT, default_int_handler)  # a process that runs in the background may ignore it
+        # a process that runs in the background may ignore it
+        before = signal(SIGINT, default_int_handler)
         try:
             interrupting.start()
             with pytest.raises(KeyboardInterrupt):

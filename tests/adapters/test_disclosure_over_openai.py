@@ -1,4 +1,6 @@
-"""Disclosure as it goes over the wire: what the next request holds when the model opens and closes sections."""
+"""Disclosure as it goes over the wire: what the next request holds when the model opens and closes
+sections.
+"""
 
 import asyncio
 import os
@@ -47,8 +49,12 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: options of every kind.
-def adapter(server: ScriptedServer, kind: type[OpenAIAdapter] = OpenAIAdapter, **options: Any) -> OpenAIAdapter:
-    return kind("test-model", base_url=server.openai_url, api_key="sk-test", max_retries=0, **options)
+def adapter(
+    server: ScriptedServer, kind: type[OpenAIAdapter] = OpenAIAdapter, **options: Any
+) -> OpenAIAdapter:
+    return kind(
+        "test-model", base_url=server.openai_url, api_key="sk-test", max_retries=0, **options
+    )
 
 
 def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -57,9 +63,13 @@ def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
 
 
 def manual(*, disclosure: Disclosure = Disclosure.READ, closable: bool = False) -> Prompt[Any]:
-    """A shown section, a summarized one with two tools, one in a child, and a summarized one without."""
+    """A shown section, a summarized one with two tools, one in a child, and a summarized one
+    without.
+    """
 
-    def summarized(key: str, *tools: Tool[Any, Any], children: list[MarkdownSection[Any]]) -> MarkdownSection[Any]:
+    def summarized(
+        key: str, *tools: Tool[Any, Any], children: list[MarkdownSection[Any]]
+    ) -> MarkdownSection[Any]:
         return MarkdownSection(
             title=key.title(),
             key=key,
@@ -108,7 +118,11 @@ def tool_names(request: Request) -> list[str]:
 
 def outputs(request: Request) -> list[str]:
     """The answers to tool calls in a request of either API."""
-    answers = [one for one in history(request) if "function_call_output" in one.values() or "tool" in one.values()]
+    answers = [
+        one
+        for one in history(request)
+        if "function_call_output" in one.values() or "tool" in one.values()
+    ]
     return [one["output"] if "output" in one else one["content"] for one in answers]
 
 
@@ -131,9 +145,13 @@ type Run = Callable[..., PromptResponse[Any]]
 @pytest.mark.claim("DT-04", "DT-17", "DT-18", "DT-19", "DT-23", "DT-36")
 @apis
 @drivers
-def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversation(api: Any, run: Run) -> None:
+def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversation(
+    api: Any, run: Run
+) -> None:
     session = Session()
-    with ScriptedServer(Say(calls=(read("more"),)), Say(calls=(Call("late"), Call("deep"))), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(read("more"),)), Say(calls=(Call("late"), Call("deep"))), Say("done")
+    ) as server:
         one = adapter(server, api=api)
         assert one.supports_dynamic_tools
         assert run(one, manual(), session).text == "done"
@@ -144,7 +162,9 @@ def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversa
     assert third.json["tools"] == second.json["tools"]
     assert history(second)[: len(history(first))] == history(first)
     assert history(third)[: len(history(second))] == history(second)
-    content = "Content of section 'more':\n\n## 2. More\n\nAll about more.\n\n### 2.1. Deep\n\nDeeper."
+    content = (
+        "Content of section 'more':\n\n## 2. More\n\nAll about more.\n\n### 2.1. Deep\n\nDeeper."
+    )
     assert outputs(third) == [content, "ok", "ok"]
     latest = session[VisibilityOverrides].latest()
     assert latest is not None
@@ -167,7 +187,9 @@ def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
 def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
     session = Session()
     injected = recorded(session.bus, ToolsInjected)
-    with ScriptedServer(Say(calls=(read("more"), read("more"))), Say(calls=(read("more"),)), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(read("more"), read("more"))), Say(calls=(read("more"),)), Say("done")
+    ) as server:
         adapter(server, api=api).evaluate(manual(), session=session)
         _, second, third = server.requests
     assert tool_names(second) == ["probe", "read_section", "late", "deep"]
@@ -179,7 +201,9 @@ def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
 @pytest.mark.claim("U-17")
 @apis
 def test_a_tool_revealed_in_a_turn_exists_from_the_next_request_on(api: Any) -> None:
-    with ScriptedServer(Say(calls=(read("more"), Call("late"))), Say(calls=(Call("late"),)), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(read("more"), Call("late"))), Say(calls=(Call("late"),)), Say("done")
+    ) as server:
         adapter(server, api=api).evaluate(manual(), session=Session())
         last = outputs(server.requests[-1])
     assert last[1].startswith("Unknown tool 'late'.")
@@ -188,14 +212,23 @@ def test_a_tool_revealed_in_a_turn_exists_from_the_next_request_on(api: Any) -> 
 
 def test_tools_in_the_conversation_leave_the_list_and_all_before_them_as_it_was() -> None:
     with ScriptedServer(
-        Say(calls=(read("prose"),)), Say(calls=(read("more"),)), Say(calls=(Call("deep"),)), Say("done")
+        Say(calls=(read("prose"),)),
+        Say(calls=(read("more"),)),
+        Say(calls=(Call("deep"),)),
+        Say("done"),
     ) as server:
         adapter(server, tools_in_conversation=True).evaluate(manual(), session=Session())
         first, second, third, fourth = server.requests
-    assert first.json["tools"] == second.json["tools"] == third.json["tools"] == fourth.json["tools"]
+    assert (
+        first.json["tools"] == second.json["tools"] == third.json["tools"] == fourth.json["tools"]
+    )
     assert tool_names(first) == ["probe", "read_section"]
     added = history(third)[len(history(second)) :]
-    assert [one["type"] for one in added] == ["function_call", "function_call_output", "additional_tools"]
+    assert [one["type"] for one in added] == [
+        "function_call",
+        "function_call_output",
+        "additional_tools",
+    ]
     assert [one["name"] for one in added[-1]["tools"]] == ["late", "deep"]
     assert history(fourth)[: len(history(third))] == history(third)
     assert outputs(fourth)[-1] == "ok"
@@ -205,19 +238,27 @@ def test_tools_in_the_conversation_leave_the_list_and_all_before_them_as_it_was(
 # --- Closing
 
 
-@pytest.mark.parametrize(("api", "placed"), [("responses", False), ("responses", True), ("chat", False)])
+@pytest.mark.parametrize(
+    ("api", "placed"), [("responses", False), ("responses", True), ("chat", False)]
+)
 def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_brings_them_back(
     api: Any,
-    placed: bool,  # noqa: FBT001 - a case
+    placed: bool,
 ) -> None:
     steps = [read("more"), close("more"), Call("late"), read("more"), Call("late")]
     with ScriptedServer(*(Say(calls=(one,)) for one in steps), Say("done")) as server:
-        adapter(server, api=api, tools_in_conversation=placed).evaluate(manual(closable=True), session=Session())
+        adapter(server, api=api, tools_in_conversation=placed).evaluate(
+            manual(closable=True), session=Session()
+        )
         requests = server.requests
 
     def offered(request: Request) -> list[str]:
-        """Names of the tools that the model can call, wherever they stand, without those of the library."""
-        placed_tools = [one["tools"] for one in history(request) if one.get("type") == "additional_tools"]
+        """Names of the tools that the model can call, wherever they stand, without those of the
+        library.
+        """
+        placed_tools = [
+            one["tools"] for one in history(request) if one.get("type") == "additional_tools"
+        ]
         names = tool_names(request) + [one["name"] for tools in placed_tools for one in tools]
         return [name for name in names if not name.endswith("_section")]
 
@@ -230,7 +271,10 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
         ["probe", "late", "deep"],
     ]
     said = outputs(requests[-1])
-    assert said[1:3] == ["Closed section 'more'.", "Tool 'late' is closed; call read_section with key 'more' first."]
+    assert said[1:3] == [
+        "Closed section 'more'.",
+        "Tool 'late' is closed; call read_section with key 'more' first.",
+    ]
     assert said[3].startswith("Content of section 'more':")
     assert said[4] == "ok"
 
@@ -251,7 +295,8 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
     kind = OpenAIAdapter if disclosure is Disclosure.OPEN else Static
     with (
         ScriptedServer(Say(calls=(Call("probe"), wanted, Call("probe")))) as server,
-        openai.OpenAI(base_url=server.openai_url, api_key="sk-test") as client,  # the traceback would keep it open
+        # the traceback would keep it open
+        openai.OpenAI(base_url=server.openai_url, api_key="sk-test") as client,
         pytest.raises(VisibilityExpansionRequired) as caught,
     ):
         run(adapter(server, kind, api=api, client=client), manual(disclosure=disclosure), session)
@@ -262,7 +307,11 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
     assert [event.name for event in seen] == ["probe", wanted.name]
     assert seen[1].requested_sections == ("more",)
     assert seen[1].reason == ("need it" if disclosure is Disclosure.OPEN else "")
-    assert seen[1].current_visibility_state == {("task",): FULL, ("more",): SUMMARY, ("prose",): SUMMARY}
+    assert seen[1].current_visibility_state == {
+        ("task",): FULL,
+        ("more",): SUMMARY,
+        ("prose",): SUMMARY,
+    }
     assert session[Note].all() == (Note("noted"),)
     assert (caught.value.spent.calls, caught.value.spent.usage.total_tokens) == (1, 15)
 
@@ -271,7 +320,9 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
 @apis
 def test_the_main_loop_opens_a_new_conversation_with_the_section_in_it(api: Any) -> None:
     session = Session()
-    with ScriptedServer(Say(calls=(read("more"),)), Say(calls=(Call("late"),)), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(read("more"),)), Say(calls=(Call("late"),)), Say("done")
+    ) as server:
         execution = MainLoop(adapter(server, Static, api=api)).execute(manual(), session=session)
         first, second, third = server.requests
     assert (execution.text, execution.restarts, execution.usage.total_tokens) == ("done", 1, 45)

@@ -1,4 +1,6 @@
-"""Where a reply may lead and how large it may be: redirects are refused, and bytes are bounded as they come."""
+"""Where a reply may lead and how large it may be: redirects are refused, and bytes are bounded as
+they come.
+"""
 
 import asyncio
 import gzip
@@ -33,7 +35,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def evaluate(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: an adapter of any output
+# Any: an adapter of any output
+def evaluate(adapter: Any, session: Session, deadline: Deadline | None) -> None:
     adapter.evaluate(prompt(), session=session, deadline=deadline)
 
 
@@ -42,11 +45,13 @@ def stream(adapter: Any, session: Session, deadline: Deadline | None) -> None:  
         pass
 
 
-def evaluate_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+# Any: as above
+def evaluate_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:
     asyncio.run(adapter.evaluate_async(prompt(), session=session, deadline=deadline))
 
 
-def stream_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+# Any: as above
+def stream_async(adapter: Any, session: Session, deadline: Deadline | None) -> None:
     async def main() -> None:
         async for _ in adapter.stream_async(prompt(), session=session, deadline=deadline):
             pass
@@ -64,7 +69,9 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdap
 
     def make(url: str, api: Any, **options: Any) -> OpenAIAdapter:
         if request.param == "own client":
-            adapter: OpenAIAdapter = OpenAIAdapter("m", api=api, base_url=url, api_key=KEY, max_retries=0, **options)
+            adapter: OpenAIAdapter = OpenAIAdapter(
+                "m", api=api, base_url=url, api_key=KEY, max_retries=0, **options
+            )
             clients.append(adapter.client())
             return adapter
         clients.append(openai.OpenAI(base_url=url, api_key=KEY, max_retries=0))
@@ -76,13 +83,20 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdap
         client.close()
 
 
-def failure(door: Door, adapter: Any, deadline: float | None = None) -> tuple[PromptEvaluationError, str]:
+def failure(
+    door: Door, adapter: Any, deadline: float | None = None
+) -> tuple[PromptEvaluationError, str]:
     """The error of an evaluation, and all that is told of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
         door(adapter, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
-    told = [str(error), repr(error), *traceback.format_exception(error), repr(session[ProviderCalled].all())]
+    told = [
+        str(error),
+        repr(error),
+        *traceback.format_exception(error),
+        repr(session[ProviderCalled].all()),
+    ]
     return error, "\n".join(told)
 
 
@@ -105,9 +119,12 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 
 
 @pytest.mark.parametrize(
-    "to", [f"http://{KEY}.test/", f"//{KEY}@other.test/x", f"http://[{KEY}]/", f"/{KEY}", "http://["]
+    "to",
+    [f"http://{KEY}.test/", f"//{KEY}@other.test/x", f"http://[{KEY}]/", f"/{KEY}", "http://["],
 )
-def test_no_part_of_where_a_redirect_leads_tells_the_key(to: str, connect: Callable[..., OpenAIAdapter]) -> None:
+def test_no_part_of_where_a_redirect_leads_tells_the_key(
+    to: str, connect: Callable[..., OpenAIAdapter]
+) -> None:
     with HostileServer(redirected(to)) as server:
         error, told = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
@@ -122,7 +139,9 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
 ) -> None:
     kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
     with HostileServer(compressed(3_000_000, kind=kind)) as server:
-        error, told = failure(door, connect(server.openai_url, api, max_reply_bytes=1_000_000), deadline)
+        error, told = failure(
+            door, connect(server.openai_url, api, max_reply_bytes=1_000_000), deadline
+        )
     assert (error.code, error.phase) == ("reply_too_large", "response")
     assert "max_reply_bytes=1000000" in error.message
     assert "max_reply_bytes" in error.remedy
@@ -141,8 +160,13 @@ def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate", "identity"])
-def test_a_compressed_reply_within_its_bound_is_read(encoding: str, connect: Callable[..., OpenAIAdapter]) -> None:
-    plain = b'{"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}' + b" " * 100_000
+def test_a_compressed_reply_within_its_bound_is_read(
+    encoding: str, connect: Callable[..., OpenAIAdapter]
+) -> None:
+    plain = (
+        b'{"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}'
+        + b" " * 100_000
+    )
     raw = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     bodies = {
         "gzip": gzip.compress(plain),
@@ -159,7 +183,9 @@ def test_a_compressed_reply_within_its_bound_is_read(encoding: str, connect: Cal
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
-def test_a_reply_that_cannot_be_bounded_is_not_read(encoding: str, connect: Callable[..., OpenAIAdapter]) -> None:
+def test_a_reply_that_cannot_be_bounded_is_not_read(
+    encoding: str, connect: Callable[..., OpenAIAdapter]
+) -> None:
     with ScriptedServer(Raw(b"{}", headers=(("content-encoding", encoding),))) as server:
         error, _ = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code == "malformed"
@@ -224,7 +250,11 @@ def test_a_bomb_of_ten_gigabytes_takes_little_memory(ten_gigabytes: bytes) -> No
         )
     ) as server:
         ran = subprocess.run(
-            [sys.executable, "-c", BOMB, server.openai_url], capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, "-c", BOMB, server.openai_url],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
         )
     *codes, megabytes = ran.stdout.split()
     assert codes == ["reply_too_large"] * 2

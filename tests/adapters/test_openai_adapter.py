@@ -1,4 +1,6 @@
-"""The adapter through the real SDK, against a scripted server: what goes over the wire, both APIs alike."""
+"""The adapter through the real SDK, against a scripted server: what goes over the wire, both APIs
+alike.
+"""
 
 import asyncio
 import json
@@ -41,15 +43,24 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Any: prompts of every output, options of every kind.
 def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
-    arguments: dict[str, Any] = {"base_url": server.openai_url, "api_key": KEY, "max_retries": 0, **options}
+    arguments: dict[str, Any] = {
+        "base_url": server.openai_url,
+        "api_key": KEY,
+        "max_retries": 0,
+        **options,
+    }
     return OpenAIAdapter("test-model", **arguments)
 
 
-def evaluate(one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
+def evaluate(
+    one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None
+) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session or Session())
 
 
-def evaluate_async(one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None) -> PromptResponse[Any]:
+def evaluate_async(
+    one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None
+) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session or Session()))
 
 
@@ -98,7 +109,9 @@ def layered(output: Any = None) -> Prompt[Any]:
 def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
-    with ScriptedServer(Say(calls=calls, usage=Usage(20, 8, cached=5)), Say("Both done.")) as server:
+    with ScriptedServer(
+        Say(calls=calls, usage=Usage(20, 8, cached=5)), Say("Both done.")
+    ) as server:
         response = run(adapter(server, api=api), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
@@ -114,7 +127,12 @@ def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
 @apis
 def test_each_request_begins_with_the_one_before(api: Any) -> None:
     read = Call("read_section", {"section_key": "more"})
-    script = Say(calls=(Call("probe"),), reasoning="hm"), Say(calls=(read,)), Say("w", (Call("late"),)), Say("done")
+    script = (
+        Say(calls=(Call("probe"),), reasoning="hm"),
+        Say(calls=(read,)),
+        Say("w", (Call("late"),)),
+        Say("done"),
+    )
     with ScriptedServer(*script) as server:
         evaluate(adapter(server, api=api), layered())
         requests = server.requests
@@ -126,7 +144,8 @@ def test_each_request_begins_with_the_one_before(api: Any) -> None:
         ["probe", "read_section", "late"]
     ] * 2
     rest = [
-        {key: value for key, value in one.json.items() if key not in {"input", "messages", "tools"}} for one in requests
+        {key: value for key, value in one.json.items() if key not in {"input", "messages", "tools"}}
+        for one in requests
     ]
     assert all(one == rest[0] for one in rest)
 
@@ -144,7 +163,9 @@ def test_what_the_events_say_is_byte_for_byte_what_was_sent(api: Any) -> None:
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
         evaluate(adapter(server, api=api), prompt(tool(handler)), session)
         sent = outputs(server.requests[1])
-    assert [event.content.encode() for event in session[ToolInvoked].all()] == [text.encode() for text in sent]
+    assert [event.content.encode() for event in session[ToolInvoked].all()] == [
+        text.encode() for text in sent
+    ]
 
 
 @pytest.mark.claim("TL-30")
@@ -161,15 +182,21 @@ def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
         evaluate(one, prompt(tool(handler)))
         assert seen[0].adapter is one
         assert seen[0].rendered_prompt is not None
-        assert history(server.requests[0])[0] == {"role": "user", "content": seen[0].rendered_prompt.text}
+        assert history(server.requests[0])[0] == {
+            "role": "user",
+            "content": seen[0].rendered_prompt.text,
+        }
 
 
 @apis
 @pytest.mark.parametrize(
-    "arguments", ['{"a": 1', "", "null", "[]", '{"b": 1}', '{"a": "\ud800"}', "[" * 50_000, "x" * 1_000_000]
+    "arguments",
+    ['{"a": 1', "", "null", "[]", '{"b": 1}', '{"a": "\ud800"}', "[" * 50_000, "x" * 1_000_000],
 )
 def test_whatever_the_model_writes_is_answered_on_the_wire(api: Any, arguments: str) -> None:
-    with ScriptedServer(Say(calls=(Call("pro\ud800be", arguments), Call("probe", arguments))), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(Call("pro\ud800be", arguments), Call("probe", arguments))), Say("done")
+    ) as server:
         response = evaluate(adapter(server, api=api), prompt(tool()))
         assert len(outputs(server.requests[1])) == 2
     assert response.text == "done"
@@ -198,7 +225,14 @@ def test_a_prompt_without_tools_sends_none(api: Any) -> None:
 
 def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
     items = [
-        {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x", "content": None, "status": None},
+        {
+            "type": "reasoning",
+            "id": "rs",
+            "summary": [],
+            "encrypted_content": "x",
+            "content": None,
+            "status": None,
+        },
         {"type": "brand_new", "payload": {"n": 1.0, "deep": [None, {"x": "ü"}]}},
         {
             "type": "function_call",
@@ -210,7 +244,9 @@ def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
             "phase": "commentary",
         },
     ]
-    with ScriptedServer(Raw.json({"id": "r", "status": "completed", "output": items}), Say("done")) as server:
+    with ScriptedServer(
+        Raw.json({"id": "r", "status": "completed", "output": items}), Say("done")
+    ) as server:
         evaluate(adapter(server), prompt(tool()))
         assert server.requests[1].json["input"][1:4] == items
 
@@ -236,7 +272,7 @@ def test_unknown_fields_of_a_chat_message_come_back_unchanged() -> None:
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> None:  # noqa: FBT001 - a case
+def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> None:
     read = Call("read_section", {"section_key": "more"})
     with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
         evaluate(adapter(server, tools_in_conversation=placed), layered())
@@ -255,7 +291,9 @@ def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> N
 @apis
 def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
-        one = adapter(server, api=api, prompt_role="developer", options={"temperature": 0, "seed": None})
+        one = adapter(
+            server, api=api, prompt_role="developer", options={"temperature": 0, "seed": None}
+        )
         evaluate(one, prompt(tool()))
         for request in server.requests:
             assert request.json["temperature"] == 0
@@ -271,7 +309,9 @@ def test_tools_among_the_options_stand_beside_those_of_the_prompt(api: Any) -> N
         assert evaluate(one, prompt(tool())).text == "done"
         evaluate(one, prompt())
         asked = [request.json["tools"] for request in server.requests]
-    assert [[one["type"] for one in tools] for tools in asked] == [["web_search", "function"]] * 2 + [["web_search"]]
+    assert [[one["type"] for one in tools] for tools in asked] == [
+        ["web_search", "function"]
+    ] * 2 + [["web_search"]]
 
 
 def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
@@ -285,13 +325,17 @@ def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
 @apis
 @pytest.mark.parametrize("key", ["input", "messages", "stream"])
 def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str) -> None:
-    with pytest.raises(ValueError, match=rf"options \['{key}'\] are set by the adapter; leave them out"):
+    with pytest.raises(
+        ValueError, match=rf"options \['{key}'\] are set by the adapter; leave them out"
+    ):
         OpenAIAdapter("m", api=api, options={"temperature": 0, key: []})
 
 
 def test_an_unknown_role_of_the_prompt_is_refused() -> None:
     wrong: Any = "assistant"
-    with pytest.raises(ValueError, match="prompt_role is 'assistant'; use 'user', 'system' or 'developer'"):
+    with pytest.raises(
+        ValueError, match="prompt_role is 'assistant'; use 'user', 'system' or 'developer'"
+    ):
         OpenAIAdapter("m", prompt_role=wrong)
 
 
@@ -310,7 +354,9 @@ def test_an_unknown_way_to_ask_for_typed_output_is_refused() -> None:
 def test_a_given_client_is_used_as_it_is() -> None:
     with ScriptedServer(Say("sync"), Say("async")) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key="its-own", max_retries=0)
-        async_client = openai.AsyncOpenAI(base_url=server.openai_url, api_key="its-own-too", max_retries=0)
+        async_client = openai.AsyncOpenAI(
+            base_url=server.openai_url, api_key="its-own-too", max_retries=0
+        )
         one: OpenAIAdapter = OpenAIAdapter("m", client=client, async_client=async_client)
         assert evaluate(one, prompt()).text == "sync"
 
@@ -328,14 +374,19 @@ def test_a_given_client_is_used_as_it_is() -> None:
 def test_a_client_for_azure_may_hold_a_token_and_no_key() -> None:
     with ScriptedServer(Say("done")) as server:
         client = openai.AzureOpenAI(
-            base_url=server.openai_url, azure_ad_token_provider=lambda: "t", api_version="v", max_retries=0
+            base_url=server.openai_url,
+            azure_ad_token_provider=lambda: "t",
+            api_version="v",
+            max_retries=0,
         )
         assert evaluate(OpenAIAdapter("m", client=client), prompt()).text == "done"
         client.close()
         assert server.requests[0].header("authorization") == "Bearer t"
 
 
-def test_the_key_and_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_and_the_address_may_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with ScriptedServer(Say("done")) as server:
         monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
         monkeypatch.setenv("OPENAI_BASE_URL", server.openai_url)
@@ -394,14 +445,18 @@ LEFT_OUT = '{"text": "hi", "score": null}'
 
 @apis
 def test_null_for_a_left_out_default_is_the_default(api: Any) -> None:
-    with ScriptedServer(Say(f"```json\n{LEFT_OUT}\n```"), Say(f'{{"items": [{LEFT_OUT}]}}')) as server:
+    with ScriptedServer(
+        Say(f"```json\n{LEFT_OUT}\n```"), Say(f'{{"items": [{LEFT_OUT}]}}')
+    ) as server:
         assert evaluate(adapter(server, api=api), typed(Answer)).output == Answer("hi", 0)
         assert evaluate(adapter(server, api=api), typed(list[Answer])).output == [Answer("hi", 0)]
 
 
 @apis
 def test_a_wrong_answer_is_repaired_over_the_wire(api: Any) -> None:
-    with ScriptedServer(Say('{"score": "x"}'), Say('```json\n{"text": "ok", "score": 1}\n```')) as server:
+    with ScriptedServer(
+        Say('{"score": "x"}'), Say('```json\n{"text": "ok", "score": 1}\n```')
+    ) as server:
         response = evaluate(adapter(server, api=api), typed(Answer))
         said = history(server.requests[1])[-1]
     assert response.output == Answer("ok", 1)
@@ -412,7 +467,10 @@ def test_a_wrong_answer_is_repaired_over_the_wire(api: Any) -> None:
 
 @apis
 def test_repairs_that_do_not_help_end_it(api: Any) -> None:
-    with ScriptedServer(Say("no"), Say("no"), Say("no")) as server, pytest.raises(PromptEvaluationError) as caught:
+    with (
+        ScriptedServer(Say("no"), Say("no"), Say("no")) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
         evaluate(adapter(server, api=api), typed(Answer))
     assert (caught.value.phase, caught.value.code, caught.value.turns) == ("response", "output", 3)
     assert type(caught.value.__cause__).__name__ == "OutputParseError"
@@ -433,13 +491,19 @@ def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections()
 def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
     def reply(request: Request) -> Say:
         said = history(request)
-        if any(item.get("role") == "tool" or item.get("type") == "function_call_output" for item in said):
+        if any(
+            item.get("role") == "tool" or item.get("type") == "function_call_output"
+            for item in said
+        ):
             return Say(said[0]["content"])
         return Say(calls=(Call("probe"),))
 
     async def main(one: OpenAIAdapter) -> list[str]:
         responses = await asyncio.gather(
-            *[one.evaluate_async(prompt(tool(), text=f"Number {n}."), session=Session()) for n in range(8)]
+            *[
+                one.evaluate_async(prompt(tool(), text=f"Number {n}."), session=Session())
+                for n in range(8)
+            ]
         )
         return [response.text for response in responses]
 
@@ -461,7 +525,9 @@ def test_one_adapter_serves_sixteen_threads() -> None:
 def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None:
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         inner = prompt(text="Inner.")
-        response = await context.adapter.evaluate_async(inner, session=context.session, bus=context.event_bus)
+        response = await context.adapter.evaluate_async(
+            inner, session=context.session, bus=context.event_bus
+        )
         return ToolResult(response.text)
 
     for run in (evaluate, evaluate_async):
@@ -485,7 +551,9 @@ def test_the_sdk_s_retries_work(api: Any, run: Run) -> None:
 
 def test_a_conversation_sends_what_is_new_once_however_long_it_gets() -> None:
     turns = 30
-    script: Iterator[Say] = (Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns))
+    script: Iterator[Say] = (
+        Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns)
+    )
     with ScriptedServer(*script, Say("done")) as server:
         evaluate(adapter(server, config=InnerLoopConfig(max_turns=None)), prompt(tool()))
         sizes = [len(json.dumps(history(request))) for request in server.requests]

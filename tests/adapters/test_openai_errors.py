@@ -1,4 +1,6 @@
-"""Everything that a provider or the way to it can do wrong, through the real SDK: each a typed error with a remedy."""
+"""Everything that a provider or the way to it can do wrong, through the real SDK: each a typed
+error with a remedy.
+"""
 
 import asyncio
 import gc
@@ -22,7 +24,11 @@ from support.agents import Args, answers, prompt, tool
 from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer, Step
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.errors import (
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ThrottleError,
+)
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import Prompt, ToolContext, ToolResult
 from weakincentives.runtime.events import Event, ProviderCalled
@@ -44,7 +50,9 @@ _MADE: list[OpenAIAdapter] = []
 
 @pytest.fixture(autouse=True)
 def close_clients() -> Iterator[None]:
-    """An error's traceback keeps adapter and connection in a ring, whose parts a collection ends in no order."""
+    """An error's traceback keeps adapter and connection in a ring, whose parts a collection ends in
+    no order.
+    """
     yield
     while _MADE:
         if client := _MADE.pop()._client:
@@ -53,21 +61,31 @@ def close_clients() -> Iterator[None]:
 
 # Any: prompts of every output, options of every kind.
 def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
-    arguments: dict[str, Any] = {"base_url": server.openai_url, "api_key": KEY, "max_retries": 0, **options}
+    arguments: dict[str, Any] = {
+        "base_url": server.openai_url,
+        "api_key": KEY,
+        "max_retries": 0,
+        **options,
+    }
     _MADE.append(OpenAIAdapter("test-model", **arguments))
     return _MADE[-1]
 
 
-def evaluate(one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+def evaluate(
+    one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session, **limits)
 
 
-def evaluate_async(one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+def evaluate_async(
+    one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session, **limits))
 
 
 drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
-# The faults come from the transport, which both APIs share; what differs by API is decoded in the codecs' own tests.
+# The faults come from the transport, which both APIs share; what differs by API is decoded in the
+# codecs' own tests.
 ways = pytest.mark.parametrize(
     ("api", "run"), [("responses", evaluate), ("chat", evaluate), ("responses", evaluate_async)]
 )
@@ -77,10 +95,16 @@ type Run = Callable[..., PromptResponse[Any]]
 def failure(api: Any, run: Run, *steps: Any, **options: Any) -> PromptEvaluationError:
     """The error after one turn with a tool call and then `steps`."""
     session = Session()
-    with ScriptedServer(Say(calls=(Call("probe"),)), *steps) as server, pytest.raises(PromptEvaluationError) as caught:
+    with (
+        ScriptedServer(Say(calls=(Call("probe"),)), *steps) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
         run(adapter(server, api=api, **options), prompt(tool()), session)
     error = caught.value
-    assert (error.provider, error.turns) == ("openai" if error.phase == "request" or error.provider else "", 2)
+    assert (error.provider, error.turns) == (
+        "openai" if error.phase == "request" or error.provider else "",
+        2,
+    )
     assert error.usage.total_tokens >= 15
     assert [one.content for one in answers(error.transcript)] == ["ok"]
     events = session[ProviderCalled].all()
@@ -126,10 +150,17 @@ CASES = [
 def test_an_error_status_is_typed_and_says_what_to_do(api: Any, run: Run, case: Case) -> None:
     error = failure(api, run, case.fail)
     assert type(error) is case.kind
-    assert (error.phase, error.code, error.provider, error.status) == ("request", case.code, "openai", case.fail.status)
+    assert (error.phase, error.code, error.provider, error.status) == (
+        "request",
+        case.code,
+        "openai",
+        case.fail.status,
+    )
     assert case.remedy in error.remedy
     assert case.remedy in str(error)
-    assert ("the provider refused the API key" if case.fail.status == 401 else case.fail.message) in error.message
+    assert (
+        "the provider refused the API key" if case.fail.status == 401 else case.fail.message
+    ) in error.message
     assert isinstance(error.__cause__, openai.APIStatusError)
     pickle.loads(pickle.dumps(error))
 
@@ -139,11 +170,24 @@ def test_an_error_status_is_typed_and_says_what_to_do(api: Any, run: Run, case: 
     [
         ("7", 7),
         ("0.5", 0.5),
-        *[(header, None) for header in ("0", "-3", "nan", "inf", "1e300", "soon", "Wed, 21 Oct 2015 07:28:00 GMT")],
+        *[
+            (header, None)
+            for header in (
+                "0",
+                "-3",
+                "nan",
+                "inf",
+                "1e300",
+                "soon",
+                "Wed, 21 Oct 2015 07:28:00 GMT",
+            )
+        ],
         (None, None),
     ],
 )
-def test_throttling_tells_how_long_to_wait_where_that_is_a_time(header: str | None, seconds: float | None) -> None:
+def test_throttling_tells_how_long_to_wait_where_that_is_a_time(
+    header: str | None, seconds: float | None
+) -> None:
     headers = () if header is None else (("retry-after", header),)
     error = failure("responses", evaluate, Fail(429, headers=headers))
     assert isinstance(error, ThrottleError)
@@ -197,10 +241,16 @@ def test_a_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    one: OpenAIAdapter = OpenAIAdapter("m", api=api, base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0)
+    one: OpenAIAdapter = OpenAIAdapter(
+        "m", api=api, base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0
+    )
     with pytest.raises(PromptEvaluationError, match="ConnectError") as caught:
         run(one, prompt(), Session())
-    assert (caught.value.phase, caught.value.code, caught.value.turns) == ("request", "connection", 1)
+    assert (caught.value.phase, caught.value.code, caught.value.turns) == (
+        "request",
+        "connection",
+        1,
+    )
 
 
 @ways
@@ -238,7 +288,9 @@ def test_the_asynchronous_driver_keeps_a_deadline_over_the_sdk_s_retries() -> No
     started = monotonic()
     wait = (("retry-after", "30"),)
     with ScriptedServer(Fail(429, headers=wait)) as server, pytest.raises(DeadlineExceededError):
-        evaluate_async(adapter(server, max_retries=2), prompt(), Session(), deadline=Deadline.after(0.5))
+        evaluate_async(
+            adapter(server, max_retries=2), prompt(), Session(), deadline=Deadline.after(0.5)
+        )
     assert monotonic() - started < 5
 
 
@@ -314,18 +366,29 @@ def test_status_200_with_no_answer_is_malformed(api: Any, run: Run, step: Step) 
     ("step", "code", "said"),
     [
         (Say("cut", finish="length"), "truncated", "allow more output tokens"),
-        (Say(calls=(Call("probe", '{"a'),), finish="length"), "truncated", "allow more output tokens"),
+        (
+            Say(calls=(Call("probe", '{"a'),), finish="length"),
+            "truncated",
+            "allow more output tokens",
+        ),
         (Say("", finish="content_filter"), "content_filter", "content filter"),
         (Say(refusal="I will not."), "refused", "I will not."),
     ],
     ids=["length", "length in a call", "filter", "refusal"],
 )
-def test_a_turn_that_broke_off_is_typed(api: Any, run: Run, step: Say, code: str, said: str) -> None:
+def test_a_turn_that_broke_off_is_typed(
+    api: Any, run: Run, step: Say, code: str, said: str
+) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
         run(adapter(server, api=api), prompt(tool()), session)
     error = caught.value
-    assert (error.phase, error.code, error.turns, error.usage) == ("response", code, 1, TokenUsage(10, 5))
+    assert (error.phase, error.code, error.turns, error.usage) == (
+        "response",
+        code,
+        1,
+        TokenUsage(10, 5),
+    )
     assert said in str(error)
     assert [message.success for message in answers(error.transcript)] == [False] * len(step.calls)
 
@@ -349,16 +412,24 @@ def test_a_turn_that_broke_off_is_typed(api: Any, run: Run, step: Say, code: str
 def test_a_response_that_did_not_complete_is_a_failure(run: Run, body: object) -> None:
     error = failure("responses", run, Raw.json(body))
     assert (error.phase, error.code, error.provider) == ("response", "provider_failed", "openai")
-    assert error.message in {"The model broke", "the response is failed", "the response is cancelled"} | {
-        "the response is in_progress"
-    }
+    assert error.message in {
+        "The model broke",
+        "the response is failed",
+        "the response is cancelled",
+    } | {"the response is in_progress"}
 
 
 @drivers
 def test_a_choice_that_failed_upstream_is_no_answer(run: Run) -> None:
     choice = {"finish_reason": "error", "error": {"code": 502, "message": "upstream is gone"}}
-    error = failure("chat", run, Raw.json({"choices": [{**choice, "message": {"content": "Half an ans"}}]}))
-    assert (error.phase, error.code, error.message) == ("response", "provider_failed", "upstream is gone")
+    error = failure(
+        "chat", run, Raw.json({"choices": [{**choice, "message": {"content": "Half an ans"}}]})
+    )
+    assert (error.phase, error.code, error.message) == (
+        "response",
+        "provider_failed",
+        "upstream is gone",
+    )
 
 
 def test_an_incomplete_response_for_a_new_reason_is_not_taken_for_whole() -> None:
@@ -417,7 +488,11 @@ def test_the_key_is_told_to_no_one_but_the_provider(
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
     try:
         with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
-            run(adapter(server, api=api, api_key=KEY if source == "argument" else None), prompt(), session)
+            run(
+                adapter(server, api=api, api_key=KEY if source == "argument" else None),
+                prompt(),
+                session,
+            )
         logging.getLogger("weakincentives").error("as an application would", exc_info=caught.value)
     finally:
         logging.getLogger().removeHandler(handler)
@@ -425,17 +500,33 @@ def test_the_key_is_told_to_no_one_but_the_provider(
     [request] = server.requests
     assert request.header("authorization") == f"Bearer {KEY}"
     assert KEY.encode() not in request.body
-    for told in (everything_told(caught.value), repr(events), log.getvalue(), repr(caught.value.transcript)):
+    for told in (
+        everything_told(caught.value),
+        repr(events),
+        log.getvalue(),
+        repr(caught.value.transcript),
+    ):
         assert KEY not in told
     assert KEY not in repr(session[ProviderCalled].all())
 
 
 @ways
-@pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\n", "sk-münchen", "sk-\x00", "sk two"])
-def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(api: Any, run: Run, key: str) -> None:
-    with ScriptedServer() as server, pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
+@pytest.mark.parametrize(
+    "key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\n", "sk-münchen", "sk-\x00", "sk two"]
+)
+def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
+    api: Any, run: Run, key: str
+) -> None:
+    with (
+        ScriptedServer() as server,
+        pytest.raises(PromptEvaluationError, match="the API key holds") as caught,
+    ):
         run(adapter(server, api=api, api_key=key), prompt(), Session())
-    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("request", "authentication", "openai")
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == (
+        "request",
+        "authentication",
+        "openai",
+    )
     assert "line break" in caught.value.remedy
     assert key not in everything_told(caught.value)
     assert key.strip() not in everything_told(caught.value)
@@ -453,8 +544,13 @@ def test_a_given_client_s_key_is_looked_at_too() -> None:
 
 
 def test_a_key_that_is_told_within_a_stream_goes_no_further() -> None:
-    said = Raw(f'data: {{"error": {{"message": "no room for {KEY}"}}}}\n\n'.encode(), "text/event-stream")
-    with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match="no room") as caught:
+    said = Raw(
+        f'data: {{"error": {{"message": "no room for {KEY}"}}}}\n\n'.encode(), "text/event-stream"
+    )
+    with (
+        ScriptedServer(said) as server,
+        pytest.raises(PromptEvaluationError, match="no room") as caught,
+    ):
         list(adapter(server, api_key=KEY).stream(prompt(), session=Session()))
     assert KEY not in everything_told(caught.value)
 
@@ -464,8 +560,12 @@ SAID = {"message": f"no room for {KEY}"}
 
 @drivers
 @pytest.mark.parametrize("api", ["chat", "responses"])
-@pytest.mark.parametrize("body", [{"error": SAID}, {"choices": [{"error": SAID}]}, {"error": SAID, "status": "failed"}])
-def test_a_failure_told_with_status_200_does_not_quote_the_key(run: Run, api: str, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "body", [{"error": SAID}, {"choices": [{"error": SAID}]}, {"error": SAID, "status": "failed"}]
+)
+def test_a_failure_told_with_status_200_does_not_quote_the_key(
+    run: Run, api: str, body: dict[str, Any]
+) -> None:
     with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
         run(adapter(server, api=api), prompt(), Session())
     assert KEY not in everything_told(caught.value)
@@ -473,7 +573,9 @@ def test_a_failure_told_with_status_200_does_not_quote_the_key(run: Run, api: st
         assert caught.value.message == "no room for ***"
 
 
-@pytest.mark.parametrize("step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})])
+@pytest.mark.parametrize(
+    "step", [Fail(400, "no room here"), Raw.json({"error": {"message": "no room here"}})]
+)
 def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
         evaluate(adapter(server, api_key="room"), prompt(), Session())
@@ -489,14 +591,20 @@ def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
 )
 def test_a_failure_told_by_an_event_does_not_quote_the_key(api: str, event: dict[str, Any]) -> None:
     said = Raw(f"data: {json.dumps(event)}\n\n".encode(), "text/event-stream")
-    with ScriptedServer(said) as server, pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught:
+    with (
+        ScriptedServer(said) as server,
+        pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught,
+    ):
         list(adapter(server, api=api).stream(prompt(), session=Session()))
     assert KEY not in everything_told(caught.value)
 
 
 @ways
 def test_no_key_at_all_is_named_with_where_to_put_one(api: Any, run: Run) -> None:
-    with ScriptedServer() as server, pytest.raises(PromptEvaluationError, match="OPENAI_API_KEY") as caught:
+    with (
+        ScriptedServer() as server,
+        pytest.raises(PromptEvaluationError, match="OPENAI_API_KEY") as caught,
+    ):
         run(adapter(server, api=api, api_key=None), prompt(), Session())
     assert (caught.value.phase, caught.value.code) == ("request", "authentication")
 
@@ -536,4 +644,5 @@ def test_no_connection_is_left_open_after_a_failure() -> None:
                 with pytest.raises(PromptEvaluationError):
                     evaluate_async(one, prompt(), Session())
         del one
-        gc.collect()  # an unclosed connection would be a ResourceWarning, and with it a failure of this test
+        # an unclosed connection would be a ResourceWarning, and with it a failure of this test
+        gc.collect()

@@ -1,4 +1,6 @@
-"""Adapters whose SDKs are heavy: importing them imports no SDK, and without it they say what to install."""
+"""Adapters whose SDKs are heavy: importing them imports no SDK, and without it they say what to
+install.
+"""
 
 import subprocess
 import sys
@@ -16,7 +18,9 @@ def test_without_litellm_the_adapter_says_what_to_install() -> None:
         LiteLLMAdapter("openai/gpt-4o")
 
 
-@pytest.mark.skipif(find_spec("claude_agent_sdk") is not None, reason="the Claude Agent SDK is installed")
+@pytest.mark.skipif(
+    find_spec("claude_agent_sdk") is not None, reason="the Claude Agent SDK is installed"
+)
 def test_without_the_claude_agent_sdk_the_adapter_says_what_to_install() -> None:
     with pytest.raises(ImportError, match=r"pip install 'weakincentives\[claude-agent-sdk\]'"):
         ClaudeAgentSDKAdapter("claude-sonnet-4-5")

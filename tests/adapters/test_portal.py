@@ -1,4 +1,6 @@
-"""A portal runs coroutines for callers that wait no longer than they want, and is gone when nobody uses it."""
+"""A portal runs coroutines for callers that wait no longer than they want, and is gone when nobody
+uses it.
+"""
 
 import asyncio
 import os

@@ -41,7 +41,13 @@ CALL = {
     "arguments": "{}",
     "status": "completed",
 }
-REASONING = {"type": "reasoning", "id": "rs1", "summary": [], "encrypted_content": "xyz", "new_field": [1, None]}
+REASONING = {
+    "type": "reasoning",
+    "id": "rs1",
+    "summary": [],
+    "encrypted_content": "xyz",
+    "new_field": [1, None],
+}
 
 
 # Any: wire payloads.
@@ -51,17 +57,34 @@ def codec(**options: Any) -> ResponsesCodec:
 
 def said(text: str) -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": []}
-    return {"type": "message", "id": "m1", "role": "assistant", "phase": "final_answer", "content": [part]}
+    return {
+        "type": "message",
+        "id": "m1",
+        "role": "assistant",
+        "phase": "final_answer",
+        "content": [part],
+    }
 
 
 def reply(*items: object, status: str = "completed", **rest: object) -> dict[str, Any]:
-    return {"id": "r1", "status": status, "error": None, "incomplete_details": None, "output": list(items), **rest}
+    return {
+        "id": "r1",
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "output": list(items),
+        **rest,
+    }
 
 
 def test_a_conversation_is_encoded_turn_by_turn_and_items_come_back_unchanged() -> None:
     talk = Talk(codec(), "Go.", SPEC)
     first = encoded(talk.request())
-    assert first == {"model": "m", "input": [{"role": "user", "content": "Go."}], "tools": [WIRE_TOOL]}
+    assert first == {
+        "model": "m",
+        "input": [{"role": "user", "content": "Go."}],
+        "tools": [WIRE_TOOL],
+    }
     unknown = {"type": "brand_new_item", "payload": {"a": [1]}}
     talk.hear(reply(REASONING, unknown, said("wait"), CALL))
     talk.say(ToolMessage("c1", "ok"), UserMessage("More."))
@@ -114,7 +137,12 @@ def test_removed_tools_leave_the_item_that_brought_them_and_an_emptied_item_goes
 def test_typed_output_is_asked_for_natively_or_in_words() -> None:
     native = encoded(Talk(codec(), "Go.", output=OUTPUT).request())
     assert native["text"] == {
-        "format": {"type": "json_schema", "name": "Answer", "schema": {"type": "object"}, "strict": False}
+        "format": {
+            "type": "json_schema",
+            "name": "Answer",
+            "schema": {"type": "object"},
+            "strict": False,
+        }
     }
     prompted = encoded(Talk(codec(structured_output="prompted"), "Go.", output=OUTPUT).request())
     assert "text" not in prompted
@@ -130,7 +158,9 @@ def test_role_and_options_are_choices() -> None:
 
 def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
     talk = Talk(codec(), "Go.")
-    talk.say(AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)), AssistantMessage())
+    talk.say(
+        AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)), AssistantMessage()
+    )
     assert encoded(talk.request())["input"][1:] == [
         {"role": "assistant", "content": "t"},
         {"type": "function_call", "call_id": "c1", "name": "probe", "arguments": "{"},
@@ -158,13 +188,19 @@ def test_text_calls_and_usage_are_read() -> None:
         (None, "length"),
     ],
 )
-def test_an_incomplete_response_is_never_taken_for_a_whole_one(details: object, finish: str) -> None:
+def test_an_incomplete_response_is_never_taken_for_a_whole_one(
+    details: object, finish: str
+) -> None:
     answer = codec().decode(reply(said("a"), status="incomplete", incomplete_details=details))
     assert answer.finish == finish
 
 
 def test_a_refusal_is_an_ending_of_its_own() -> None:
-    refusal = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
+    refusal = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "refusal", "refusal": "I will not."}],
+    }
     answer = codec().decode(reply(refusal))
     assert (answer.finish, answer.text) == ("refusal", "I will not.")
 
@@ -173,13 +209,20 @@ def test_a_refusal_is_an_ending_of_its_own() -> None:
 def test_a_response_that_did_not_complete_is_a_failure(status: str) -> None:
     with pytest.raises(PromptEvaluationError, match=status) as caught:
         codec().decode(reply(status=status))
-    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "provider_failed", "openai")
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == (
+        "response",
+        "provider_failed",
+        "openai",
+    )
 
 
 def test_a_failure_tells_the_provider_s_message_cut_to_a_length() -> None:
     with pytest.raises(PromptEvaluationError, match="The model broke") as caught:
         codec().decode(
-            reply(status="failed", error={"code": "server_error", "message": "The model broke" + "!" * 5000})
+            reply(
+                status="failed",
+                error={"code": "server_error", "message": "The model broke" + "!" * 5000},
+            )
         )
     assert len(str(caught.value)) < 700
 
@@ -187,7 +230,10 @@ def test_a_failure_tells_the_provider_s_message_cut_to_a_length() -> None:
 @pytest.mark.parametrize(
     ("item", "read"),
     [
-        ({"type": "function_call", "name": "probe", "arguments": {"a": 1}}, ToolCall("call_1_0", "probe", '{"a": 1}')),
+        (
+            {"type": "function_call", "name": "probe", "arguments": {"a": 1}},
+            ToolCall("call_1_0", "probe", '{"a": 1}'),
+        ),
         ({"type": "function_call", "call_id": "", "name": None}, ToolCall("call_1_0", "", "{}")),
     ],
 )
@@ -202,13 +248,28 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
 
 @pytest.mark.parametrize(
     "value",
-    [None, [], {}, "text", {"output": None}, {"output": {}}, {"choices": []}, reply(None), reply("text"), reply({})],
+    [
+        None,
+        [],
+        {},
+        "text",
+        {"output": None},
+        {"output": {}},
+        {"choices": []},
+        reply(None),
+        reply("text"),
+        reply({}),
+    ],
     ids=repr,
 )
 def test_what_is_no_reply_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decoded(codec(), value)
-    assert (caught.value.phase, caught.value.code, caught.value.provider) == ("response", "malformed", "openai")
+    assert (caught.value.phase, caught.value.code, caught.value.provider) == (
+        "response",
+        "malformed",
+        "openai",
+    )
 
 
 WHOLE: dict[str, Any] = reply(
@@ -230,7 +291,9 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
         assert error.phase == "response"  # noqa: PT017 - either end will do
         return
     assert isinstance(answer.text, str)
-    assert all(isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls)
+    assert all(
+        isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls
+    )
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     encoded(talk.request())
 
@@ -240,7 +303,9 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
 def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
-    answer = talk.hear(json.loads(json.dumps(reply({**CALL, "name": name, "arguments": arguments}))))
+    answer = talk.hear(
+        json.loads(json.dumps(reply({**CALL, "name": name, "arguments": arguments})))
+    )
     talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
     assert len(encoded(talk.request())["input"]) == 3
 
@@ -254,6 +319,11 @@ def test_an_error_among_the_events_of_a_stream_ends_it() -> None:
 
 
 def test_a_turn_appends_the_same_whatever_came_before() -> None:
-    growth = Growth(codec(), SPEC, lambda turn: reply(REASONING, {**CALL, "call_id": f"call_{turn:05}"}), "input")
+    growth = Growth(
+        codec(),
+        SPEC,
+        lambda turn: reply(REASONING, {**CALL, "call_id": f"call_{turn:05}"}),
+        "input",
+    )
     assert growth.at(1_000) == growth.at(10)
     assert growth.at(10).objects == 3

@@ -11,7 +11,9 @@ LONG = "First line.\\nSecond line.\\nThird line."
 
 
 @pytest.fixture
-def wink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wink:
+def wink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Wink:
     write_shop(tmp_path)
     (tmp_path / ".git").mkdir()
     change(tmp_path, "Help, 100% of the time.", LONG)
@@ -32,7 +34,9 @@ def edit(wink: Wink, name: str, text: str) -> Done:
 def test_an_edited_text_is_laid_over_the_prompt_and_shows_as_a_difference(wink: Wink) -> None:
     assert edit(wink, "body:task", "First line.\nOther line.\nThird line.\n").stderr == ""
     assert edit(wink, "tool:refund", "Give money back.").stderr == ""
-    rendered = wink("render", "shop:template", "--set", "text=hi", "--open", "refunds", "--tag", "latest")
+    rendered = wink(
+        "render", "shop:template", "--set", "text=hi", "--open", "refunds", "--tag", "latest"
+    )
     assert "First line.\nOther line.\nThird line.\n" in rendered.stdout
     assert "Second line." in wink("render", "shop:template", "--set", "text=hi").stdout
     assert wink("overrides", "list").stdout == "shop/support latest\n"
@@ -59,9 +63,14 @@ def test_a_tag_that_the_prompt_does_not_have_is_told_while_it_has_others(wink: W
     edit(wink, "body:task", "Brief.")
     misspelt = wink(*shown, "--tag", "breif")
     assert misspelt.stdout == plain.stdout
-    assert misspelt.stderr == "wink: nothing is stored for shop/support under tag 'breif'; tags there: latest\n"
+    assert (
+        misspelt.stderr
+        == "wink: nothing is stored for shop/support under tag 'breif'; tags there: latest\n"
+    )
     for command in ("check", "diff", "prune", "rebase"):
-        assert wink("overrides", command, "shop:template", "--tag", "breif").stderr == misspelt.stderr
+        assert (
+            wink("overrides", command, "shop:template", "--tag", "breif").stderr == misspelt.stderr
+        )
     assert wink(*shown, "--tag", "latest").stderr == ""
 
 
@@ -88,8 +97,9 @@ def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
         "texts that apply: 0, stale: 2",
     ]
     found = wink("check", "shop:template", "--tag", "latest")
-    assert "warning: task: the stored override of body task does not apply: the code's own text has changed" in (
-        found.stdout
+    assert (
+        "warning: task: the stored override of body task does not apply: the code's own text has changed"
+        in (found.stdout)
     )
     assert "body:task is stale: changed" in wink("overrides", "diff", "shop:template").stdout
     rebased = wink("overrides", "rebase", "shop:template")
@@ -118,7 +128,9 @@ def test_a_conflict_is_settled_by_an_edit(wink: Wink) -> None:
 def test_a_run_says_which_texts_did_not_apply(wink: Wink) -> None:
     edit(wink, "body:refunds", "At once.")
     change(wink.folder, "Within 30 days. ", "Within 14 days. ")
-    done = wink("run", "shop:template", "--set", "text=hi", "--tag", "latest", "--adapter", "shop:scripted")
+    done = wink(
+        "run", "shop:template", "--set", "text=hi", "--tag", "latest", "--adapter", "shop:scripted"
+    )
     assert "overrides that do not apply: body refunds" in done.stderr.splitlines()
 
 
@@ -139,7 +151,13 @@ def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink
         'sections=[\n        TaskExamplesSection(examples=[TaskExample(objective="Pay.")]),\n        Mark',
     )
     names = wink("overrides", "seed", "shop:template").stdout.split("\nin ")[0].splitlines()
-    assert {name.partition(":")[0] for name in names} == {"body", "summary", "task-example", "tool", "tool-example"}
+    assert {name.partition(":")[0] for name in names} == {
+        "body",
+        "summary",
+        "task-example",
+        "tool",
+        "tool-example",
+    }
     for name in [*names, "param:refund.text"]:
         assert edit(wink, name, "Other.").stderr == ""
     changed = wink("overrides", "diff", "shop:template").stdout
@@ -151,14 +169,25 @@ def test_the_editor_is_the_users_own(wink: Wink) -> None:
     assert wink(*arguments, EDITOR="sed -i s/First/Edited/", VISUAL="").returncode == 0
     assert "+Edited line." in wink("overrides", "diff", "shop:template").stdout
     failed = wink(*arguments, EDITOR="false", VISUAL="")
-    assert (failed.returncode, failed.stderr) == (2, "wink: 'false' exited with 1; nothing was changed\n")
-    assert wink(*arguments, EDITOR="", VISUAL="").stderr.startswith("wink: no editor is known; set EDITOR")
-    assert wink(*arguments, EDITOR='vi "', VISUAL="").stderr == "wink: editor 'vi \"': No closing quotation\n"
+    assert (failed.returncode, failed.stderr) == (
+        2,
+        "wink: 'false' exited with 1; nothing was changed\n",
+    )
+    assert wink(*arguments, EDITOR="", VISUAL="").stderr.startswith(
+        "wink: no editor is known; set EDITOR"
+    )
+    assert (
+        wink(*arguments, EDITOR='vi "', VISUAL="").stderr
+        == "wink: editor 'vi \"': No closing quotation\n"
+    )
 
 
 def test_a_text_that_the_editor_leaves_alone_is_not_stored(wink: Wink) -> None:
     change(wink.folder, "Third line.", "Third line.\\n")
-    assert wink("overrides", "edit", "shop:template", "body:task", EDITOR="true", VISUAL="").returncode == 0
+    assert (
+        wink("overrides", "edit", "shop:template", "body:task", EDITOR="true", VISUAL="").returncode
+        == 0
+    )
     assert wink("overrides", "list").stdout == ""
 
 
@@ -177,7 +206,9 @@ def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> No
         ("body:task", "$nope", "no params field for a placeholder"),
     ],
 )
-def test_a_text_that_cannot_be_is_refused_and_nothing_is_stored(wink: Wink, name: str, text: str, says: str) -> None:
+def test_a_text_that_cannot_be_is_refused_and_nothing_is_stored(
+    wink: Wink, name: str, text: str, says: str
+) -> None:
     done = edit(wink, name, text)
     assert done.returncode == 2
     assert says in done.stderr

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.cli.target import Mistake, bound_prompt, loaded, opened
+from weakincentives.cli.target import UsageError, bound_prompt, loaded, opened
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
 
@@ -42,7 +42,9 @@ template = PromptTemplate(
     sections=[
         MarkdownSection[Question](title="Question", template="$text $limit"),
         MarkdownSection[Filter](
-            title="Filter", template="$tags", children=[MarkdownSection(title="Inner", template="x")]
+            title="Filter",
+            template="$tags",
+            children=[MarkdownSection(title="Inner", template="x")],
         ),
     ],
 )
@@ -66,7 +68,9 @@ def name(attribute: str) -> str:
     return f"{__name__}:{attribute}"
 
 
-def params(settings: Iterable[str] = (), file: Path | None = None, of: str = "template") -> dict[str, object]:
+def params(
+    settings: Iterable[str] = (), file: Path | None = None, of: str = "template"
+) -> dict[str, object]:
     found = bound_prompt(name(of), file, settings).params
     return {kind.__name__: value for kind, value in found.items()}
 
@@ -81,7 +85,10 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
     [
         ("module", "write it as package.module:name"),
         (":x", "write it as package.module:name"),
-        ("no_such_module:x", "importing 'no_such_module' failed: .*; run wink where it can be imported"),
+        (
+            "no_such_module:x",
+            "importing 'no_such_module' failed: .*; run wink where it can be imported",
+        ),
         ("json.nothing:x", "importing 'json.nothing' failed: ModuleNotFoundError"),
         (name("nothing"), "there is no 'nothing'; prompts there are template, bound"),
         (name("number"), "is int; name a PromptTemplate"),
@@ -92,7 +99,7 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
     ],
 )
 def test_a_target_that_is_none_is_a_mistake_with_a_remedy(target: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         bound_prompt(target, None, None)
 
 
@@ -103,12 +110,13 @@ def test_a_module_that_fails_to_import_is_told_with_its_error(tmp_path: Path) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
         with pytest.raises(
-            Mistake, match="importing 'wink_failing' failed: ModuleNotFoundError: No module named 'no_such_thing'"
+            UsageError,
+            match="importing 'wink_failing' failed: ModuleNotFoundError: No module named 'no_such_thing'",
         ):
             loaded("wink_failing:x", "prompt")
-        with pytest.raises(Mistake, match="importing 'wink_broken' failed: ZeroDivisionError"):
+        with pytest.raises(UsageError, match="importing 'wink_broken' failed: ZeroDivisionError"):
             loaded("wink_broken:x", "prompt")
-        with pytest.raises(Mistake, match="importing 'wink_leaving' failed: SystemExit: 3"):
+        with pytest.raises(UsageError, match="importing 'wink_leaving' failed: SystemExit: 3"):
             loaded("wink_leaving:x", "prompt")
 
 
@@ -141,20 +149,23 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
     ("setting", "says"),
     [
         ("text", "write Type.field=value"),
-        ("limit=3", "2 params types have a field 'limit'; there are Filter.tags, .*, Question.limit"),
+        (
+            "limit=3",
+            "2 params types have a field 'limit'; there are Filter.tags, .*, Question.limit",
+        ),
         ("nothing=3", "0 params types have a field 'nothing'; there are Filter.tags"),
         ("Nothing.x=3", "no params type 'Nothing'; it has Filter, Question"),
     ],
 )
 def test_a_setting_that_names_no_single_field_is_a_mistake(setting: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         params([setting])
 
 
 def test_all_faults_of_all_params_are_told_at_once() -> None:
     with pytest.raises(SerdeError) as error:
         params(["Question.limit=many", "Filter.since=soon", "Filter.extra=1"])
-    assert {fault.path for fault in error.value.faults} == {
+    assert {fault.path for fault in error.value.issues} == {
         ("Question", "text"),
         ("Question", "limit"),
         ("Filter", "since"),
@@ -165,12 +176,19 @@ def test_all_faults_of_all_params_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("suffix", "text"),
     [
-        (".json", json.dumps({"Question": {"text": "file", "limit": 4}, "Filter": {"since": "2026-01-31"}})),
+        (
+            ".json",
+            json.dumps(
+                {"Question": {"text": "file", "limit": 4}, "Filter": {"since": "2026-01-31"}}
+            ),
+        ),
         (".yaml", "Question: {text: file, limit: 4}\nFilter: {since: 2026-01-31}"),
         (".yml", "Question:\n  text: file\n  limit: 4\nFilter:\n  since: '2026-01-31'"),
     ],
 )
-def test_params_come_from_a_file_and_settings_beat_it(tmp_path: Path, suffix: str, text: str) -> None:
+def test_params_come_from_a_file_and_settings_beat_it(
+    tmp_path: Path, suffix: str, text: str
+) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_text(text)
     since = Filter(since=date(2026, 1, 31))
@@ -188,10 +206,12 @@ def test_params_come_from_a_file_and_settings_beat_it(tmp_path: Path, suffix: st
         (".yaml", "Nothing: {}", "no params type 'Nothing'"),
     ],
 )
-def test_a_file_that_holds_no_params_is_named(tmp_path: Path, suffix: str, text: str, says: str) -> None:
+def test_a_file_that_holds_no_params_is_named(
+    tmp_path: Path, suffix: str, text: str, says: str
+) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_text(text)
-    with pytest.raises(Mistake, match=f"params{suffix}.*(?:{says})"):
+    with pytest.raises(UsageError, match=f"params{suffix}.*(?:{says})"):
         params(file=file)
 
 
@@ -214,7 +234,7 @@ def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(Mistake, match=f"params{suffix} is no text in UTF-8"):
+    with pytest.raises(UsageError, match=f"params{suffix} is no text in UTF-8"):
         params(file=file)
 
 
@@ -224,9 +244,15 @@ def test_opening_a_section_opens_what_it_lies_in() -> None:
         ("filter",): FULL,
         ("filter", "inner"): FULL,
     }
-    assert opened(factory(), ["filter.inner"], ["filter"]) == {("filter",): FULL, ("filter", "inner"): FULL}
+    assert opened(factory(), ["filter.inner"], ["filter"]) == {
+        ("filter",): FULL,
+        ("filter", "inner"): FULL,
+    }
 
 
 def test_an_unknown_section_is_answered_with_those_there_are() -> None:
-    with pytest.raises(Mistake, match=r"no section has the key 'nope'; there are question, filter, filter\.inner"):
+    with pytest.raises(
+        UsageError,
+        match=r"no section has the key 'nope'; there are question, filter, filter\.inner",
+    ):
         opened(factory(), ["nope"], None)

@@ -32,16 +32,21 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-# ---------------------------------------------------------------------------------------------------- prompts
+# ----------------------------------------------------------------------------------------------------
+# prompts
 
 
 def test_render_prints_the_text_and_its_parts(shop: Path) -> None:
     plain = process(shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds")
     assert plain.returncode == 0, plain.stderr
-    done = process(shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json")
+    done = process(
+        shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json"
+    )
     whole = json.loads(done.stdout)
     assert plain.stdout == whole["text"] + "\n"
-    parts = {".".join(one["path"]): whole["text"][one["start"] : one["end"]] for one in whole["spans"]}
+    parts = {
+        ".".join(one["path"]): whole["text"][one["start"] : one["end"]] for one in whole["spans"]
+    }
     assert parts["task"] == "## 1. Task\n\nHelp, 100% of the time."
     assert parts["question"] == "## 3. Question\n\nhi"
     assert [tool["name"] for tool in whole["tools"]] == ["refund"]
@@ -76,7 +81,9 @@ def test_tokens_are_estimated_without_tiktokens_data(shop: Path) -> None:
         (["shop:clean"], 0),
     ],
 )
-def test_check_exits_with_1_for_a_warning_or_an_error(wink: Wink, arguments: list[str], code: int) -> None:
+def test_check_exits_with_1_for_a_warning_or_an_error(
+    wink: Wink, arguments: list[str], code: int
+) -> None:
     done = wink("check", *arguments)
     assert done.returncode == code, done.stdout
     assert done.stderr == ""
@@ -90,14 +97,18 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
     ]
     report = json.loads(wink("check", "shop:template", "--format", "json").stdout)
     assert report["prompt"] == "shop/support"
-    assert [(one["code"], one["section_path"]) for one in report["findings"]] == [("never-enabled", ["old"])]
+    assert [(one["code"], one["section_path"]) for one in report["findings"]] == [
+        ("never-enabled", ["old"])
+    ]
     github = wink("check", "shop:template", "--format", "github")
     assert github.stdout == (
         "::warning title=never-enabled::shop/support old: it is never enabled; enable it, or remove it\n"
     )
 
 
-def test_missing_params_are_asked_for_in_the_words_of_the_command_line(shop: Path, wink: Wink) -> None:
+def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
+    shop: Path, wink: Wink
+) -> None:
     told = "On the command line, give them by --set Question.text=…, or by --params (section 'question')\n"
     for command in (
         ["render", "shop:template"],
@@ -106,7 +117,9 @@ def test_missing_params_are_asked_for_in_the_words_of_the_command_line(shop: Pat
     ):
         done = wink(*command)
         assert done.returncode == 2
-        assert done.stderr.startswith("wink: no Question is bound and it cannot be built without arguments (")
+        assert done.stderr.startswith(
+            "wink: no Question is bound and it cannot be built without arguments ("
+        )
         assert done.stderr.endswith(told)
     strict = STRICT.replace("Task", "Strict")
     (shop / "strict.py").write_text(strict)
@@ -132,11 +145,21 @@ template = PromptTemplate(
 """
 
 
-# ------------------------------------------------------------------------------------------------------- runs
+# -------------------------------------------------------------------------------------------------------
+# runs
 
 ADAPTER = "shop:scripted"
 
-RUN = ("run", "shop:template", "--set", "text=hi", "--adapter", "shop:scripted", "--log", "run.jsonl")
+RUN = (
+    "run",
+    "shop:template",
+    "--set",
+    "text=hi",
+    "--adapter",
+    "shop:scripted",
+    "--log",
+    "run.jsonl",
+)
 
 
 def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> None:
@@ -270,7 +293,10 @@ def test_a_log_that_the_disk_refuses_does_not_lose_the_answer(shop: Path) -> Non
     assert done.returncode == 2
     assert json.loads(done.stdout)["output"] == {"text": "Paid [bold]back[/]."}
     assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1] == "wink: /dev/full is cut off: [Errno 28] No space left on device"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "wink: /dev/full is cut off: [Errno 28] No space left on device"
+    )
 
 
 def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wink) -> None:
@@ -284,7 +310,11 @@ def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wi
 
 def test_advise_adds_up_logs(wink: Wink) -> None:
     wink(*RUN)
-    (refunds,) = [one for one in json.loads(wink("advise", "run.jsonl", "run.jsonl", "--json").stdout) if one["opened"]]
+    (refunds,) = [
+        one
+        for one in json.loads(wink("advise", "run.jsonl", "run.jsonl", "--json").stdout)
+        if one["opened"]
+    ]
     assert (refunds["path"], refunds["requests"], refunds["opened"]) == ("refunds", 6, 2)
     table = lines(wink("advise", "run.jsonl").stdout)
     assert table[0] == "section or tool requests characters tokens* opened or called advice"
@@ -312,10 +342,16 @@ def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
     assert process.returncode == 0
     assert json.loads(out)["restarts"] == 0
     text = seen.decode()
-    sums = ["1 turn, 0 tool calls, 15 tokens", "2 turns, 1 tool call, 30 tokens", "3 turns, 2 tool calls, 45 tokens"]
+    sums = [
+        "1 turn, 0 tool calls, 15 tokens",
+        "2 turns, 1 tool call, 30 tokens",
+        "3 turns, 2 tool calls, 45 tokens",
+    ]
     places = [text.index(one) for one in sums]
     assert places == sorted(places)
-    assert text.index("turn 1: tool_calls") < places[0] < text.index("turn 2: tool_calls") < places[1]
+    assert (
+        text.index("turn 1: tool_calls") < places[0] < text.index("turn 2: tool_calls") < places[1]
+    )
     assert "\x1b[2K" in text  # the line of sums is written over, not repeated
 
 
@@ -344,14 +380,20 @@ def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
 
 def test_an_error_does_not_steer_the_terminal(wink: Wink) -> None:
     (wink.folder / "evil.py").write_text('raise ValueError("\\x1b[2J")')
-    assert wink("render", "evil:prompt").stderr == "wink: importing 'evil' failed: ValueError: ?[2J\n"
+    assert (
+        wink("render", "evil:prompt").stderr == "wink: importing 'evil' failed: ValueError: ?[2J\n"
+    )
 
 
 def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(shop: Path) -> None:
     ours, theirs = pty.openpty()
     command = ["render", "shop:template", "--set", "text=\x1b]0;title\x07"]
     done = subprocess.run(
-        [sys.executable, "-m", "weakincentives.cli", *command], cwd=shop, env=environment(), stdout=theirs, check=True
+        [sys.executable, "-m", "weakincentives.cli", *command],
+        cwd=shop,
+        env=environment(),
+        stdout=theirs,
+        check=True,
     )
     os.close(theirs)
     seen = b""
@@ -361,7 +403,8 @@ def test_a_prompt_is_printed_to_a_terminal_without_what_would_steer_it(shop: Pat
     assert done.returncode == 0
     assert b"?]0;title?" in seen
     assert b"\x1b" not in seen
-    assert "\x1b]0;title\x07" in process(shop, *command).stdout  # into a pipe goes what the model is sent
+    # into a pipe goes what the model is sent
+    assert "\x1b]0;title\x07" in process(shop, *command).stdout
 
 
 def read(terminal: int) -> bytes:
@@ -372,9 +415,21 @@ def read(terminal: int) -> bytes:
 
 
 def test_run_asks_an_openai_compatible_server(shop: Path) -> None:
-    script = (Say(calls=(Call("read_section", {"section_key": "refunds"}),)), Say('{"text": "No."}'))
+    script = (
+        Say(calls=(Call("read_section", {"section_key": "refunds"}),)),
+        Say('{"text": "No."}'),
+    )
     with ScriptedServer(*script) as server:
-        where = ("--adapter", "openai", "--model", "m", "--api", "chat", "--base-url", server.openai_url)
+        where = (
+            "--adapter",
+            "openai",
+            "--model",
+            "m",
+            "--api",
+            "chat",
+            "--base-url",
+            server.openai_url,
+        )
         done = process(shop, "run", "shop:template", "--set", "text=hi", *where)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["output"] == {"text": "No."}
@@ -384,7 +439,9 @@ def test_run_asks_an_openai_compatible_server(shop: Path) -> None:
 def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
     with ScriptedServer(Fail(401)) as server:
         where = ("--model", "m", "--base-url", server.openai_url)
-        done = process(shop, "run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key")
+        done = process(
+            shop, "run", "shop:clean", *where, "--log", "run.jsonl", OPENAI_API_KEY="test-key"
+        )
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines()[-1].startswith("wink: openai 401: ")
@@ -394,7 +451,8 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
     assert "test-key" not in (shop / "run.jsonl").read_text()
 
 
-# --------------------------------------------------------------------------------------------------- mistakes
+# ---------------------------------------------------------------------------------------------------
+# mistakes
 
 
 @pytest.mark.parametrize(
@@ -402,16 +460,34 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
     [
         (["render", "nope:x"], "importing 'nope' failed: ModuleNotFoundError"),
         (["render", "shop:template"], "no Question is bound"),
-        (["render", "shop:template", "--set", "Question.x=1"], "Question.text: Field required; Question.x: Unexpected"),
-        (["check", "shop:template", "--params", "none.json"], "No such file or directory: 'none.json'"),
-        (["run", "shop:clean", "--model", "m", "--adapter", "shop:template"], "gives PromptTemplate"),
+        (
+            ["render", "shop:template", "--set", "Question.x=1"],
+            "Question.text: Field required; Question.x: Unexpected",
+        ),
+        (
+            ["check", "shop:template", "--params", "none.json"],
+            "No such file or directory: 'none.json'",
+        ),
+        (
+            ["run", "shop:clean", "--model", "m", "--adapter", "shop:template"],
+            "gives PromptTemplate",
+        ),
         (["run", "shop:clean"], "--adapter openai needs --model"),
-        (["run", "shop:clean", "--model", "m", "--api", "soap"], "api is 'soap'; use 'responses' or 'chat'"),
-        (["run", "shop:clean", "--adapter", "shop:scripted", "--log", "no/where.jsonl"], "No such file or directory"),
+        (
+            ["run", "shop:clean", "--model", "m", "--api", "soap"],
+            "api is 'soap'; use 'responses' or 'chat'",
+        ),
+        (
+            ["run", "shop:clean", "--adapter", "shop:scripted", "--log", "no/where.jsonl"],
+            "No such file or directory",
+        ),
         (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
         (["show", "other.jsonl"], "other.jsonl: an event lacks what wink writes"),
         (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
-        (["advise", "good.jsonl", "lacking.jsonl"], "lacking.jsonl: an event lacks what wink writes"),
+        (
+            ["advise", "good.jsonl", "lacking.jsonl"],
+            "lacking.jsonl: an event lacks what wink writes",
+        ),
         (["advise", "binary.jsonl"], "binary.jsonl: "),
     ],
 )
@@ -421,7 +497,9 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
     (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
     (shop / "other.jsonl").write_text('{"event": "ProviderCalled"}\n')
     (shop / "good.jsonl").write_text('{"event": "Event"}\n')
-    (shop / "lacking.jsonl").write_text('{"event": "PromptRendered", "ns": "n", "key": "k", "sections": []}\n')
+    (shop / "lacking.jsonl").write_text(
+        '{"event": "PromptRendered", "ns": "n", "key": "k", "sections": []}\n'
+    )
     (shop / "binary.jsonl").write_bytes(b"\xff\xfe")
     done = wink(*arguments)
     assert done.returncode == 2, done.stderr
@@ -440,7 +518,9 @@ def test_an_adapter_with_a_fault_of_its_own_is_named(wink: Wink) -> None:
 
 
 def test_the_version_is_printed(shop: Path) -> None:
-    assert process(shop, "--version") == Done(0, f"weakincentives {version('weakincentives')}\n", "")
+    assert process(shop, "--version") == Done(
+        0, f"weakincentives {version('weakincentives')}\n", ""
+    )
 
 
 def test_an_unknown_option_is_a_usage_error(shop: Path) -> None:
@@ -451,12 +531,15 @@ def test_an_unknown_option_is_a_usage_error(shop: Path) -> None:
 
 def test_without_its_libraries_wink_says_what_to_install() -> None:
     code = "import sys; sys.modules['typer'] = None; from weakincentives.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stderr == "wink needs typer: pip install 'weakincentives[cli]'\n"
 
 
-# -------------------------------------------------------------------------------------------- help and completion
+# -------------------------------------------------------------------------------------------- help
+# and completion
 
 
 def test_every_command_and_every_option_has_a_help_text() -> None:
@@ -474,5 +557,7 @@ def test_completion_offers_the_commands(shop: Path) -> None:
 
 def test_importing_the_package_loads_none_of_it() -> None:
     code = "import weakincentives, weakincentives.evaluation.main_loop, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
     assert not {"typer", "rich", "yaml", "weakincentives.cli"} & set(done.stdout.split())

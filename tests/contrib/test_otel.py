@@ -29,7 +29,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from support.agents import Args, Note, ok, prompt, tool
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
-from weakincentives.contrib.durable.journal import RecordedSteps, durable, perform, to_input
+from weakincentives.contrib.durable.journal import RecordedSteps, durable, execute_run, to_input
 from weakincentives.contrib.otel import instrument
 from weakincentives.evaluation.drivers import Journal
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -40,7 +40,7 @@ from weakincentives.evaluation.response import TextDelta
 from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.prompt import Disclosure, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.protocols import EventBus
-from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, Work
+from weakincentives.runtime.events import InProcessEventBus, Operation, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 
@@ -95,14 +95,20 @@ class Telemetry:
 
     @property
     def metrics(self) -> dict[tuple[str, str], Any]:
-        """Each data point by its metric's name and a few of its attributes. Any: of whatever instrument."""
+        """Each data point by its metric's name and a few of its attributes.
+
+        Any: of whatever instrument.
+        """
         data = self.reader.get_metrics_data()
         points: dict[tuple[str, str], Any] = {}
         for resource in data.resource_metrics if data else ():
             for metric in [metric for scope in resource.scope_metrics for metric in scope.metrics]:
                 for point in metric.data.data_points:
                     told = point.attributes or {}
-                    names = [told.get(key) for key in ("gen_ai.tool.name", "gen_ai.token.type", "error.type")]
+                    names = [
+                        told.get(key)
+                        for key in ("gen_ai.tool.name", "gen_ai.token.type", "error.type")
+                    ]
                     points[metric.name, " ".join(str(name) for name in names if name)] = point
         return points
 
@@ -146,7 +152,11 @@ def disclosing(*, mode: Disclosure = Disclosure.READ, tools: int = 2) -> Prompt[
                     tools=[tool(ok, name=f"tool_{number}") for number in range(tools)],
                 ),
                 MarkdownSection(
-                    title="Text", key="text", template="Full.", summary="Short.", visibility=SectionVisibility.SUMMARY
+                    title="Text",
+                    key="text",
+                    template="Full.",
+                    summary="Short.",
+                    visibility=SectionVisibility.SUMMARY,
                 ),
             ],
             disclosure=mode,
@@ -157,13 +167,17 @@ def disclosing(*, mode: Disclosure = Disclosure.READ, tools: int = 2) -> Prompt[
 READ = ("read_section", {"section_key": "box"})
 OPEN = ("open_sections", {"section_keys": ["box"], "reason": "need it"})
 
-# --------------------------------------------------------------------------------------------------------- spans
+# ---------------------------------------------------------------------------------------------------------
+# spans
 
 
 def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     seen = Telemetry()
     adapter = ScriptedAdapter(
-        [call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2)), say("Done.", usage=TokenUsage(11, 4))]
+        [
+            call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2)),
+            say("Done.", usage=TokenUsage(11, 4)),
+        ]
     )
     adapter.model = "model-1"
     adapter.evaluate(prompt(tool()), session=seen.session)
@@ -197,7 +211,11 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     }
     assert last.attributes is not None
     assert last.attributes["gen_ai.response.finish_reasons"] == ("stop",)
-    assert [span.kind for span in (agent, chat, probe)] == [SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL]
+    assert [span.kind for span in (agent, chat, probe)] == [
+        SpanKind.INTERNAL,
+        SpanKind.CLIENT,
+        SpanKind.INTERNAL,
+    ]
     assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
 
 
@@ -238,14 +256,22 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
         seen.inside("after")
         return ToolResult(message=response.text)
 
-    adapter = ScriptedAdapter([call(("asks", {})), call(("inner", {})), say("Inside."), say("Done.")])
+    adapter = ScriptedAdapter(
+        [call(("asks", {})), call(("inner", {})), say("Inside."), say("Done.")]
+    )
     with seen.tracers.get_tracer("app").start_as_current_span("request"):
         adapter.evaluate(prompt(tool(asks, name="asks")), session=seen.session)
     nested: Tree = {"invoke_agent agent": leaf("chat", "execute_tool inner", "chat")}
     assert seen.tree == [
         {
             "request": [
-                {"invoke_agent agent": [{"chat": []}, {"execute_tool asks": [nested, {"after": []}]}, {"chat": []}]}
+                {
+                    "invoke_agent agent": [
+                        {"chat": []},
+                        {"execute_tool asks": [nested, {"after": []}]},
+                        {"chat": []},
+                    ]
+                }
             ]
         }
     ]
@@ -258,7 +284,9 @@ def test_evaluations_that_start_again_are_in_one_workflow(
     mode: Disclosure, asked: tuple[str, object], how: str
 ) -> None:
     seen = Telemetry()
-    adapter = ScriptedAdapter([call(asked), call(("tool_0", {})), say("Done.")], dynamic_tools=mode is Disclosure.OPEN)
+    adapter = ScriptedAdapter(
+        [call(asked), call(("tool_0", {})), say("Done.")], dynamic_tools=mode is Disclosure.OPEN
+    )
     loop = MainLoop(adapter)
     if how == "async":
         asyncio.run(loop.execute_async(disclosing(mode=mode), session=seen.session))
@@ -275,7 +303,8 @@ def test_evaluations_that_start_again_are_in_one_workflow(
     assert seen.counted("wink.tools.injected") == seen.counted("wink.disclosure.dynamic") == 0
 
 
-# ------------------------------------------------------------------------------------------------------ failures
+# ------------------------------------------------------------------------------------------------------
+# failures
 
 
 def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
@@ -285,13 +314,20 @@ def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
     with pytest.raises(PromptEvaluationError):
         MainLoop(adapter).execute(prompt(tool()), session=seen.session)
     assert seen.tree == [
-        {"invoke_workflow agent": [{"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}]}
+        {
+            "invoke_workflow agent": [
+                {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
+            ]
+        }
     ]
     workflow, agent, first, probe, last = seen.spans
     for span in (workflow, agent, last):
         assert span.attributes is not None
         assert span.attributes["error.type"] == "PromptEvaluationError"
-        assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "request/server_error")
+        assert (span.status.status_code, span.status.description) == (
+            StatusCode.ERROR,
+            "request/server_error",
+        )
     assert first.status.status_code is probe.status.status_code is StatusCode.UNSET
     assert agent.attributes is not None
     assert agent.attributes["gen_ai.usage.input_tokens"] == 10
@@ -307,9 +343,14 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
 
     seen = Telemetry()
     adapter = ScriptedAdapter(
-        [call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}')), say("Done.")]
+        [
+            call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}')),
+            say("Done."),
+        ]
     )
-    adapter.evaluate(prompt(tool(raises, name="raises"), tool(refuses, name="refuses")), session=seen.session)
+    adapter.evaluate(
+        prompt(tool(raises, name="raises"), tool(refuses, name="refuses")), session=seen.session
+    )
     told = [(span.name, (span.attributes or {}).get("error.type")) for span in seen.spans]
     assert told == [
         ("invoke_agent agent", None),
@@ -320,7 +361,9 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
         ("execute_tool raises", "ToolValidationError"),
         ("chat", None),
     ]
-    assert [span.status.status_code is StatusCode.ERROR for span in seen.spans] == [bool(error) for _, error in told]
+    assert [span.status.status_code is StatusCode.ERROR for span in seen.spans] == [
+        bool(error) for _, error in told
+    ]
 
 
 def test_an_interrupt_ends_every_span_as_an_error() -> None:
@@ -347,7 +390,9 @@ def test_a_cancellation_ends_every_span_as_an_error() -> None:
 
     async def cancelled() -> None:
         adapter = ScriptedAdapter([call(("probe", {}))])
-        running.append(asyncio.create_task(adapter.evaluate_async(prompt(tool(stops)), session=seen.session)))
+        running.append(
+            asyncio.create_task(adapter.evaluate_async(prompt(tool(stops)), session=seen.session))
+        )
         with suppress(asyncio.CancelledError):
             await running[0]
 
@@ -370,14 +415,20 @@ def test_control_flow_is_no_error() -> None:
     with pytest.raises(ExpansionLimitError):
         loop.execute(disclosing(), session=seen.session)
     workflow = seen.only("invoke_workflow disclosing")
-    assert (workflow.status.status_code, workflow.status.description) == (StatusCode.ERROR, "limit/expansions")
+    assert (workflow.status.status_code, workflow.status.description) == (
+        StatusCode.ERROR,
+        "limit/expansions",
+    )
     assert seen.counted("wink.disclosure.restarts") == 0
 
 
-# ---------------------------------------------------------------------------------------- threads, tasks, streams
+# ---------------------------------------------------------------------------------------- threads,
+# tasks, streams
 
 
-def taking_turns(seen: Telemetry, name: str, meet: Callable[[], Any]) -> tuple[ScriptedAdapter, Prompt[Any]]:
+def taking_turns(
+    seen: Telemetry, name: str, meet: Callable[[], Any]
+) -> tuple[ScriptedAdapter, Prompt[Any]]:
     """An evaluation that meets the other one inside its handler."""
     adapter = ScriptedAdapter([call((name, {})), say("Done.")])
     adapter.model = name
@@ -408,12 +459,17 @@ def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
     if how == "async":
 
         async def both() -> None:
-            await asyncio.gather(*(adapter.evaluate_async(asked, session=seen.session) for adapter, asked in runs))
+            await asyncio.gather(
+                *(adapter.evaluate_async(asked, session=seen.session) for adapter, asked in runs)
+            )
 
         asyncio.run(both())
     else:
         with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(adapter.evaluate, asked, session=seen.session) for adapter, asked in runs]:
+            for done in [
+                pool.submit(adapter.evaluate, asked, session=seen.session)
+                for adapter, asked in runs
+            ]:
                 done.result()
     assert sorted(seen.tree, key=str) == sorted([by_model("one"), by_model("two")], key=str)
 
@@ -438,7 +494,10 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
     meeting: Tree = {"execute_tool meets": [{"invoke_agent agent": leaf("chat")}, {"http": []}]}
     assert seen.tree == [{"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}]
     calls = [span for span in seen.spans if span.name == "execute_tool meets"]
-    assert sorted(str((span.attributes or {})["gen_ai.tool.call.id"]) for span in calls) == ["call_1", "call_2"]
+    assert sorted(str((span.attributes or {})["gen_ai.tool.call.id"]) for span in calls) == [
+        "call_1",
+        "call_2",
+    ]
     (first, second), [_, *_, last] = calls, seen.spans
     assert (second.start_time or 0) < (first.end_time or 0) < (last.start_time or 0)
 
@@ -450,11 +509,14 @@ def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
         return ToolResult(message=str(length))
 
     def refuses(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        return ToolResult(message=str(len(context.session[ToolInvoked])))  # which nothing beside others may read
+        # which nothing beside others may read
+        return ToolResult(message=str(len(context.session[ToolInvoked])))
 
     seen = Telemetry()
     asked = prompt(tool(reads, name="reads"), tool(refuses, name="refuses"))
-    adapter = ScriptedAdapter([call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED)
+    adapter = ScriptedAdapter(
+        [call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED
+    )
     adapter.evaluate(asked, session=seen.session)
     assert seen.session[Note].all() == (Note("0"), Note("1"))
     assert sorted(span.name for span in seen.spans if span.name.startswith("execute_tool")) == [
@@ -516,17 +578,26 @@ def test_a_run_that_is_taken_up_again_has_spans_for_what_it_still_does() -> None
     def life(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
         seen = Telemetry()
         loop = MainLoop(ScriptedAdapter(replies))
-        perform(durable(loop, lambda: prompt(tool()), session=lambda _: seen.session), to_input(), steps)
+        execute_run(
+            durable(loop, lambda: prompt(tool()), session=lambda _: seen.session), to_input(), steps
+        )
         return seen.tree
 
     first = RecordedSteps()
     whole = life(first, call(("probe", {})), say("Done."))
-    assert whole == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}]}]
+    assert whole == [
+        {
+            "invoke_workflow agent": [
+                {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
+            ]
+        }
+    ]
     rest = life(RecordedSteps(first.records[:-1]), say("Done."))
     assert rest == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}]
 
 
-# ------------------------------------------------------------------------------------------------------- metrics
+# -------------------------------------------------------------------------------------------------------
+# metrics
 
 
 @pytest.mark.claim("DT-31", "DT-33")
@@ -545,7 +616,10 @@ def test_tokens_and_durations_are_measured() -> None:
     turns = [call(("probe", {}), usage=TokenUsage(100, 7)), say("Done.", usage=TokenUsage(120, 5))]
     MainLoop(ScriptedAdapter(turns)).execute(prompt(tool()), session=seen.session)
     points = seen.metrics
-    told = points["gen_ai.client.token.usage", "input"], points["gen_ai.client.token.usage", "output"]
+    told = (
+        points["gen_ai.client.token.usage", "input"],
+        points["gen_ai.client.token.usage", "output"],
+    )
     assert [(point.count, point.sum) for point in told] == [(2, 220), (2, 12)]
     assert told[0].attributes == {
         "gen_ai.operation.name": "chat",
@@ -564,10 +638,13 @@ def test_tokens_and_durations_are_measured() -> None:
     assert list(durations.values()) == [2, 1, 1, 1]
     agent = seen.only("invoke_agent agent")
     measured = points["gen_ai.invoke_agent.duration", ""].sum
-    assert measured == pytest.approx(((agent.end_time or 0) - (agent.start_time or 0)) / 1e9, abs=0.05)
+    assert measured == pytest.approx(
+        ((agent.end_time or 0) - (agent.start_time or 0)) / 1e9, abs=0.05
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- content
+# -------------------------------------------------------------------------------------------------------
+# content
 
 
 MARKER = "s3cr3t-m4rker"
@@ -587,10 +664,16 @@ def talkative(seen: Telemetry, config: InnerLoopConfig | None = None) -> None:
         return RuntimeError(f"down {MARKER}")
 
     asked = prompt(tool(answers, params=Note), text=f"Do {MARKER}.")
-    talk = call(("probe", {"text": MARKER}), ("probe", {"text": f"{MARKER}!"}), ("probe", f'{{"text": "{MARKER}'))
+    talk = call(
+        ("probe", {"text": MARKER}),
+        ("probe", {"text": f"{MARKER}!"}),
+        ("probe", f'{{"text": "{MARKER}'),
+    )
     for last in (say(f"Done {MARKER}."), refusal, down):
         with suppress(PromptEvaluationError, RuntimeError):
-            MainLoop(ScriptedAdapter([talk, last], config=config)).execute(asked, session=seen.session)
+            MainLoop(ScriptedAdapter([talk, last], config=config)).execute(
+                asked, session=seen.session
+            )
 
 
 @pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED])
@@ -618,13 +701,19 @@ def test_content_is_sent_when_asked_for() -> None:
     seen = Telemetry(capture_content=True)
     talkative(seen)
     told = [dict(span.attributes or {}) for span in seen.spans]
-    agent, first, probe, raising, *_ = [one for one in told if one["gen_ai.operation.name"] != "invoke_workflow"]
+    agent, first, probe, raising, *_ = [
+        one for one in told if one["gen_ai.operation.name"] != "invoke_workflow"
+    ]
     text = prompt(text=f"Do {MARKER}.").render().text
     assert json.loads(str(agent["gen_ai.input.messages"])) == [
         {"role": "user", "parts": [{"type": "text", "content": text}]}
     ]
     assert json.loads(str(agent["gen_ai.output.messages"])) == [
-        {"role": "assistant", "parts": [{"type": "text", "content": f"Done {MARKER}."}], "finish_reason": "stop"}
+        {
+            "role": "assistant",
+            "parts": [{"type": "text", "content": f"Done {MARKER}."}],
+            "finish_reason": "stop",
+        }
     ]
     [said] = json.loads(str(first["gen_ai.output.messages"]))
     assert said["finish_reason"] == "tool_calls"
@@ -639,7 +728,9 @@ def test_content_is_sent_when_asked_for() -> None:
     assert raising["gen_ai.tool.call.result"] == f"bad {MARKER}!"
     raised = [event for span in seen.spans for event in span.events]
     assert {event.name for event in raised} == {"exception"}
-    assert any(f"down {MARKER}" in str((event.attributes or {})["exception.message"]) for event in raised)
+    assert any(
+        f"down {MARKER}" in str((event.attributes or {})["exception.message"]) for event in raised
+    )
 
 
 def test_text_that_no_wire_can_carry_is_mended() -> None:
@@ -659,7 +750,9 @@ def test_text_that_no_wire_can_carry_is_mended() -> None:
     assert len(sent.resource_spans[0].scope_spans[0].spans) == len(seen.spans) == 2 * 5
 
 
-def test_a_result_that_cannot_be_shown_leaves_no_span_open(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_result_that_cannot_be_shown_leaves_no_span_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Unspeakable:
         pass
 
@@ -668,12 +761,17 @@ def test_a_result_that_cannot_be_shown_leaves_no_span_open(caplog: pytest.LogCap
 
     seen = Telemetry(capture_content=True)
     calls = call(("probe", {}), ("probe", {}))
-    ScriptedAdapter([calls, say("Done.")], config=ISOLATED).evaluate(prompt(tool(answers)), session=seen.session)
-    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe", "execute_tool probe", "chat")}]
+    ScriptedAdapter([calls, say("Done.")], config=ISOLATED).evaluate(
+        prompt(tool(answers)), session=seen.session
+    )
+    assert seen.tree == [
+        {"invoke_agent agent": leaf("chat", "execute_tool probe", "execute_tool probe", "chat")}
+    ]
     assert [record.message for record in caplog.records].count("Event handler failed") == 2
 
 
-# -------------------------------------------------------------------------------------------------- a collector
+# --------------------------------------------------------------------------------------------------
+# a collector
 
 
 @dataclass
@@ -695,11 +793,19 @@ def collector() -> Generator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.path == "/v1/traces":
                 traces = ExportTraceServiceRequest.FromString(body)
-                spans.extend(span for one in traces.resource_spans for scope in one.scope_spans for span in scope.spans)
+                spans.extend(
+                    span
+                    for one in traces.resource_spans
+                    for scope in one.scope_spans
+                    for span in scope.spans
+                )
             else:
                 told = ExportMetricsServiceRequest.FromString(body)
                 metrics.extend(
-                    metric for one in told.resource_metrics for scope in one.scope_metrics for metric in scope.metrics
+                    metric
+                    for one in told.resource_metrics
+                    for scope in one.scope_metrics
+                    for metric in scope.metrics
                 )
             self.send_response(200)
             self.end_headers()
@@ -727,18 +833,33 @@ def test_a_collector_receives_spans_and_metrics_over_otlp(collector: Collector) 
     tracers.shutdown()
     meters.shutdown()
     names = [span.name for span in collector.spans]
-    assert names == ["chat", "execute_tool read_section", "chat", "execute_tool tool_1", "chat", names[-1]]
+    assert names == [
+        "chat",
+        "execute_tool read_section",
+        "chat",
+        "execute_tool tool_1",
+        "chat",
+        names[-1],
+    ]
     *inner, agent = collector.spans
     assert agent.name == "invoke_agent disclosing"
     assert {span.parent_span_id for span in inner} == {agent.span_id}
     assert {span.trace_id for span in inner} == {agent.trace_id}
     told = {one.key: one.value.string_value or one.value.int_value for one in agent.attributes}
-    assert (told["gen_ai.operation.name"], told["gen_ai.usage.input_tokens"]) == ("invoke_agent", 30)
-    counters = {metric.name: metric.sum.data_points[0].as_int for metric in collector.metrics if metric.HasField("sum")}
+    assert (told["gen_ai.operation.name"], told["gen_ai.usage.input_tokens"]) == (
+        "invoke_agent",
+        30,
+    )
+    counters = {
+        metric.name: metric.sum.data_points[0].as_int
+        for metric in collector.metrics
+        if metric.HasField("sum")
+    }
     assert counters == {"wink.tools.injected": 2, "wink.disclosure.dynamic": 1}
 
 
-# ------------------------------------------------------------------------------------------------- who listens
+# -------------------------------------------------------------------------------------------------
+# who listens
 
 
 def test_ending_it_ends_spans_and_metrics() -> None:
@@ -757,26 +878,32 @@ def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
         return ToolResult(message="ok")
 
     seen = Telemetry()
-    ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(prompt(tool(stops)), session=seen.session)
+    ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(
+        prompt(tool(stops)), session=seen.session
+    )
     assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     session = Session()
     instrument(session.bus)
-    response = ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(prompt(tool()), session=session)
+    response = ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(
+        prompt(tool()), session=session
+    )
     assert response.text == "Done."
     assert not caplog.records
 
 
 @pytest.mark.parametrize("calls", [1, 50])
 def test_an_evaluation_that_nobody_listens_to_tells_of_itself_alone(calls: int) -> None:
-    bus, begun = InProcessEventBus(), list[Work]()
-    bus.subscribe(Work, begun.append)  # hears the beginning and does not ask for the end
+    bus, begun = InProcessEventBus(), list[Operation]()
+    bus.subscribe(Operation, begun.append)  # hears the beginning and does not ask for the end
     adapter = ScriptedAdapter([*[call(("probe", {}))] * calls, say("Done.")])
     adapter.evaluate(prompt(tool()), session=Session(bus=bus))
-    assert [(work.kind, work.heard) for work in begun] == [("evaluation", False)]
+    assert [(work.kind, work.observed) for work in begun] == [("evaluation", False)]
 
 
 def python(code: str) -> str:
@@ -812,4 +939,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    assert python(code) == "weakincentives.contrib.otel needs OpenTelemetry: pip install 'weakincentives[otel]'"
+    assert (
+        python(code)
+        == "weakincentives.contrib.otel needs OpenTelemetry: pip install 'weakincentives[otel]'"
+    )

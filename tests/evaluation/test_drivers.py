@@ -22,7 +22,13 @@ from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
-from weakincentives.runtime.events import Event, ProviderCalled, ToolInvoked, ToolsInjected, Work
+from weakincentives.runtime.events import (
+    Event,
+    Operation,
+    ProviderCalled,
+    ToolInvoked,
+    ToolsInjected,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility import SectionVisibility
@@ -55,19 +61,34 @@ def agent() -> Prompt[Any]:
         visibility=SectionVisibility.SUMMARY,
         tools=[tool(writes, name="late")],
     )
-    tools = [tool(writes, name="writes"), tool(writes_later, name="writes_later"), tool(raises, name="raises")]
+    tools = [
+        tool(writes, name="writes"),
+        tool(writes_later, name="writes_later"),
+        tool(raises, name="raises"),
+    ]
     shown = MarkdownSection(title="Task", key="task", template="Go.", tools=tools)
     return Prompt(PromptTemplate[Args](ns="tests", key="agent", sections=[shown, hidden]))
 
 
 CALLS = st.tuples(
     st.sampled_from(["writes", "writes_later", "raises", "late", "unknown", "read_section"]),
-    st.sampled_from(['{"a": 1}', '{"a": -1}', '{"a": "x"}', '{"a"', '{"section_key": "more"}', '{"section_key": "x"}']),
+    st.sampled_from(
+        [
+            '{"a": 1}',
+            '{"a": -1}',
+            '{"a": "x"}',
+            '{"a"',
+            '{"section_key": "more"}',
+            '{"section_key": "x"}',
+        ]
+    ),
 )
 REPLIES = st.one_of(
     st.lists(CALLS, min_size=1, max_size=3).map(lambda calls: call(*calls)),
     st.sampled_from([say("no json"), say('{"a": 1}'), replace(say("cut"), finish="length")]),
-    st.builds(lambda: PromptEvaluationError("down", phase="request", code="server_error", status=500)),
+    st.builds(
+        lambda: PromptEvaluationError("down", phase="request", code="server_error", status=500)
+    ),
 )
 
 
@@ -78,13 +99,20 @@ def clock() -> Callable[[], datetime]:
 
 # Any: an outcome is compared, not used.
 def story(
-    replies: Sequence[Any], *, dynamic: bool, config: InnerLoopConfig, budget: Budget | None, asynchronous: bool
+    replies: Sequence[Any],
+    *,
+    dynamic: bool,
+    config: InnerLoopConfig,
+    budget: Budget | None,
+    asynchronous: bool,
 ) -> Any:
     """Everything that can be seen of one evaluation."""
     session = Session()
     events: list[object] = []
     session.bus.subscribe(Event, events.append)
-    adapter = ScriptedAdapter([*replies, say('{"a": 1}')], dynamic_tools=dynamic, config=config, clock=clock())
+    adapter = ScriptedAdapter(
+        [*replies, say('{"a": 1}')], dynamic_tools=dynamic, config=config, clock=clock()
+    )
     end: object
     try:
         if asynchronous:
@@ -109,9 +137,11 @@ def story(
     config=st.builds(
         InnerLoopConfig,
         max_turns=st.integers(1, 6),
-        deadline=st.none() | st.integers(3, 20).map(lambda n: Deadline(START + timedelta(seconds=n))),
+        deadline=st.none()
+        | st.integers(3, 20).map(lambda n: Deadline(START + timedelta(seconds=n))),
     ),
-    budget=st.none() | st.builds(Budget, max_tool_calls=st.integers(0, 5), max_tokens=st.integers(0, 200)),
+    budget=st.none()
+    | st.builds(Budget, max_tool_calls=st.integers(0, 5), max_tokens=st.integers(0, 200)),
 )
 def test_the_synchronous_and_the_asynchronous_driver_tell_the_same_story(
     replies: list[Any], *, dynamic: bool, config: InnerLoopConfig, budget: Budget | None
@@ -143,7 +173,9 @@ class Keeping:
 
 
 def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter]:
-    adapter = ScriptedAdapter([call(("writes", {}), ("unknown", {})), call(("writes_later", {})), say('{"a": 1}')])
+    adapter = ScriptedAdapter(
+        [call(("writes", {}), ("unknown", {})), call(("writes_later", {})), say('{"a": 1}')]
+    )
     rendered = agent().render(session=session)
     assert rendered.prompt is not None
     loop = InnerLoop(text=rendered.text, tools=tuple(tool_to_spec(one) for one in rendered.tools))
@@ -154,7 +186,7 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter]:
         config=InnerLoopConfig(supports_dynamic_tools=True),
         session=session,
         publish=session.bus.publish,
-        work=Work(bus=session.bus, kind="evaluation", name="agent"),
+        work=Operation(bus=session.bus, kind="evaluation", name="agent"),
     )
     return loop, executor, adapter
 
@@ -164,7 +196,10 @@ def test_every_piece_of_work_passes_the_journal_in_order() -> None:
     loop, executor, adapter = parts(Session())
     for _ in drive(loop, adapter.ask_stream, executor, journal=journal):
         pass
-    names = ["provider" if isinstance(of, ProviderRequest) else [one.name for one in of] for of, _ in journal.record]
+    names = [
+        "provider" if isinstance(of, ProviderRequest) else [one.name for one in of]
+        for of, _ in journal.record
+    ]
     assert names == ["provider", ["writes"], ["unknown"], "provider", ["writes_later"], "provider"]
 
 
@@ -174,7 +209,9 @@ def test_a_journal_may_answer_from_its_record() -> None:
     *_, finished = drive(loop, adapter.ask_stream, executor, journal=keeping)
     again, executor, adapter = parts(Session())
     record = [came for _, came in keeping.record]
-    *_, end = drive(again, adapter.ask_stream, executor, journal=lambda _subject, _work: record.pop(0))
+    *_, end = drive(
+        again, adapter.ask_stream, executor, journal=lambda _subject, _work: record.pop(0)
+    )
     assert end == finished
     assert again.transcript == loop.transcript
     assert adapter.requests == []
@@ -184,10 +221,12 @@ def test_a_journal_may_answer_from_its_record() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchronous: bool) -> None:  # noqa: FBT001 - a case
+def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchronous: bool) -> None:
     session = Session()
     read = ("read_section", {"section_key": "more"})
-    adapter = ScriptedAdapter([call(read, read, ("late", {})), call(("late", {"a": 5})), say('{"a": 1}')])
+    adapter = ScriptedAdapter(
+        [call(read, read, ("late", {})), call(("late", {"a": 5})), say('{"a": 1}')]
+    )
     if asynchronous:
         asyncio.run(adapter.evaluate_async(agent(), session=session))
     else:
@@ -207,10 +246,19 @@ def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchro
 
 
 def test_tools_are_added_after_all_answers_of_the_turn() -> None:
-    adapter = ScriptedAdapter([call(("read_section", {"section_key": "more"}), ("writes", {})), say('{"a": 1}')])
+    adapter = ScriptedAdapter(
+        [call(("read_section", {"section_key": "more"}), ("writes", {})), say('{"a": 1}')]
+    )
     response: PromptResponse[Any] = adapter.evaluate(agent(), session=Session())
     kinds = [type(message).__name__ for message in response.transcript]
-    assert kinds == ["UserMessage", "AssistantMessage", "ToolMessage", "ToolMessage", "ToolsAdded", "AssistantMessage"]
+    assert kinds == [
+        "UserMessage",
+        "AssistantMessage",
+        "ToolMessage",
+        "ToolMessage",
+        "ToolsAdded",
+        "AssistantMessage",
+    ]
     [added] = [message for message in response.transcript if isinstance(message, ToolsAdded)]
     assert [spec.name for spec in added.tools] == ["late"]
 

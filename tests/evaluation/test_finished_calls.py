@@ -1,4 +1,6 @@
-"""A tool's context serves its call alone: what a handler left running is told so, and changes nothing."""
+"""A tool's context serves its call alone: what a handler left running is told so, and changes
+nothing.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -54,10 +56,14 @@ class Lingering:
         return self.raised
 
 
-def evaluate(asked: Prompt[Any], session: Session, count: int = 1, *, asynchronous: bool = False) -> None:
+def evaluate(
+    asked: Prompt[Any], session: Session, count: int = 1, *, asynchronous: bool = False
+) -> None:
     """`count` calls in one turn, side by side if there are several."""
     config = ISOLATED if count > 1 else InnerLoopConfig()
-    adapter = ScriptedAdapter([call(*[("probe", {"a": number}) for number in range(count)]), say("x")], config=config)
+    adapter = ScriptedAdapter(
+        [call(*[("probe", {"a": number}) for number in range(count)]), say("x")], config=config
+    )
     asked.bind(resources={dict: {}})
     if asynchronous:
         asyncio.run(adapter.evaluate_async(asked, session=session))
@@ -73,7 +79,7 @@ def test_a_thread_that_outlives_its_call_is_refused_and_changes_nothing(
     what: str,
     ending: Any,
     count: int,
-    asynchronous: bool,  # noqa: FBT001 - a case
+    asynchronous: bool,
 ) -> None:
     lingering = Lingering(USES[what])
 
@@ -138,14 +144,18 @@ def test_resources_kept_from_a_call_make_nothing_after_it(count: int) -> None:
     with asked.resources:
         evaluate_open(asked, count)
         for resources in kept:
-            with pytest.raises(RuntimeError, match="Scratch was asked for after the end of the tool call"):
+            with pytest.raises(
+                RuntimeError, match="Scratch was asked for after the end of the tool call"
+            ):
                 resources.get(Scratch)
     assert made == []
 
 
 def evaluate_open(asked: Prompt[Any], count: int) -> None:
     config = ISOLATED if count > 1 else InnerLoopConfig()
-    adapter = ScriptedAdapter([call(*[("probe", {"a": n}) for n in range(count)]), say("x")], config=config)
+    adapter = ScriptedAdapter(
+        [call(*[("probe", {"a": n}) for n in range(count)]), say("x")], config=config
+    )
     adapter.evaluate(asked, session=Session())
 
 
@@ -161,7 +171,11 @@ def test_a_context_serves_nested_evaluations_until_its_own_call_is_over() -> Non
         contexts.append(context)
         for _ in range(2):
             adapter = ScriptedAdapter([call(("inner", {})), say("y")])
-            adapter.evaluate(prompt(tool(inner, name="inner")), session=context.session, budget=Budget(max_calls=5))
+            adapter.evaluate(
+                prompt(tool(inner, name="inner")),
+                session=context.session,
+                budget=Budget(max_calls=5),
+            )
             context.session.dispatch(Note("outer"))
         return ToolResult("ok")
 

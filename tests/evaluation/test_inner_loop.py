@@ -19,7 +19,14 @@ from weakincentives.evaluation.errors import (
     PromptEvaluationError,
     TurnLimitError,
 )
-from weakincentives.evaluation.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest, Step, ToolCalls
+from weakincentives.evaluation.inner_loop import (
+    Finished,
+    InnerLoop,
+    InnerLoopConfig,
+    ProviderRequest,
+    Step,
+    ToolCalls,
+)
 from weakincentives.evaluation.messages import (
     AssistantMessage,
     Finish,
@@ -55,8 +62,14 @@ def says(text: str, finish: Finish = "stop") -> AssistantMessage:
 
 
 def outcome(call: ToolCall, *, expanded: bool = False) -> ToolExecutionOutcome:
-    done = ToolExecutionOutcome(call.call_id, ToolMessage(call.call_id, f"did {call.name}"), success=True)
-    return replace(done, expanded_tools=HIDDEN, section_key="s", opened=(("s",),)) if expanded else done
+    done = ToolExecutionOutcome(
+        call.call_id, ToolMessage(call.call_id, f"did {call.name}"), success=True
+    )
+    return (
+        replace(done, expanded_tools=HIDDEN, section_key="s", opened=(("s",),))
+        if expanded
+        else done
+    )
 
 
 def machine(config: InnerLoopConfig | None = None, *, typed: bool = False) -> InnerLoop:
@@ -68,14 +81,19 @@ def machine(config: InnerLoopConfig | None = None, *, typed: bool = False) -> In
     )
 
 
-# --- L5: any script ends, each call is answered once and in order, and any step can be taken from a pickle
+# --- L5: any script ends, each call is answered once and in order, and any step can be taken from a
+# pickle
 
 MODEL_NAMES = st.sampled_from(["known", "unknown", "", "expand", "late_one"])
 TURNS = st.lists(
     st.builds(
-        lambda names, finish, text, tokens: replace(asks(*names, finish=finish, tokens=tokens), text=text),
+        lambda names, finish, text, tokens: replace(
+            asks(*names, finish=finish, tokens=tokens), text=text
+        ),
         st.lists(MODEL_NAMES, max_size=4),
-        st.sampled_from([*["stop"] * 4, *["tool_calls"] * 4, "length", "content_filter", "refusal"]),
+        st.sampled_from(
+            [*["stop"] * 4, *["tool_calls"] * 4, "length", "content_filter", "refusal"]
+        ),
         st.sampled_from(["", "no", '{"n": 1}', '{"n": "x"}', "\ud800"]),
         st.integers(0, 50),
     ),
@@ -86,7 +104,9 @@ CONFIGS = st.builds(
     max_turns=st.one_of(st.none(), st.integers(0, 5)),
     max_repairs=st.integers(0, 3),
     supports_dynamic_tools=st.just(value=True),
-    deadline=st.one_of(st.none(), st.integers(0, 20).map(lambda n: Deadline(NOW + timedelta(seconds=n)))),
+    deadline=st.one_of(
+        st.none(), st.integers(0, 20).map(lambda n: Deadline(NOW + timedelta(seconds=n)))
+    ),
     budget=st.one_of(
         st.none(),
         st.builds(
@@ -102,7 +122,9 @@ type End = tuple[object, list[Message], TokenUsage, int, list[object]]
 
 
 def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pickled: bool) -> End:
-    """Plays `script` to `loop`, submitting up to `batch` outcomes at once; a second passes with each step."""
+    """Plays `script` to `loop`, submitting up to `batch` outcomes at once; a second passes with
+    each step.
+    """
     seconds = count()
     injected: list[object] = []
 
@@ -112,7 +134,9 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
     def advance(step: Step) -> Step:
         match step:
             case ProviderRequest(turn=turn, changes=changes):
-                injected.extend((one.section_key, [tool.name for tool in one.expanded_tools]) for one in changes)
+                injected.extend(
+                    (one.section_key, [tool.name for tool in one.expanded_tools]) for one in changes
+                )
                 answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
                 return loop.receive(answer, now())
             case ToolCalls(calls):
@@ -130,7 +154,13 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
             step = advance(step)
         end = step
     except PromptEvaluationError as error:
-        end = type(error), str(error), error.usage, error.turns, list(error.transcript) == loop.transcript
+        end = (
+            type(error),
+            str(error),
+            error.usage,
+            error.turns,
+            list(error.transcript) == loop.transcript,
+        )
     return end, loop.transcript, loop.usage, loop.turns, injected
 
 
@@ -154,10 +184,17 @@ def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_
         assert isinstance(end.output, Answer) is typed
     if config.max_turns is not None:
         assert turns <= config.max_turns
-    added = [spec.name for message in transcript if isinstance(message, ToolsAdded) for spec in message.tools]
+    added = [
+        spec.name
+        for message in transcript
+        if isinstance(message, ToolsAdded)
+        for spec in message.tools
+    ]
     assert len(added) == len(set(added)), "a tool is added once"
     assert "known" not in added
-    assert len(injected) <= sum(call.name == "expand" for message in said for call in message.tool_calls)
+    assert len(injected) <= sum(
+        call.name == "expand" for message in said for call in message.tool_calls
+    )
 
 
 @given(script=TURNS, config=CONFIGS, batch=st.integers(2, 4))
@@ -194,9 +231,12 @@ def test_outcomes_after_the_last_call_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "code"), [("length", "truncated"), ("content_filter", "content_filter"), ("refusal", "refused")]
+    ("finish", "code"),
+    [("length", "truncated"), ("content_filter", "content_filter"), ("refusal", "refused")],
 )
-def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(finish: Finish, code: str) -> None:
+def test_an_answer_that_broke_off_ends_the_conversation_with_its_calls_answered(
+    finish: Finish, code: str
+) -> None:
     loop = machine()
     start(loop)
     with pytest.raises(PromptEvaluationError) as caught:
@@ -248,7 +288,9 @@ def test_a_finished_answer_counts_even_after_the_deadline() -> None:
         (Budget(max_tool_calls=0), "max_tool_calls=0"),
     ],
 )
-def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(budget: Budget, bound: str) -> None:
+def test_a_spent_budget_stops_before_the_next_call_and_names_its_bound(
+    budget: Budget, bound: str
+) -> None:
     loop = machine(InnerLoopConfig(budget=budget))
     start(loop)
     with pytest.raises(BudgetExceededError, match=bound) as caught:
@@ -303,7 +345,9 @@ def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
     assert step.turn == 2
     assert "n: " in told(loop.transcript[-1])
     assert "extra: " in told(loop.transcript[-1])
-    with pytest.raises(PromptEvaluationError, match="not the declared output after 1 repairs") as caught:
+    with pytest.raises(
+        PromptEvaluationError, match="not the declared output after 1 repairs"
+    ) as caught:
         loop.receive(says("still wrong"), NOW)
     assert (caught.value.phase, caught.value.turns) == ("response", 2)
     assert isinstance(caught.value.__cause__, OutputParseError)
@@ -371,7 +415,9 @@ def test_null_for_a_required_field_is_repaired() -> None:
     assert "n: " in told(loop.transcript[-1])
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"items": ' * 50_000, "```\n" + "{" * 50_000, '{"items": 1}', "null"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"items": ' * 50_000, "```\n" + "{" * 50_000, '{"items": 1}', "null"]
+)
 def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
     loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(list[Answer]))
     start(loop)
@@ -386,7 +432,9 @@ def steps_of(turns: int, tools: int) -> Iterator[Step]:
         if isinstance(step, ToolCalls):
             step = loop.submit([outcome(call) for call in step.calls], NOW)
         else:
-            step = loop.receive(asks(*["known"] * tools) if step.turn <= turns else says("done"), NOW)
+            step = loop.receive(
+                asks(*["known"] * tools) if step.turn <= turns else says("done"), NOW
+            )
 
 
 def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
@@ -398,7 +446,9 @@ def test_a_request_shares_the_growing_transcript_and_the_first_tools() -> None:
 
 @pytest.mark.parametrize("word", [True, False, "parallel"])
 def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
-    with pytest.raises(ValueError, match=rf"parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"):
+    with pytest.raises(
+        ValueError, match=rf"parallel_tool_calls is {word!r}; use 'in_order' or 'isolated'"
+    ):
         InnerLoopConfig(parallel_tool_calls=word)
 
 

@@ -1,4 +1,6 @@
-"""C4: an interrupt at any moment of a call leaves it done or undone as a whole, and resources closed."""
+"""C4: an interrupt at any moment of a call leaves it done or undone as a whole, and resources
+closed.
+"""
 
 import subprocess
 import sys
@@ -17,14 +19,16 @@ from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceRegistry, Scope
-from weakincentives.runtime.events import Work
+from weakincentives.runtime.events import Operation
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
 from weakincentives.testing import ScriptedAdapter
 
 LIBRARY = str(Path(sys.modules["weakincentives"].__file__ or "").parent)
 # An interrupt can come between the making of a coroutine and its first step.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning"
+)
 TOOL_ID = 4  # of sys.monitoring: none of those that debuggers, coverage and profilers use
 
 
@@ -49,7 +53,9 @@ class Interrupter:
             self.count += 1
             if self.count == self.at:
                 frame = sys._getframe(1)
-                self.before_exit = code.co_name == "__exit__" and frame.f_lineno <= code.co_firstlineno + 2
+                self.before_exit = (
+                    code.co_name == "__exit__" and frame.f_lineno <= code.co_firstlineno + 2
+                )
                 self.where = f"{frame.f_code.co_qualname}, line {frame.f_lineno}"
                 raise Interrupt
         return None
@@ -57,10 +63,15 @@ class Interrupter:
     def __enter__(self) -> Self:
         monitoring = sys.monitoring
         monitoring.use_tool_id(TOOL_ID, "interrupts")
-        for event in (monitoring.events.PY_START, monitoring.events.LINE, monitoring.events.PY_RESUME):
+        for event in (
+            monitoring.events.PY_START,
+            monitoring.events.LINE,
+            monitoring.events.PY_RESUME,
+        ):
             monitoring.register_callback(TOOL_ID, event, self.event)
         monitoring.set_events(
-            TOOL_ID, monitoring.events.PY_START | monitoring.events.LINE | monitoring.events.PY_RESUME
+            TOOL_ID,
+            monitoring.events.PY_START | monitoring.events.LINE | monitoring.events.PY_RESUME,
         )
         return self
 
@@ -72,7 +83,9 @@ class Interrupter:
 
 
 def at_every_event(run: Callable[[Interrupter], object], most: int = 20_000) -> int:
-    """Runs with an interrupt at each event in turn, until there is none left; gives how many there were."""
+    """Runs with an interrupt at each event in turn, until there is none left; gives how many there
+    were.
+    """
     for at in range(1, most):
         interrupter = Interrupter(at)
         run(interrupter)
@@ -137,9 +150,12 @@ AFTER = [("b/c", b"changed"), ("d/e", b"new")]
 
 
 @pytest.mark.parametrize(
-    ("sort", "ending"), [("memory", ValueError), ("memory", False), ("memory", True), ("host", ValueError)]
+    ("sort", "ending"),
+    [("memory", ValueError), ("memory", False), ("memory", True), ("host", ValueError)],
 )
-def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(sort: str, ending: Any, tmp_path: Path) -> None:
+def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
+    sort: str, ending: Any, tmp_path: Path
+) -> None:
     runs = 0
 
     def once(interrupter: Interrupter) -> None:
@@ -177,7 +193,7 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(sort: str, ending:
                 config=InnerLoopConfig(),
                 session=session,
                 publish=lambda _: None,
-                work=Work(bus=session.bus, kind="evaluation", name="n"),
+                work=Operation(bus=session.bus, kind="evaluation", name="n"),
             )
             committed = False
             try:
@@ -195,7 +211,8 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(sort: str, ending:
             if committed:
                 assert notes == (Note("written"),)
             assert [one for one in opened if one.open and isinstance(one, Late)] == [], where
-            if "_steps" not in interrupter.where:  # at the line of a `with` no signal comes between entry and block
+            # at the line of a `with` no signal comes between entry and block
+            if "_steps" not in interrupter.where:
                 assert [one.savepoints for one in opened if one.savepoints] == [], where
         assert [one for one in opened if one.open] == []
         if isinstance(files, HostFilesystem):
@@ -222,8 +239,11 @@ def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: b
         except (Interrupt, ValueError):
             pass
         where = f"interrupted in {interrupter.where}"
-        if interrupter.before_exit or interrupter.where.startswith(("_at_once", "ResourceContext.__enter__")):
-            return  # when the context has been entered, no signal comes between these lines and the block
+        if interrupter.before_exit or interrupter.where.startswith(
+            ("_at_once", "ResourceContext.__enter__")
+        ):
+            # when the context has been entered, no signal comes between these lines and the block
+            return
         assert [one for one in opened if one.open] == [], where
         assert not asked.resources.is_open, where
 
@@ -260,7 +280,9 @@ def test_an_interrupt_at_any_moment_of_a_transaction_leaves_it_whole(*, fails: b
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_real_ctrl_c_at_any_moment_of_a_call_leaves_state_and_files_whole(seed: int, tmp_path: Path) -> None:
+def test_a_real_ctrl_c_at_any_moment_of_a_call_leaves_state_and_files_whole(
+    seed: int, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "support.interrupted_calls", str(tmp_path), str(seed)],
         cwd=Path(__file__).parents[1],

@@ -50,11 +50,15 @@ ISOLATED = InnerLoopConfig(parallel_tool_calls="isolated")
 TIMEOUT = 30  # seconds; no test takes them
 
 
-def evaluate(adapter: ScriptedAdapter, asked: Prompt[Any], at: Session, **how: Any) -> PromptResponse[Any]:
+def evaluate(
+    adapter: ScriptedAdapter, asked: Prompt[Any], at: Session, **how: Any
+) -> PromptResponse[Any]:
     return adapter.evaluate(asked, session=at, **how)
 
 
-def evaluate_async(adapter: ScriptedAdapter, asked: Prompt[Any], at: Session, **how: Any) -> PromptResponse[Any]:
+def evaluate_async(
+    adapter: ScriptedAdapter, asked: Prompt[Any], at: Session, **how: Any
+) -> PromptResponse[Any]:
     return asyncio.run(adapter.evaluate_async(asked, session=at, **how))
 
 
@@ -62,11 +66,16 @@ type Evaluate = Callable[..., PromptResponse[Any]]
 drivers = pytest.mark.parametrize("driver", [evaluate, evaluate_async])
 
 
-def named(name: str, handler: Callable[..., Any], effect: Effect = "repeatable", params: Any = Args) -> Tool[Any, Any]:
-    return Tool[Any, Any](name=name, handler=handler, params_type=params, result_type=object, effect=effect)
+def named(
+    name: str, handler: Callable[..., Any], effect: Effect = "repeatable", params: Any = Args
+) -> Tool[Any, Any]:
+    return Tool[Any, Any](
+        name=name, handler=handler, params_type=params, result_type=object, effect=effect
+    )
 
 
-# ----------------------------------------------------------------------------------------------------------- the law
+# -----------------------------------------------------------------------------------------------------------
+# the law
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,9 @@ def story(
     foreign: bool,
     later: bool,
 ) -> tuple[object, ...]:
-    """All that can be told of an evaluation whose tools run `turns`, in a session that begins with `start` values."""
+    """All that can be told of an evaluation whose tools run `turns`, in a session that begins with
+    `start` values.
+    """
     calls = [program for turn in turns for program in turn]
     numbers = iter(range(len(calls)))
     script = [call(*[("run", {"number": next(numbers)}) for _ in turn]) for turn in turns]
@@ -98,14 +109,20 @@ def story(
     at[Plain].seed(*[Plain(0)] * start)
     bus = InProcessEventBus() if foreign else at.bus
     heard = recorded(bus, Event)
-    asked = prompt(named("run", handler_later if later else handler, params=Which)).bind(resources=world.registry())
+    asked = prompt(named("run", handler_later if later else handler, params=Which)).bind(
+        resources=world.registry()
+    )
     ending: object = None
     try:
-        ending = driver(ScriptedAdapter([*script, say("done")], config=config), asked, at, bus=bus).transcript
+        ending = driver(
+            ScriptedAdapter([*script, say("done")], config=config), asked, at, bus=bus
+        ).transcript
     except BaseException as error:
         ending = repr(error)
     told = [(type(event), fields_but(event)) for event in heard]
-    logged = [fields_but(event) for kind in (Heard, Counted, ToolInvoked) for event in at[kind].all()]
+    logged = [
+        fields_but(event) for kind in (Heard, Counted, ToolInvoked) for event in at[kind].all()
+    ]
     return ending, [at[kind].all() for kind in STATE], world.numbers(), told, logged
 
 
@@ -119,13 +136,16 @@ ENDINGS = (None, None, None, None, False, ValueError, Redirect, KeyboardInterrup
     foreign=st.booleans(),
     later=st.booleans(),
 )
-def test_side_by_side_comes_to_what_in_order_comes_to(turns: list[list[Program]], **drawn: Any) -> None:
+def test_side_by_side_comes_to_what_in_order_comes_to(
+    turns: list[list[Program]], **drawn: Any
+) -> None:
     wanted = story(turns, InnerLoopConfig(), evaluate, **drawn)
     for driver in (evaluate, evaluate_async):
         assert story(turns, ISOLATED, driver, **drawn) == wanted
 
 
-# -------------------------------------------------------------------------------------------------- truly concurrent
+# --------------------------------------------------------------------------------------------------
+# truly concurrent
 
 
 def meet(barrier: Barrier, *, later: bool) -> Callable[..., Any]:
@@ -144,7 +164,9 @@ def meet(barrier: Barrier, *, later: bool) -> Callable[..., Any]:
 
 @drivers
 @pytest.mark.parametrize(("count", "later"), [(2, False), (4, True), (16, False)])
-def test_calls_of_one_turn_run_at_once_and_count_in_their_order(driver: Evaluate, count: int, later: bool) -> None:  # noqa: FBT001 - a case
+def test_calls_of_one_turn_run_at_once_and_count_in_their_order(
+    driver: Evaluate, count: int, later: bool
+) -> None:
     """On few cores, too: the event loop's own pool of threads may be smaller."""
     at, ids = Session(), [f"call_{number}" for number in range(1, count + 1)]
     adapter = ScriptedAdapter([call(*[("meet", {})] * count), say("done")], config=ISOLATED)
@@ -185,8 +207,12 @@ def test_tool_calls_run_in_order_unless_the_config_says_isolated() -> None:
     assert together == [1] * 8
 
 
-@pytest.mark.parametrize("stranger", [("once", {}), ("nobody", {}), ("read_section", {"section_key": "x"})])
-def test_a_call_that_must_not_be_repeated_parts_those_before_it_from_those_after_it(stranger: tuple[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "stranger", [("once", {}), ("nobody", {}), ("read_section", {"section_key": "x"})]
+)
+def test_a_call_that_must_not_be_repeated_parts_those_before_it_from_those_after_it(
+    stranger: tuple[str, Any],
+) -> None:
     before, after = Barrier(2), Barrier(2)
     tools = (
         named("before", meet(before, later=False)),
@@ -194,11 +220,16 @@ def test_a_call_that_must_not_be_repeated_parts_those_before_it_from_those_after
         named("after", meet(after, later=False), "pure"),
     )
     calls = [("before", {}), ("before", {}), stranger, ("after", {}), ("after", {})]
-    response = evaluate(ScriptedAdapter([call(*calls), say("done")], config=ISOLATED), prompt(*tools), Session())
-    assert [answer.call_id for answer in answers(response.transcript)] == [f"call_{n}" for n in range(1, 6)]
+    response = evaluate(
+        ScriptedAdapter([call(*calls), say("done")], config=ISOLATED), prompt(*tools), Session()
+    )
+    assert [answer.call_id for answer in answers(response.transcript)] == [
+        f"call_{n}" for n in range(1, 6)
+    ]
 
 
-# ---------------------------------------------------------------------------------------------------- run once again
+# ----------------------------------------------------------------------------------------------------
+# run once again
 
 
 def counted(handler: Callable[[ToolContext], object]) -> tuple[Tool[Any, Any], list[str]]:
@@ -212,7 +243,9 @@ def counted(handler: Callable[[ToolContext], object]) -> tuple[Tool[Any, Any], l
     return named("count", counting), ran
 
 
-def twice(tool: Tool[Any, Any], at: Session, driver: Evaluate = evaluate, **resources: Any) -> list[str]:
+def twice(
+    tool: Tool[Any, Any], at: Session, driver: Evaluate = evaluate, **resources: Any
+) -> list[str]:
     """What two calls of it at once are answered."""
     adapter = ScriptedAdapter([call(("count", {}), ("count", {})), say("done")], config=ISOLATED)
     asked = prompt(tool).bind(**resources)
@@ -286,7 +319,9 @@ REFUSED: dict[str, Callable[[Any], object]] = {
     "telemetry": lambda context: len(context.session[ToolInvoked]),
     "a subscription": lambda context: context.event_bus.subscribe(Note, print) and "subscribed",
     "a reducer": lambda context: context.session[Note].register(int, lambda view, event: None),
-    "installing": lambda context: context.session.parse_snapshot('{"version":1,"slices":{}}').slices,
+    "installing": lambda context: (
+        context.session.parse_snapshot('{"version":1,"slices":{}}').slices
+    ),
     "the content of a snapshot": lambda context: context.session.snapshot().to_json(),
     "a transaction over all": lambda context: len(list(context.prompt.resources)),
     "what has no fork": lambda context: context.resources.get(Cell).read(),
@@ -297,10 +332,16 @@ REFUSED: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("asked", REFUSED)
-def test_what_cannot_be_isolated_is_run_by_itself_even_if_the_handler_swallows_the_refusal(asked: str) -> None:
+def test_what_cannot_be_isolated_is_run_by_itself_even_if_the_handler_swallows_the_refusal(
+    asked: str,
+) -> None:
     answers = [
         twice(counted(swallowing(REFUSED[asked]))[0], session(), how, resources={Cell: Cell()})
-        for how in (evaluate, evaluate_async, lambda adapter, *rest: evaluate(in_order(adapter), *rest))
+        for how in (
+            evaluate,
+            evaluate_async,
+            lambda adapter, *rest: evaluate(in_order(adapter), *rest),
+        )
     ]
     assert answers[0] == answers[1] == answers[2]
     assert "NotIsolatedError" not in repr(answers)
@@ -426,7 +467,10 @@ def test_one_resource_bound_for_two_types_is_forked_once() -> None:
         return context.resources.get(Cell).read()
 
     counting, _ = counted(handler)
-    assert twice(counting, Session(), resources={ForkableCell: cell, Cell: cell}) == ["[1]", "[1, 1]"]
+    assert twice(counting, Session(), resources={ForkableCell: cell, Cell: cell}) == [
+        "[1]",
+        "[1, 1]",
+    ]
 
 
 def test_resources_of_a_call_are_closed_whether_the_call_counts_or_is_run_again() -> None:
@@ -460,7 +504,11 @@ def test_a_resource_that_is_first_asked_for_in_a_failing_call_is_closed_and_forg
         context.resources.get(Handle)
         raise ValueError("no")
 
-    twice(counted(handler)[0], Session(), resources=ResourceRegistry.of(Binding(Handle, lambda _: Handle())))
+    twice(
+        counted(handler)[0],
+        Session(),
+        resources=ResourceRegistry.of(Binding(Handle, lambda _: Handle())),
+    )
     assert made == ["made", "closed"] * 2
 
 
@@ -476,16 +524,22 @@ def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> No
     def outer(params: Args, *, context: ToolContext) -> ToolResult[object]:
         agent = ScriptedAdapter([call(("inner", {"a": params.a})), say(f"said {params.a}")])
         asked = prompt(named("inner", inner))
-        return ToolResult(agent.evaluate(asked, session=context.session, bus=context.event_bus).text)
+        return ToolResult(
+            agent.evaluate(asked, session=context.session, bus=context.event_bus).text
+        )
 
     at, bus = Session(), InProcessEventBus()
     heard = recorded(bus, ToolInvoked)
-    adapter = ScriptedAdapter([call(("outer", {"a": 1}), ("outer", {"a": 2})), say("done")], config=ISOLATED)
+    adapter = ScriptedAdapter(
+        [call(("outer", {"a": 1}), ("outer", {"a": 2})), say("done")], config=ISOLATED
+    )
     response = evaluate(adapter, prompt(named("outer", outer)), at, bus=bus)
     assert [answer.content for answer in answers(response.transcript)] == ["said 1", "said 2"]
     assert [note.text for note in at[Note].all()] == ["inner of 1", "inner of 2"]
     names = ["inner", "outer", "inner", "outer"]
-    assert [event.name for event in heard] == [event.name for event in at[ToolInvoked].all()] == names
+    assert (
+        [event.name for event in heard] == [event.name for event in at[ToolInvoked].all()] == names
+    )
 
 
 def test_a_block_of_the_handler_s_own_over_all_resources_is_undone_as_it_is_in_order() -> None:
@@ -497,7 +551,10 @@ def test_a_block_of_the_handler_s_own_over_all_resources_is_undone_as_it_is_in_o
             raise ValueError
         return "undone"
 
-    assert twice(counted(handler)[0], Session(), resources={ForkableCell: cell}) == ["undone", "undone"]
+    assert twice(counted(handler)[0], Session(), resources={ForkableCell: cell}) == [
+        "undone",
+        "undone",
+    ]
     assert cell.numbers == []
 
 
@@ -512,12 +569,18 @@ def test_a_sub_agent_on_the_very_same_prompt_is_run_by_itself() -> None:
         return ToolResult("added", success=False)
 
     asked = prompt(named("again", handler)).bind(resources={ForkableCell: cell})
-    adapter = ScriptedAdapter([call(("again", {"a": 1}), ("again", {"a": 1})), say("done")], config=ISOLATED)
-    assert [one.content for one in answers(evaluate(adapter, asked, Session()).transcript)] == ["fine", "fine"]
+    adapter = ScriptedAdapter(
+        [call(("again", {"a": 1}), ("again", {"a": 1})), say("done")], config=ISOLATED
+    )
+    assert [one.content for one in answers(evaluate(adapter, asked, Session()).transcript)] == [
+        "fine",
+        "fine",
+    ]
     assert cell.numbers == []
 
 
-# ------------------------------------------------------------------------------------------------- ends and limits
+# -------------------------------------------------------------------------------------------------
+# ends and limits
 
 
 _NAME: ContextVar[str] = ContextVar("name", default="unset")
@@ -565,7 +628,9 @@ def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_came_before_it(
 ) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         if params.a == 2:
-            raise VisibilityExpansionRequired("more", requested_overrides={}, reason="", section_keys=())
+            raise VisibilityExpansionRequired(
+                "more", requested_overrides={}, reason="", section_keys=()
+            )
         return ToolResult("ok")
 
     calls = call(*[("go", {"a": number}) for number in (1, 1, 2, 3)])
@@ -594,8 +659,12 @@ def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:
         return ToolResult("ok")
 
     async def cancel() -> None:
-        adapter = ScriptedAdapter([call(("thread", {}), ("loop", {}), ("thread", {}))], config=ISOLATED)
-        asked = prompt(named("thread", in_thread), named("loop", in_loop)).bind(resources={ForkableCell: cell})
+        adapter = ScriptedAdapter(
+            [call(("thread", {}), ("loop", {}), ("thread", {}))], config=ISOLATED
+        )
+        asked = prompt(named("thread", in_thread), named("loop", in_loop)).bind(
+            resources={ForkableCell: cell}
+        )
         task = asyncio.create_task(adapter.evaluate_async(asked, session=at))
         await asyncio.to_thread(started.wait, TIMEOUT)
         task.cancel()
@@ -664,7 +733,10 @@ def test_a_real_interrupt_waits_for_the_calls_that_run_and_none_of_them_counts()
 def test_whatever_a_call_raises_those_before_it_count_and_it_does_not(
     driver: Evaluate, failure: type[BaseException]
 ) -> None:
-    programs = [Program((Op("append", Plain, (1,)),)), Program((Op("append", Plain, (2,)),), failure)]
+    programs = [
+        Program((Op("append", Plain, (1,)),)),
+        Program((Op("append", Plain, (2,)),), failure),
+    ]
     side, order = (
         story([programs], config, driver, start=0, foreign=False, later=False)
         for config in (ISOLATED, InnerLoopConfig())
@@ -690,7 +762,9 @@ def test_main_loop_runs_calls_side_by_side_when_the_adapter_s_config_says_so() -
 
 
 def test_arguments_that_do_not_fit_are_answered_in_their_place() -> None:
-    adapter = ScriptedAdapter([call(("probe", {}), ("probe", {"a": "x"}), ("probe", {})), say("")], config=ISOLATED)
+    adapter = ScriptedAdapter(
+        [call(("probe", {}), ("probe", {"a": "x"}), ("probe", {})), say("")], config=ISOLATED
+    )
     response = evaluate(adapter, prompt(tool()), Session())
     assert [answer.success for answer in answers(response.transcript)] == [True, False, True]
 
@@ -703,7 +777,8 @@ def test_a_call_that_runs_again_by_itself_has_its_key_again_and_no_other_call_ha
 
     def listens(params: Args, *, context: ToolContext) -> ToolResult[object]:
         keys.append(f"{params.a} {context.idempotency_key}")
-        context.session.bus.subscribe(ToolInvoked, lambda _: None)  # which no fork has, so the call runs again
+        # which no fork has, so the call runs again
+        context.session.bus.subscribe(ToolInvoked, lambda _: None)
         return ToolResult("ok")
 
     adapter = ScriptedAdapter(

@@ -1,4 +1,6 @@
-"""The loop around evaluations: sections open by starting again, within one deadline and budget, nothing run twice."""
+"""The loop around evaluations: sections open by starting again, within one deadline and budget,
+nothing run twice.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -29,7 +31,12 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
-from weakincentives.runtime.events import InProcessEventBus, ToolInvoked, ToolsInjected, VisibilityExpanded
+from weakincentives.runtime.events import (
+    InProcessEventBus,
+    ToolInvoked,
+    ToolsInjected,
+    VisibilityExpanded,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
@@ -38,7 +45,9 @@ FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 EACH = TokenUsage(10, 5)
 
 
-def summarized(key: str, *tools: Tool[Any, Any], children: tuple[MarkdownSection[Any], ...] = ()) -> MarkdownSection:
+def summarized(
+    key: str, *tools: Tool[Any, Any], children: tuple[MarkdownSection[Any], ...] = ()
+) -> MarkdownSection:
     return MarkdownSection(
         title=key.title(),
         key=key,
@@ -50,7 +59,9 @@ def summarized(key: str, *tools: Tool[Any, Any], children: tuple[MarkdownSection
     )
 
 
-def manual(*tools: Tool[Any, Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False) -> Prompt[Any]:
+def manual(
+    *tools: Tool[Any, Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False
+) -> Prompt[Any]:
     """A shown section with `tools`, two summarized ones with a tool each, and one without."""
     return Prompt(
         ns="tests",
@@ -83,11 +94,15 @@ def dynamic(*replies: Reply) -> ScriptedAdapter:
 
 
 # Any: options of every kind.
-def execute(adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any) -> Execution[Any]:
+def execute(
+    adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any
+) -> Execution[Any]:
     return MainLoop(adapter).execute(prompt, session=session, **options)
 
 
-def execute_async(adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any) -> Execution[Any]:
+def execute_async(
+    adapter: ScriptedAdapter, prompt: Prompt[Any], session: Session, **options: Any
+) -> Execution[Any]:
     return asyncio.run(MainLoop(adapter).execute_async(prompt, session=session, **options))
 
 
@@ -114,7 +129,11 @@ def opened_with(adapter: ScriptedAdapter) -> list[str]:
 @pytest.mark.parametrize(
     ("adapter", "disclosure", "reason"),
     [
-        (lambda: static(read("more"), say("done")), Disclosure.READ, "Adapter does not support dynamic tools"),
+        (
+            lambda: static(read("more"), say("done")),
+            Disclosure.READ,
+            "Adapter does not support dynamic tools",
+        ),
         (lambda: static(opening("more"), say("done")), Disclosure.OPEN, "need it"),
         (lambda: dynamic(opening("more"), say("done")), Disclosure.OPEN, "need it"),
         (lambda: dynamic(opening("more"), say("done")), Disclosure.SPLIT, "need it"),
@@ -134,7 +153,10 @@ def test_the_section_asked_for_is_open_when_evaluation_starts_again(
     assert execution.usage == EACH + EACH
     before, after = opened_with(one)
     assert ("All about more." in before, "All about more." in after) == (False, True)
-    assert ("late" in one.requests[0].tool_names, "late" in one.requests[1].tool_names) == (False, True)
+    assert ("late" in one.requests[0].tool_names, "late" in one.requests[1].tool_names) == (
+        False,
+        True,
+    )
     assert overrides(session) == {("more",): FULL}
     assert injected == []
     # what telemetry counts as wink.disclosure.restarts
@@ -156,7 +178,7 @@ def test_a_dynamic_adapter_that_reads_never_restarts(run: Run) -> None:
 
 @pytest.mark.claim("DT-16")
 @pytest.mark.parametrize("dynamic_tools", [False, True])
-def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_tools: bool) -> None:  # noqa: FBT001 - a case
+def test_a_section_without_tools_is_read_with_no_restart_and_no_change(dynamic_tools: bool) -> None:
     adapter = ScriptedAdapter([read("prose"), say("done")], dynamic_tools=dynamic_tools)
     session = Session()
     injected = recorded(session.bus, ToolsInjected)
@@ -204,9 +226,11 @@ def test_what_was_opened_stays_open_in_the_session() -> None:
 
 
 @pytest.mark.parametrize("dynamic_tools", [False, True])
-def test_what_the_model_closed_stays_closed_when_another_section_opens(dynamic_tools: bool) -> None:  # noqa: FBT001 - a case
+def test_what_the_model_closed_stays_closed_when_another_section_opens(dynamic_tools: bool) -> None:
     close = call(("close_section", {"section_key": "more"}))
-    adapter = ScriptedAdapter([read("more"), close, read("rest"), say("done")], dynamic_tools=dynamic_tools)
+    adapter = ScriptedAdapter(
+        [read("more"), close, read("rest"), say("done")], dynamic_tools=dynamic_tools
+    )
     session = Session()
     execute(adapter, manual(closable=True), session)
     assert overrides(session) == {("more",): SUMMARY, ("rest",): FULL}
@@ -218,7 +242,9 @@ def test_what_the_model_closed_beats_the_callers_override_when_it_starts_again()
     session = Session()
     session[VisibilityOverrides].seed(VisibilityOverrides({("more",): FULL}))
     adapter = static(call(("close_section", {"section_key": "more"})), read("rest"), say("done"))
-    MainLoop(adapter).execute(manual(closable=True), session=session, visibility_overrides={("more",): FULL})
+    MainLoop(adapter).execute(
+        manual(closable=True), session=session, visibility_overrides={("more",): FULL}
+    )
     assert overrides(session) == {("more",): SUMMARY, ("rest",): FULL}
     own = [name for name in adapter.requests[-1].tool_names if not name.endswith("_section")]
     assert own == ["last"]
@@ -247,7 +273,9 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
     while not texts:
         evaluations += 1
         try:
-            response = adapter.evaluate(prompt.render(session=session, visibility_overrides=given), session=session)
+            response = adapter.evaluate(
+                prompt.render(session=session, visibility_overrides=given), session=session
+            )
             texts.append(response.text)
         except VisibilityExpansionRequired as e:
             given.update(e.requested_overrides)
@@ -260,11 +288,16 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
     ("given", "message"),
     [
         ({"deadline": 30}, r"deadline is 30; give a Deadline, such as Deadline\.after"),
-        ({"deadline": timedelta(seconds=30)}, r"deadline is datetime\.timedelta\(.*; give a Deadline"),
+        (
+            {"deadline": timedelta(seconds=30)},
+            r"deadline is datetime\.timedelta\(.*; give a Deadline",
+        ),
         ({"budget": 1000}, r"budget is 1000; give a Budget, such as Budget"),
     ],
 )
-def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(run: Run, given: Any, message: str) -> None:
+def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(
+    run: Run, given: Any, message: str
+) -> None:
     adapter = dynamic()
     with pytest.raises(TypeError, match=message):
         run(adapter, manual(), Session(), **given)
@@ -312,7 +345,11 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
 @pytest.mark.parametrize(
     ("prompt", "session", "told"),
     [
-        ("Say hello.", Session(), r"'Say hello\.' cannot be evaluated; give a Prompt, which template\.bind\(…\) makes"),
+        (
+            "Say hello.",
+            Session(),
+            r"'Say hello\.' cannot be evaluated; give a Prompt, which template\.bind\(…\) makes",
+        ),
         (None, Session(), "a NoneType cannot be evaluated; give a Prompt"),
         (manual(), None, r"session is None; give a Session\(\)"),
         (manual(), Session, r"session is <class .*Session'>; give a Session\(\)"),
@@ -335,7 +372,9 @@ def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
 def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
-    with pytest.raises(TypeError, match=r"MainLoop got .*; give it an adapter, such as OpenAIAdapter"):
+    with pytest.raises(
+        TypeError, match=r"MainLoop got .*; give it an adapter, such as OpenAIAdapter"
+    ):
         MainLoop(adapter)
 
 
@@ -377,7 +416,9 @@ def deeper(number: int) -> str:
 @pytest.mark.parametrize("limit", [0, 1, 3])
 def test_endless_expansion_ends_in_a_typed_error_that_says_what_was_spent(limit: int) -> None:
     adapter, session = endless(deeper), Session()
-    with pytest.raises(ExpansionLimitError, match=f"after {limit} expansions.*raise max_expansions") as caught:
+    with pytest.raises(
+        ExpansionLimitError, match=f"after {limit} expansions.*raise max_expansions"
+    ) as caught:
         MainLoop(adapter, max_expansions=limit).execute(nested(12), session=session)
     assert isinstance(caught.value, LimitError)
     assert isinstance(caught.value.__cause__, VisibilityExpansionRequired)
@@ -408,7 +449,9 @@ def test_ten_expansions_are_allowed_by_default_and_fewer_than_none_refused() -> 
         (Budget(max_output_tokens=10), "max_output_tokens"),
     ],
 )
-def test_one_budget_holds_for_all_evaluations_together(run: Run, budget: Budget, bound: str) -> None:
+def test_one_budget_holds_for_all_evaluations_together(
+    run: Run, budget: Budget, bound: str
+) -> None:
     adapter = static(read("more"), read("rest"), say("never"))
     with pytest.raises(BudgetExceededError, match=bound) as caught:
         run(adapter, manual(), Session(), budget=budget)
@@ -430,11 +473,17 @@ def test_so_does_the_budget_of_the_adapter(run: Run) -> None:
 
 
 def test_tool_calls_count_over_restarts() -> None:
-    adapter = static(call(("probe", {})), read("more"), call(("probe", {"a": 4})), call(("probe", {"a": 5})))
+    adapter = static(
+        call(("probe", {})), read("more"), call(("probe", {"a": 4})), call(("probe", {"a": 5}))
+    )
     session = Session()
     with pytest.raises(BudgetExceededError, match="max_tool_calls"):
         execute(adapter, manual(tool()), session, budget=Budget(max_tool_calls=3))
-    assert [event.name for event in session[ToolInvoked].all()] == ["probe", "read_section", "probe"]
+    assert [event.name for event in session[ToolInvoked].all()] == [
+        "probe",
+        "read_section",
+        "probe",
+    ]
 
 
 class Watch:
@@ -446,7 +495,9 @@ class Watch:
     def __call__(self) -> datetime:
         return self.now
 
-    def then(self, seconds: float, reply: AssistantMessage) -> Callable[[SeenRequest], AssistantMessage]:
+    def then(
+        self, seconds: float, reply: AssistantMessage
+    ) -> Callable[[SeenRequest], AssistantMessage]:
         def play(_: SeenRequest) -> AssistantMessage:
             self.now += timedelta(seconds=seconds)
             return reply
@@ -458,10 +509,14 @@ class Watch:
 def test_one_deadline_holds_for_all_evaluations_together(how: str) -> None:
     watch = Watch()
     adapter = ScriptedAdapter(
-        [watch.then(6, read("more")), watch.then(6, read("rest")), say("never")], dynamic_tools=False, clock=watch
+        [watch.then(6, read("more")), watch.then(6, read("rest")), say("never")],
+        dynamic_tools=False,
+        clock=watch,
     )
     limit: dict[str, Any] = (
-        {"deadline": Deadline.after(10, now=watch.now)} if how == "deadline" else {"budget": Budget(max_seconds=10)}
+        {"deadline": Deadline.after(10, now=watch.now)}
+        if how == "deadline"
+        else {"budget": Budget(max_seconds=10)}
     )
     with pytest.raises(DeadlineExceededError) as caught:
         MainLoop(adapter, clock=watch).execute(manual(), session=Session(), **limit)
@@ -494,8 +549,12 @@ class Free:
         object.__setattr__(self, "value", float(self.value))
 
 
-def once(handler: Callable[..., Any], name: str = "pay", params: type[Any] = Args) -> Tool[Any, Any]:
-    return Tool(name=name, handler=handler, params_type=params, result_type=object, effect="at_most_once")
+def once(
+    handler: Callable[..., Any], name: str = "pay", params: type[Any] = Args
+) -> Tool[Any, Any]:
+    return Tool(
+        name=name, handler=handler, params_type=params, result_type=object, effect="at_most_once"
+    )
 
 
 def paying(paid: list[int]) -> Tool[Any, Any]:
@@ -545,7 +604,11 @@ def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
     session = Session()
     execute(adapter, manual(paying(paid)), session)
     assert paid == [7, 7, 7]
-    assert [text.partition("\n")[0] for text in told(adapter)] == ["receipt 1", "receipt 2", "receipt 3"]
+    assert [text.partition("\n")[0] for text in told(adapter)] == [
+        "receipt 1",
+        "receipt 2",
+        "receipt 3",
+    ]
     events = [event.replayed for event in session[ToolInvoked].all() if event.name == "pay"]
     assert events == [False, False, True, True, False]
 
@@ -553,7 +616,11 @@ def test_a_second_occurrence_of_the_same_call_is_a_call_of_its_own() -> None:
 def test_other_arguments_run_and_equal_ones_are_known_however_they_are_written() -> None:
     paid: list[int] = []
     adapter = static(
-        call(("pay", "{}")), read("more"), call(("pay", '{ "a": 3 }')), call(("pay", {"a": 4})), say("done")
+        call(("pay", "{}")),
+        read("more"),
+        call(("pay", '{ "a": 3 }')),
+        call(("pay", {"a": 4})),
+        say("done"),
     )
     execute(adapter, manual(paying(paid)), Session())
     assert paid == [3, 4]
@@ -591,13 +658,20 @@ def test_a_failure_is_replayed_as_a_failure() -> None:
     adapter = static(pay, read("more"), pay, say("done"))
     execute(adapter, manual(once(failing)), session)
     assert (ran, told(adapter)) == ([3], ["the bank said no"])
-    assert [event.success for event in session[ToolInvoked].all() if event.name == "pay"] == [False, False]
+    assert [event.success for event in session[ToolInvoked].all() if event.name == "pay"] == [
+        False,
+        False,
+    ]
 
 
 def test_a_refused_call_is_no_call() -> None:
     paid: list[int] = []
     wrong = call(("pay", {"a": "seven"}))
-    execute(static(wrong, read("more"), wrong, call(("pay", {})), say("done")), manual(paying(paid)), Session())
+    execute(
+        static(wrong, read("more"), wrong, call(("pay", {})), say("done")),
+        manual(paying(paid)),
+        Session(),
+    )
     assert paid == [3]
 
 
@@ -606,7 +680,9 @@ def test_a_call_that_began_and_never_answered_has_an_unknown_outcome_and_is_not_
 
     def pay_then_ask(params: Args, *, context: ToolContext) -> ToolResult[object]:
         began.append(params.a)
-        raise VisibilityExpansionRequired(requested_overrides={("more",): FULL}, reason="r", section_keys=("more",))
+        raise VisibilityExpansionRequired(
+            requested_overrides={("more",): FULL}, reason="r", section_keys=("more",)
+        )
 
     pay = call(("pay", {}))
     session = Session()
@@ -627,7 +703,11 @@ def test_params_that_json_cannot_hold_are_known_by_the_model_s_own_text() -> Non
         return ToolResult("ok")
 
     pay, other = call(("pay", '{"value": "1e999"}')), call(("pay", '{"value": "-1e999"}'))
-    execute(static(pay, read("more"), pay, other, say("done")), manual(once(handler, params=Free)), Session())
+    execute(
+        static(pay, read("more"), pay, other, say("done")),
+        manual(once(handler, params=Free)),
+        Session(),
+    )
     assert ran == [float("inf"), float("-inf")]
 
 
@@ -651,7 +731,11 @@ def test_params_that_json_would_not_tell_apart_are_calls_of_their_own() -> None:
 
     first, again = call(("pay", '{"amount": 1, "to": "a"}')), call(("pay", '{"to":"a","amount":1}'))
     other = call(("pay", '{"amount": 1, "to": "b"}'))
-    execute(static(first, read("more"), again, other, say("done")), manual(once(handler, params=Addressed)), Session())
+    execute(
+        static(first, read("more"), again, other, say("done")),
+        manual(once(handler, params=Addressed)),
+        Session(),
+    )
     assert ran == ["a", "b"]
 
 

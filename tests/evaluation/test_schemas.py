@@ -1,4 +1,6 @@
-"""What providers are told: strict where a schema allows it, and never more than the type itself accepts."""
+"""What providers are told: strict where a schema allows it, and never more than the type itself
+accepts.
+"""
 
 import json
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass
@@ -27,7 +29,17 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 # FACTS.md, "Strict JSON schema".
 KEYWORDS = {
-    *("type", "properties", "required", "additionalProperties", "items", "enum", "anyOf", "$ref", "$defs"),
+    *(
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "enum",
+        "anyOf",
+        "$ref",
+        "$defs",
+    ),
     *("description", "pattern", "format", "multipleOf", "minItems", "maxItems"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
 }
@@ -98,9 +110,15 @@ def test_arguments_with_nulls_for_what_is_left_out_give_the_defaults(
     dumped = serde.dump(value)
     assert isinstance(dumped, dict)
     optional = [one.name for one in fields(kind.of) if one.default_factory is not MISSING]
-    left_out = set(data.draw(st.lists(st.sampled_from(optional), unique=True))) if optional else set[str]()
+    left_out = (
+        set(data.draw(st.lists(st.sampled_from(optional), unique=True))) if optional else set[str]()
+    )
     arguments = {name: None if name in left_out else one for name, one in dumped.items()}
-    expected = {name: one for name, one in arguments.items() if one is not None or _takes_null(kind.of, name, dumped)}
+    expected = {
+        name: one
+        for name, one in arguments.items()
+        if one is not None or _takes_null(kind.of, name, dumped)
+    }
     adapter = ScriptedAdapter([call(("probe", arguments)), say("done")])
     answer = only_answer(adapter, prompt(tool(handler, params=kind.of)))
     assert answer.content == "ok"
@@ -147,16 +165,25 @@ class Tagged:
         ({"kind": "round", "radius": None, "name": None}, Round("round")),
         ({"kind": "angled", "name": None, "sides": None, "inside": None}, Angled("angled", None)),
         (
-            {"kind": "angled", "name": "a", "sides": 3, "inside": [{"kind": "round", "radius": None, "name": "b"}]},
+            {
+                "kind": "angled",
+                "name": "a",
+                "sides": 3,
+                "inside": [{"kind": "round", "radius": None, "name": "b"}],
+            },
             Angled("angled", "a", 3, [Round("round", name="b")]),
         ),
     ],
 )
-def test_a_strict_model_can_leave_out_fields_of_the_members_of_a_union(of: Any, sent: object, read: object) -> None:
+def test_a_strict_model_can_leave_out_fields_of_the_members_of_a_union(
+    of: Any, sent: object, read: object
+) -> None:
     spec = tool_to_spec(tool(params=of))
     assert spec.strict
     jsonschema_rs.validate(spec.parameters, {"shapes": [sent]})
-    assert read_without_nulls(partial(serde.parse_json, of), json.dumps({"shapes": [sent, sent]}))[0] == of([read] * 2)
+    assert read_without_nulls(partial(serde.parse_json, of), json.dumps({"shapes": [sent, sent]}))[
+        0
+    ] == of([read] * 2)
 
 
 @dataclass(frozen=True)
@@ -178,9 +205,15 @@ class Either:
 
 def test_nulls_do_not_turn_one_member_of_a_union_into_another() -> None:
     read = partial(serde.parse_json, Either)
-    assert read_without_nulls(read, '{"one": {"left": null, "middle": null}}')[0] == Either(Second(None))
+    assert read_without_nulls(read, '{"one": {"left": null, "middle": null}}')[0] == Either(
+        Second(None)
+    )
     assert read_without_nulls(read, '{"one": {"left": null, "right": null}}')[0] == Either(First())
-    for wrong in ('{"one": {"left": null, "middle": null, "more": 1}}', '{"one": null}', '{"one": {"middle": null}}'):
+    for wrong in (
+        '{"one": {"left": null, "middle": null, "more": 1}}',
+        '{"one": null}',
+        '{"one": {"middle": null}}',
+    ):
         with pytest.raises(SerdeError):
             read_without_nulls(read, wrong)
 
@@ -253,7 +286,9 @@ def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None
     assert {"type": "null"} in properties["other"]["anyOf"]
 
 
-@pytest.mark.parametrize("of", [dict[str, int], dict[str, Any], Any, object, list[Any], tuple[int, str]], ids=str)
+@pytest.mark.parametrize(
+    "of", [dict[str, int], dict[str, Any], Any, object, list[Any], tuple[int, str]], ids=str
+)
 def test_what_strict_cannot_say_is_sent_as_it_is(of: Any) -> None:
     told = field(metadata={"description": "Whatever it is."})
     for holder in (
@@ -292,7 +327,10 @@ def test_an_overridden_description_replaces_one_text_and_leaves_the_shared_schem
     plain = tool_to_spec(tool(params=Rich))
     other = tool_to_spec(tool(params=Rich), {"entity": "Other words", "nope": "x"})
     assert other.parameters["properties"]["entity"]["description"] == "Other words"
-    assert {**other.parameters["properties"], "entity": None} == {**plain.parameters["properties"], "entity": None}
+    assert {**other.parameters["properties"], "entity": None} == {
+        **plain.parameters["properties"],
+        "entity": None,
+    }
     assert tool_to_spec(tool(params=Rich)) == plain
 
 
@@ -300,7 +338,10 @@ def test_a_tool_without_params_is_an_empty_closed_object() -> None:
     nothing = make_dataclass("Nothing", [])
     spec = tool_to_spec(tool(params=nothing))
     assert spec.strict
-    assert {key: spec.parameters[key] for key in ("type", "properties", "required", "additionalProperties")} == {
+    assert {
+        key: spec.parameters[key]
+        for key in ("type", "properties", "required", "additionalProperties")
+    } == {
         "type": "object",
         "properties": {},
         "required": [],
@@ -320,7 +361,9 @@ def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> Non
     assert not output_to_spec(StructuredOutputConfig(Rich)).wrapped
 
 
-@pytest.mark.parametrize(("name", "sent"), [("Réponse", "R_ponse"), ("A" * 80, "A" * 64), ("My_Answer2", "My_Answer2")])
+@pytest.mark.parametrize(
+    ("name", "sent"), [("Réponse", "R_ponse"), ("A" * 80, "A" * 64), ("My_Answer2", "My_Answer2")]
+)
 def test_an_output_s_name_is_one_that_providers_take(name: str, sent: str) -> None:
     made: Any = make_dataclass(name, [("n", int)])
     assert output_to_spec(StructuredOutputConfig(made)).name == sent

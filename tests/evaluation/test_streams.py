@@ -1,4 +1,6 @@
-"""Streaming through the real SDK against a scripted server: the events, and that they end as `evaluate` does."""
+"""Streaming through the real SDK against a scripted server: the events, and that they end as
+`evaluate` does.
+"""
 
 import asyncio
 import os
@@ -18,12 +20,23 @@ from weakincentives.adapters.core import PromptEvaluationError, PromptResponse
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
-from weakincentives.evaluation.response import Completed, TextDelta, ToolCallFinished, ToolCallStarted
+from weakincentives.evaluation.response import (
+    Completed,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from weakincentives.limits import Deadline
-from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
 from weakincentives.prompt.walk import Disclosure
 from weakincentives.resources import Binding, ResourceRegistry
-from weakincentives.runtime.events import ProviderCalled, Work
+from weakincentives.runtime.events import Operation, ProviderCalled
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
@@ -40,7 +53,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def adapter(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
-    return OpenAIAdapter("test", api=api, base_url=server.openai_url, api_key="k", max_retries=0, **options)
+    return OpenAIAdapter(
+        "test", api=api, base_url=server.openai_url, api_key="k", max_retries=0, **options
+    )
 
 
 def in_order(one: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
@@ -78,13 +93,19 @@ def agent() -> Prompt[Any]:
 @apis
 @drivers
 def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None:
-    steps = Say("One moment.", calls=(Call("writes", {"a": 1}), Call("writes", {"a": 2}))), Say("All is done.")
+    steps = (
+        Say("One moment.", calls=(Call("writes", {"a": 1}), Call("writes", {"a": 2}))),
+        Say("All is done."),
+    )
     with ScriptedServer(*steps) as server:
         session = Session()
         events = run(adapter(server, api), agent(), session)
     kinds = [type(event) for event in events]
     assert kinds.count(TextDelta) > 2
-    assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "One moment.All is done."
+    assert (
+        "".join(one.text for one in events if isinstance(one, TextDelta))
+        == "One moment.All is done."
+    )
     between = [event for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
     assert [(type(one), one.call.arguments) for one in between] == [
         (kind, f'{{"a": {n}}}') for n in (1, 2) for kind in (ToolCallStarted, ToolCallFinished)
@@ -99,11 +120,17 @@ def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None
 @apis
 @drivers
 def test_tools_of_an_opened_section_are_told_when_they_arrive(api: str, run: Run) -> None:
-    steps = Say(calls=(Call("read_section", {"section_key": "more"}),)), Say(calls=(Call("hidden"),)), Say("ok")
+    steps = (
+        Say(calls=(Call("read_section", {"section_key": "more"}),)),
+        Say(calls=(Call("hidden"),)),
+        Say("ok"),
+    )
     with ScriptedServer(*steps) as server:
         events = run(adapter(server, api), agent(), Session())
     names = [
-        [spec.name for spec in event.tools] if isinstance(event, ToolsAdded) else type(event).__name__
+        [spec.name for spec in event.tools]
+        if isinstance(event, ToolsAdded)
+        else type(event).__name__
         for event in events
         if not isinstance(event, TextDelta)
     ]
@@ -121,7 +148,9 @@ replies = st.builds(
     text=st.text(max_size=12),
     calls=st.lists(
         st.builds(
-            Call, st.sampled_from(["writes", "read_section", "unknown"]), st.sampled_from(["", "{", '{"a": 4}', "{}"])
+            Call,
+            st.sampled_from(["writes", "read_section", "unknown"]),
+            st.sampled_from(["", "{", '{"a": 4}', "{}"]),
         ),
         max_size=3,
     ).map(tuple),
@@ -131,13 +160,17 @@ replies = st.builds(
 
 @apis
 @settings(max_examples=12, deadline=None)
-@given(turns=st.lists(replies, max_size=3), last=st.sampled_from(['{"n": 1}', "no JSON", '{"n": "x"}']))
+@given(
+    turns=st.lists(replies, max_size=3), last=st.sampled_from(['{"n": 1}', "no JSON", '{"n": "x"}'])
+)
 def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -> None:
     asked = Prompt[Answer](ns="t", key="k", sections=agent().template.sections)
     turns = [turn if turn.calls else replace(turn, calls=(Call("writes"),)) for turn in turns]
     steps = [*turns, *[Say(last)] * 2]
 
-    def outcome(evaluate: Callable[[OpenAIAdapter, Session], PromptResponse[Any]]) -> tuple[object, ...]:
+    def outcome(
+        evaluate: Callable[[OpenAIAdapter, Session], PromptResponse[Any]],
+    ) -> tuple[object, ...]:
         session = Session()
         with ScriptedServer(*steps, strict=False) as server:
             one = adapter(server, api, config=InnerLoopConfig(max_repairs=1))
@@ -146,7 +179,11 @@ def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -
             except PromptEvaluationError as error:
                 response = (str(error), error.usage, tuple(error.transcript))
             asked_for = [
-                {key: value for key, value in request.json.items() if key not in ("stream", "stream_options")}
+                {
+                    key: value
+                    for key, value in request.json.items()
+                    if key not in ("stream", "stream_options")
+                }
                 for request in server.requests
             ]
         return response, session[Note].all(), asked_for
@@ -159,7 +196,9 @@ def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -
 
 
 def sse(*lines: str) -> Raw:
-    return Raw("".join(f"data: {line}\n\n" for line in lines).encode(), content_type="text/event-stream")
+    return Raw(
+        "".join(f"data: {line}\n\n" for line in lines).encode(), content_type="text/event-stream"
+    )
 
 
 @apis
@@ -174,7 +213,13 @@ def sse(*lines: str) -> Raw:
         (sse("[1]"), "malformed"),
         (sse('{"choices": [{"delta": {"tool_calls": ["x"]}}]}'), "malformed"),
         (sse('{"error": {"message": "overloaded"}}'), "provider_failed"),
-        (sse('{"type": "response.output_text.delta", "delta": "Hal"}', '{"choices": [{"delta": {}}]}'), "malformed"),
+        (
+            sse(
+                '{"type": "response.output_text.delta", "delta": "Hal"}',
+                '{"choices": [{"delta": {}}]}',
+            ),
+            "malformed",
+        ),
     ],
 )
 def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step, code: str) -> None:
@@ -196,13 +241,17 @@ def test_closing_a_stream_stops_the_run_and_keeps_what_was_done(api: str) -> Non
             if isinstance(event, ToolCallFinished):
                 break
 
-    with ScriptedServer(Say("Hm.", calls=(Call("writes"),)), Say("never read to its end")) as server:
+    with ScriptedServer(
+        Say("Hm.", calls=(Call("writes"),)), Say("never read to its end")
+    ) as server:
         events = adapter(server, api).stream(agent(), session=session)
         taken(events)
         events.close()
 
         async def run() -> None:
-            async with aclosing(adapter(server, api).stream_async(agent(), session=session)) as later:
+            async with aclosing(
+                adapter(server, api).stream_async(agent(), session=session)
+            ) as later:
                 async for _ in later:
                     closed.append("event")
                     break
@@ -224,16 +273,18 @@ class Held:
 
 
 @pytest.mark.parametrize("in_a_loop", [False, True])
-def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> None:  # noqa: FBT001 - a case
+def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> None:
     told: list[object] = []
-    asked = agent().bind(resources=ResourceRegistry.of(Binding(Held, lambda _: Held(told), eager=True)))
+    asked = agent().bind(
+        resources=ResourceRegistry.of(Binding(Held, lambda _: Held(told), eager=True))
+    )
     one, session = ScriptedAdapter([say("Done.")]), Session()
 
-    def listen(work: Work) -> None:
+    def listen(work: Operation) -> None:
         if work.kind == "evaluation":
             work.at_end(told.append)
 
-    session.bus.subscribe(Work, listen)
+    session.bus.subscribe(Operation, listen)
 
     async def first_completed() -> Completed[Any]:
         async with aclosing(one.stream_async(asked, session=session)) as events:
@@ -242,7 +293,9 @@ def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> No
     if in_a_loop:
         last = asyncio.run(first_completed())
     else:
-        last = next(event for event in one.stream(asked, session=session) if isinstance(event, Completed))
+        last = next(
+            event for event in one.stream(asked, session=session) if isinstance(event, Completed)
+        )
     assert last.response.text == "Done."
     assert told == ["closed", None]
 
@@ -257,13 +310,20 @@ def test_a_deadline_ends_a_stream_between_two_pieces(run: Run) -> None:
 
     words = sse(*['{"choices": [{"delta": {"content": "word "}}]}'] * 200)
     with ScriptedServer(words) as server, pytest.raises(PromptEvaluationError) as caught:
-        run(adapter(server, "chat", clock=clock), prompt(), Session(), deadline=Deadline(start + timedelta(seconds=20)))
+        run(
+            adapter(server, "chat", clock=clock),
+            prompt(),
+            Session(),
+            deadline=Deadline(start + timedelta(seconds=20)),
+        )
     assert caught.value.code == "deadline"
 
 
 @drivers
 def test_control_flow_comes_out_of_a_stream(run: Run) -> None:
-    asked: Prompt[Any] = Prompt(ns="tests", key="agent", sections=agent().template.sections, disclosure=Disclosure.OPEN)
+    asked: Prompt[Any] = Prompt(
+        ns="tests", key="agent", sections=agent().template.sections, disclosure=Disclosure.OPEN
+    )
     opens = call(("open_sections", {"section_keys": ["more"], "reason": "why"}))
     with pytest.raises(VisibilityExpansionRequired):
         run(ScriptedAdapter([opens]), asked, Session())
@@ -278,7 +338,10 @@ def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
     def note(events: Iterator[Any]) -> None:
         started.extend(event.call.name for event in events if isinstance(event, ToolCallStarted))
 
-    one = ScriptedAdapter([call(("probe", {}), ("leaves", {}))], config=InnerLoopConfig(parallel_tool_calls="isolated"))
+    one = ScriptedAdapter(
+        [call(("probe", {}), ("leaves", {}))],
+        config=InnerLoopConfig(parallel_tool_calls="isolated"),
+    )
     with pytest.raises(VisibilityExpansionRequired):
         note(one.stream(prompt(tool(), tool(leaves, name="leaves")), session=Session()))
     assert started == ["probe", "leaves"]
@@ -302,7 +365,9 @@ def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
         def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
             yield TextDelta("Well")
 
-        async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        async def ask_stream_async(
+            self, request: ProviderRequest, /
+        ) -> AsyncGenerator[TextDelta | AssistantMessage]:
             yield TextDelta("Well")
 
     session = Session()
@@ -315,10 +380,18 @@ def test_pieces_without_the_whole_are_the_adapters_mistake(run: Run) -> None:
 @drivers
 def test_tools_of_sections_opened_in_one_turn_are_told_in_order(run: Run) -> None:
     hidden = [
-        MarkdownSection(title=name, template="More.", visibility=SectionVisibility.SUMMARY, tools=[tool(name=name)])
+        MarkdownSection(
+            title=name,
+            template="More.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[tool(name=name)],
+        )
         for name in ("one", "two")
     ]
     reads = call(*[("read_section", {"section_key": name}) for name in ("one", "two")])
     asked: Prompt[Any] = Prompt(ns="tests", key="agent", sections=hidden)
     events = run(ScriptedAdapter([reads, say("Done.")]), asked, Session())
-    assert [[spec.name for spec in one.tools] for one in events if isinstance(one, ToolsAdded)] == [["one"], ["two"]]
+    assert [[spec.name for spec in one.tools] for one in events if isinstance(one, ToolsAdded)] == [
+        ["one"],
+        ["two"],
+    ]

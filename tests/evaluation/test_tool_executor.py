@@ -1,4 +1,6 @@
-"""One tool call, through the scripted adapter: whatever goes wrong is an answer, and leaves no trace in the state."""
+"""One tool call, through the scripted adapter: whatever goes wrong is an answer, and leaves no
+trace in the state.
+"""
 
 import asyncio
 import json
@@ -48,7 +50,9 @@ def scripted(*replies: Reply) -> ScriptedAdapter:
     return ScriptedAdapter([*replies, say("done")])
 
 
-def once(handler: Callable[..., Any] | None, arguments: object = "{}", *, params: type[Any] = Args) -> ToolMessage:
+def once(
+    handler: Callable[..., Any] | None, arguments: object = "{}", *, params: type[Any] = Args
+) -> ToolMessage:
     """The answer to one call of a tool with this handler; the evaluation goes on to its end."""
     adapter = scripted(call(("probe", arguments)))
     return only_answer(adapter, prompt(tool(handler, params=params)))
@@ -58,7 +62,10 @@ def once(handler: Callable[..., Any] | None, arguments: object = "{}", *, params
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "nested"]) | ANY_TEXT, inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "nested"]) | ANY_TEXT, inner)
+    ),
     max_leaves=8,
 )
 WHOLE = JSON.map(json.dumps)
@@ -95,11 +102,17 @@ class Deep:
 
 @pytest.mark.claim("TL-36", "TL-38")
 @given(name=st.sampled_from(["probe", "raise", "none"]) | ANY_TEXT, arguments=ARGUMENTS)
-def test_any_name_with_any_arguments_gets_one_answer_and_the_evaluation_goes_on(name: str, arguments: str) -> None:
+def test_any_name_with_any_arguments_gets_one_answer_and_the_evaluation_goes_on(
+    name: str, arguments: str
+) -> None:
     def fail(params: Deep, *, context: ToolContext) -> Never:
         raise RuntimeError(arguments)
 
-    tools = tool(params=Deep), tool(fail, name="raise", params=Deep), tool(None, name="none", params=Deep)
+    tools = (
+        tool(params=Deep),
+        tool(fail, name="raise", params=Deep),
+        tool(None, name="none", params=Deep),
+    )
     session = Session()
     adapter = scripted(call((name, arguments)))
     answer = only_answer(adapter, prompt(*tools), session)
@@ -113,7 +126,9 @@ def test_any_name_with_any_arguments_gets_one_answer_and_the_evaluation_goes_on(
 def test_a_call_is_answered_alike_under_both_drivers(arguments: str) -> None:
     asked = prompt(tool(params=Deep))
     sync = scripted(call(("probe", arguments))).evaluate(asked, session=Session())
-    later = asyncio.run(scripted(call(("probe", arguments))).evaluate_async(asked, session=Session()))
+    later = asyncio.run(
+        scripted(call(("probe", arguments))).evaluate_async(asked, session=Session())
+    )
     assert sync.transcript == later.transcript
 
 
@@ -123,8 +138,12 @@ def test_a_call_is_answered_alike_under_both_drivers(arguments: str) -> None:
 @pytest.mark.claim("TL-34", "U-18")
 def test_an_unknown_tool_is_answered_with_the_known_ones() -> None:
     session = Session()
-    answer = only_answer(scripted(call(("prob", "{}"))), prompt(tool(), tool(name="other")), session)
-    assert answer == ToolMessage("call_1", "Unknown tool 'prob'. Available tools: other, probe.", success=False)
+    answer = only_answer(
+        scripted(call(("prob", "{}"))), prompt(tool(), tool(name="other")), session
+    )
+    assert answer == ToolMessage(
+        "call_1", "Unknown tool 'prob'. Available tools: other, probe.", success=False
+    )
     [event] = session[ToolInvoked].all()
     assert (event.name, event.params, event.success, event.rendered) == ("prob", None, False, "")
 
@@ -169,7 +188,9 @@ class Strict:
         ('{"entity": 1, "count": "many", "inner": {"a": []}}', "inner.a: "),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused_with_every_field_named(arguments: str, said: str) -> None:
+def test_arguments_that_do_not_fit_are_refused_with_every_field_named(
+    arguments: str, said: str
+) -> None:
     ran: list[object] = []
 
     def handler(params: Strict, *, context: ToolContext) -> ToolResult[object]:
@@ -199,7 +220,9 @@ def test_a_refusal_names_the_field_and_not_the_value() -> None:
         ('{"entity": "x", "limit": null, "count": 1}', Strict("x", 1)),
     ],
 )
-def test_null_restores_the_default_of_a_field_that_allows_none(arguments: str, expected: Strict) -> None:
+def test_null_restores_the_default_of_a_field_that_allows_none(
+    arguments: str, expected: Strict
+) -> None:
     seen: list[Strict] = []
 
     def handler(params: Strict, *, context: ToolContext) -> ToolResult[object]:
@@ -230,7 +253,9 @@ class Scalars:
         ('{"mixed": ["7"]}', "mixed.list[int].0: Input should be a valid integer"),
     ],
 )
-def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(arguments: str, said: str) -> None:
+def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(
+    arguments: str, said: str
+) -> None:
     answer = once(ok, arguments, params=Scalars)
     assert not answer.success
     assert said in answer.content
@@ -245,7 +270,9 @@ def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(argume
         ('{"mixed": [7.0, 8]}', Scalars(mixed=[7, 8])),
     ],
 )
-def test_a_number_without_a_fraction_is_an_integer_as_the_schema_says(arguments: str, expected: Scalars) -> None:
+def test_a_number_without_a_fraction_is_an_integer_as_the_schema_says(
+    arguments: str, expected: Scalars
+) -> None:
     seen: list[Scalars] = []
 
     def handler(params: Scalars, *, context: ToolContext) -> ToolResult[object]:
@@ -275,7 +302,9 @@ def test_params_that_refuse_themselves_are_a_refused_call() -> None:
     assert "a must be picked" in answer.content
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1, "b": "' + "x" * 5_000 + '"}', "[" * 5_000, " " * 5_000])
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1, "b": "' + "x" * 5_000 + '"}', "[" * 5_000, " " * 5_000]
+)
 def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments: str) -> None:
     session = Session()
     adapter = scripted(call(("probe", arguments)), call(("probe", {"a": 1})))
@@ -319,8 +348,19 @@ def refuse(*_: object) -> Never:
     raise RuntimeError("hostile")
 
 
-HOSTILE = ("__bool__", "__len__", "__getitem__", "__format__", "__add__", "__radd__", "__iter__", "encode", "isascii")
-Text: Any = type("Text", (str,), dict.fromkeys(HOSTILE, refuse))  # Any: made here, since no `str` may override these
+HOSTILE = (
+    "__bool__",
+    "__len__",
+    "__getitem__",
+    "__format__",
+    "__add__",
+    "__radd__",
+    "__iter__",
+    "encode",
+    "isascii",
+)
+# Any: made here, since no `str` may override these
+Text: Any = type("Text", (str,), dict.fromkeys(HOSTILE, refuse))
 
 
 class SaysText(Exception):
@@ -355,13 +395,18 @@ def evaluate(adapter: ScriptedAdapter, asked: Prompt[Any], session: Session) -> 
     return adapter.evaluate(asked, session=session)
 
 
-def evaluate_in_loop(adapter: ScriptedAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
+def evaluate_in_loop(
+    adapter: ScriptedAdapter, asked: Prompt[Any], session: Session
+) -> PromptResponse[Any]:
     return asyncio.run(adapter.evaluate_async(asked, session=session))
 
 
-def evaluate_inside_loop(adapter: ScriptedAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
+def evaluate_inside_loop(
+    adapter: ScriptedAdapter, asked: Prompt[Any], session: Session
+) -> PromptResponse[Any]:
     async def outer() -> PromptResponse[Any]:
-        return adapter.evaluate(asked, session=session)  # synchronous, while this thread's loop runs
+        # synchronous, while this thread's loop runs
+        return adapter.evaluate(asked, session=session)
 
     return asyncio.run(outer())
 
@@ -382,10 +427,14 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
         (Mute(), "Mute"),
         (SaysText(), "it broke"),
         (Unshowable("it broke"), "it broke"),
-        (StopIteration("StopIteration"), "StopIteration"),  # which no future and no coroutine can carry
+        # which no future and no coroutine can carry
+        (StopIteration("StopIteration"), "StopIteration"),
         (TimeoutError("slow"), "slow"),
         (ExceptionGroup("many", [ValueError("one")]), "many (1 sub-exception)"),
-        (PromptEvaluationError("inner failed", phase="request", code="timeout"), "inner failed [request/timeout]"),
+        (
+            PromptEvaluationError("inner failed", phase="request", code="timeout"),
+            "inner failed [request/timeout]",
+        ),
     ],
 )
 def test_a_raising_handler_is_answered_rolled_back_and_recorded(
@@ -421,11 +470,19 @@ def test_a_failing_handler_leaves_the_process_s_interrupt_handler_as_it_was(
 
 @drivers
 def test_a_plain_handler_s_stop_iteration_is_told_as_any_other(run: Evaluate) -> None:
-    response = run(scripted(call(("probe", "{}"))), prompt(tool(fails_with(StopIteration("no more")))), Session())
-    assert [one.content for one in response.transcript if isinstance(one, ToolMessage)] == ["no more"]
+    response = run(
+        scripted(call(("probe", "{}"))),
+        prompt(tool(fails_with(StopIteration("no more")))),
+        Session(),
+    )
+    assert [one.content for one in response.transcript if isinstance(one, ToolMessage)] == [
+        "no more"
+    ]
 
 
-def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_it_is_caught() -> None:
+def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_it_is_caught() -> (
+    None
+):
     session = Session()
 
     def noting(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -465,7 +522,9 @@ def test_what_is_no_exception_passes_and_rolls_back(
 
 
 @pytest.mark.claim("TL-35", "U-01")
-def test_a_text_of_a_megabyte_is_cut_and_nothing_but_the_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_text_of_a_megabyte_is_cut_and_nothing_but_the_text_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def handler(params: Args, *, context: ToolContext) -> Never:
         try:
             raise KeyError(MARK)
@@ -537,7 +596,9 @@ class Everything:
 def gives(value: object, *, success: bool = True, exclude: bool = False) -> Callable[..., Any]:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[Any]:
         context.session.dispatch(Note("written"))
-        return ToolResult(message="Here.", value=value, success=success, exclude_value_from_context=exclude)
+        return ToolResult(
+            message="Here.", value=value, success=success, exclude_value_from_context=exclude
+        )
 
     return handler
 
@@ -607,7 +668,9 @@ def test_a_value_that_cannot_be_shown_is_a_failed_call_and_rolled_back(value: ob
 @pytest.mark.claim("TL-09", "TL-40", "TL-41")
 def test_a_failure_with_a_value_shows_it_and_rolls_back() -> None:
     session = Session()
-    answer = only_answer(scripted(call(("probe", "{}"))), prompt(tool(gives(Args(9), success=False))), session)
+    answer = only_answer(
+        scripted(call(("probe", "{}"))), prompt(tool(gives(Args(9), success=False))), session
+    )
     assert answer == ToolMessage("call_1", 'Here.\n\n{"a":9}', success=False)
     assert session[Note].all() == ()
     [event] = session[ToolInvoked].all()
@@ -617,7 +680,9 @@ def test_a_failure_with_a_value_shows_it_and_rolls_back() -> None:
 @pytest.mark.claim("C-31", "TL-03")
 def test_an_excluded_value_reaches_the_event_and_not_the_model() -> None:
     session = Session()
-    answer = only_answer(scripted(call(("probe", "{}"))), prompt(tool(gives(Args(9), exclude=True))), session)
+    answer = only_answer(
+        scripted(call(("probe", "{}"))), prompt(tool(gives(Args(9), exclude=True))), session
+    )
     assert answer.content == "Here."
     [event] = session[ToolInvoked].all()
     assert (event.result.value, event.rendered) == (Args(9), "")
@@ -637,7 +702,12 @@ def bounded(most: int | None, *replies: Reply) -> ScriptedAdapter:
     return adapter
 
 
-@given(st.integers(1_000, 1_300), st.integers(0, 1_500), st.integers(0, 1_500), st.sampled_from("aü😀\ud800"))
+@given(
+    st.integers(1_000, 1_300),
+    st.integers(0, 1_500),
+    st.integers(0, 1_500),
+    st.sampled_from("aü😀\ud800"),
+)
 def test_a_result_is_sent_whole_up_to_the_bound_and_beyond_it_says_how_much_is_missing(
     most: int, before: int, after: int, letter: str
 ) -> None:
@@ -673,7 +743,11 @@ def test_results_are_bounded_by_default_and_the_bound_can_be_lifted() -> None:
 def test_a_section_s_text_is_the_prompt_s_own_and_is_not_cut() -> None:
     text = "long " * 1_000
     hidden = MarkdownSection(
-        title="More", key="more", template=text, summary="More.", visibility=SectionVisibility.SUMMARY
+        title="More",
+        key="more",
+        template=text,
+        summary="More.",
+        visibility=SectionVisibility.SUMMARY,
     )
     asked = Prompt(ns="tests", key="long", sections=[hidden])
     answer = only_answer(bounded(1_000, call(("read_section", {"section_key": "more"}))), asked)
@@ -682,7 +756,9 @@ def test_a_section_s_text_is_the_prompt_s_own_and_is_not_cut() -> None:
 
 @pytest.mark.parametrize("bound", [0, -1, 999, "1000", 1e6, True])
 @pytest.mark.parametrize("name", ["max_result_chars", "max_argument_chars"])
-def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(name: str, bound: Any) -> None:
+def test_a_bound_on_characters_is_a_whole_number_of_at_least_a_thousand(
+    name: str, bound: Any
+) -> None:
     with pytest.raises((ValueError, TypeError), match=f"{name} (is|must not be)"):
         InnerLoopConfig(**{name: bound})
 
@@ -698,7 +774,11 @@ def test_a_handler_is_given_the_very_objects_in_use_and_each_call_its_own_contex
         seen.append((context, context.session, context.event_bus))
         return ToolResult("ok")
 
-    adapter, session, bus = scripted(call(("probe", "{}"), ("probe", "{}"))), Session(), InProcessEventBus()
+    adapter, session, bus = (
+        scripted(call(("probe", "{}"), ("probe", "{}"))),
+        Session(),
+        InProcessEventBus(),
+    )
     asked = prompt(tool(handler))
     rendered = asked.render(session=session)
     adapter.evaluate(rendered, session=session, bus=bus)
@@ -726,22 +806,31 @@ def test_without_a_bus_the_context_holds_the_session_s() -> None:
     [(context, its_bus)] = seen
     assert its_bus is session.bus
     assert context.rendered_prompt is not None
-    assert [told(message) for message in adapter.requests[0].messages] == [context.rendered_prompt.text]
+    assert [told(message) for message in adapter.requests[0].messages] == [
+        context.rendered_prompt.text
+    ]
 
 
 @pytest.mark.claim("TL-31")
 @pytest.mark.parametrize("foreign", [False, True])
-def test_a_nested_evaluation_is_heard_once_by_the_session_and_on_the_shared_bus(foreign: bool) -> None:  # noqa: FBT001 - a case
+def test_a_nested_evaluation_is_heard_once_by_the_session_and_on_the_shared_bus(
+    foreign: bool,
+) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         inner = context.adapter.evaluate(
-            prompt(tool(name="inner")), session=context.session, bus=context.event_bus, deadline=context.deadline
+            prompt(tool(name="inner")),
+            session=context.session,
+            bus=context.event_bus,
+            deadline=context.deadline,
         )
         return ToolResult(inner.text)
 
     session = Session()
     bus = InProcessEventBus() if foreign else session.bus
     invoked, executed = recorded(bus, ToolInvoked), recorded(bus, PromptExecuted)
-    adapter = ScriptedAdapter([call(("probe", "{}")), call(("inner", "{}")), say("inner done"), say("done")])
+    adapter = ScriptedAdapter(
+        [call(("probe", "{}")), call(("inner", "{}")), say("inner done"), say("done")]
+    )
     response = adapter.evaluate(prompt(tool(handler)), session=session, bus=bus)
     assert response.text == "done"
     assert [event.name for event in invoked] == ["inner", "probe"]
@@ -763,7 +852,9 @@ def test_a_nested_evaluation_that_fails_is_a_failed_call() -> None:
 def test_a_limit_of_a_nested_evaluation_is_a_failed_call() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         context.session.dispatch(Note("written"))
-        context.adapter.evaluate(prompt(text="Inner."), session=context.session, budget=Budget(max_calls=0))
+        context.adapter.evaluate(
+            prompt(text="Inner."), session=context.session, budget=Budget(max_calls=0)
+        )
         raise AssertionError
 
     session = Session()
@@ -781,7 +872,10 @@ def test_what_the_model_asked_wrongly_of_a_disclosure_tool_is_no_error_in_the_lo
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         raise ToolValidationError("no such key")
 
-    assert only_answer(scripted(call(("probe", "{}")), say("done")), prompt(tool(handler))).content == "no such key"
+    assert (
+        only_answer(scripted(call(("probe", "{}")), say("done")), prompt(tool(handler))).content
+        == "no such key"
+    )
     assert caplog.records == []
 
 
@@ -791,7 +885,9 @@ PLACE = ContextVar[str]("PLACE")
 
 
 @drivers
-def test_an_async_handler_runs_to_its_end_with_the_caller_s_context_variables(run: Evaluate) -> None:
+def test_an_async_handler_runs_to_its_end_with_the_caller_s_context_variables(
+    run: Evaluate,
+) -> None:
     async def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         await asyncio.sleep(0)
         return ToolResult(PLACE.get("nowhere"))
@@ -815,7 +911,9 @@ def test_a_plain_handler_runs_beside_the_loop_and_sees_its_context_variables() -
 
     async def main() -> None:
         PLACE.set("here")
-        await scripted(call(("probe", "{}"))).evaluate_async(prompt(tool(handler)), session=Session())
+        await scripted(call(("probe", "{}"))).evaluate_async(
+            prompt(tool(handler)), session=Session()
+        )
 
     asyncio.run(main())
     assert seen == [(False, "here")]
@@ -860,10 +958,19 @@ class Awaiting:
 @pytest.mark.parametrize("run", [evaluate, evaluate_in_loop])
 @pytest.mark.parametrize(
     "handler",
-    [answering, starts_its_own_loop, gives_a_coroutine, Awaiting(), partial(answering), partial(gives_a_coroutine)],
+    [
+        answering,
+        starts_its_own_loop,
+        gives_a_coroutine,
+        Awaiting(),
+        partial(answering),
+        partial(gives_a_coroutine),
+    ],
     ids=["function", "wrapper", "plain", "object", "partial", "partial of plain"],
 )
-def test_coroutines_come_from_handlers_of_every_make(run: Evaluate, handler: Callable[..., Any]) -> None:
+def test_coroutines_come_from_handlers_of_every_make(
+    run: Evaluate, handler: Callable[..., Any]
+) -> None:
     response = run(scripted(call(("probe", "{}"))), prompt(tool(handler)), Session())
     assert ToolMessage("call_1", "awaited") in response.transcript
 
@@ -879,7 +986,9 @@ def test_a_coroutine_runs_in_the_loop_of_the_evaluation_whoever_gives_it() -> No
         return later()
 
     async def main() -> asyncio.AbstractEventLoop:
-        await scripted(call(("probe", "{}"))).evaluate_async(prompt(tool(handler)), session=Session())
+        await scripted(call(("probe", "{}"))).evaluate_async(
+            prompt(tool(handler)), session=Session()
+        )
         return asyncio.get_running_loop()
 
     loop = asyncio.run(main())
@@ -929,7 +1038,9 @@ def test_a_cancellation_waits_for_a_plain_handler_then_undoes_it(cancellations: 
         for _ in range(cancellations):
             running.cancel()
             await asyncio.sleep(0.01)
-        assert not running.done(), "it waits for the handler, whose work could not be undone otherwise"
+        assert not running.done(), (
+            "it waits for the handler, whose work could not be undone otherwise"
+        )
         release.set()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -971,11 +1082,15 @@ def test_open_sections_with_a_bad_key_is_refused_whole(section_keys: list[str]) 
 
 @pytest.mark.claim("C-12", "PD-21", "PD-23", "PD-24")
 @pytest.mark.parametrize("run", [evaluate, evaluate_in_loop])
-def test_an_expansion_passes_unwrapped_after_its_event_keeps_earlier_work_and_drops_later_calls(run: Evaluate) -> None:
+def test_an_expansion_passes_unwrapped_after_its_event_keeps_earlier_work_and_drops_later_calls(
+    run: Evaluate,
+) -> None:
     session = Session()
     opening = ("open_sections", {"section_keys": ["more"], "reason": "r" * 300})
     with pytest.raises(VisibilityExpansionRequired) as caught:
-        run(scripted(call(("probe", {}), opening, ("probe", {}))), layered(Disclosure.OPEN), session)
+        run(
+            scripted(call(("probe", {}), opening, ("probe", {}))), layered(Disclosure.OPEN), session
+        )
     assert type(caught.value) is VisibilityExpansionRequired
     assert caught.value.__cause__ is None
     assert caught.value.requested_overrides == {("more",): SectionVisibility.FULL}
@@ -995,12 +1110,17 @@ def test_an_expansion_passes_unwrapped_after_its_event_keeps_earlier_work_and_dr
 
 @pytest.mark.claim("C-15", "DT-27", "DT-28")
 def test_a_static_adapter_restarts_to_read_a_section_with_tools() -> None:
-    adapter = ScriptedAdapter([call(("read_section", {"section_key": "more"}))], dynamic_tools=False)
+    adapter = ScriptedAdapter(
+        [call(("read_section", {"section_key": "more"}))], dynamic_tools=False
+    )
     with pytest.raises(VisibilityExpansionRequired) as caught:
         adapter.evaluate(layered(Disclosure.READ), session=Session())
     assert caught.value.args == ("Section expansion requires restart",)
     assert caught.value.requested_overrides == {("more",): SectionVisibility.FULL}
-    assert (caught.value.reason, caught.value.section_keys) == ("Adapter does not support dynamic tools", ("more",))
+    assert (caught.value.reason, caught.value.section_keys) == (
+        "Adapter does not support dynamic tools",
+        ("more",),
+    )
 
 
 @pytest.mark.claim("DT-26")

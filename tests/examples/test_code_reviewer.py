@@ -42,7 +42,10 @@ def test_a_topic_brings_its_tool_and_findings_are_typed_state() -> None:
 @pytest.mark.parametrize(
     ("wrong", "answer"),
     [
-        ({"line": 12}, "Not reported: 'shop/rules.py' has 10 lines, so there is no line 12. Read the file."),
+        (
+            {"line": 12},
+            "Not reported: 'shop/rules.py' has 10 lines, so there is no line 12. Read the file.",
+        ),
         ({"line": 0}, "so there is no line 0"),
         ({"path": "shop/rule.py"}, "Not reported: there is no 'shop/rule.py'; list its directory"),
         ({"path": "../../secret.py"}, "Not reported: '../../secret.py' holds '..'"),
@@ -50,7 +53,9 @@ def test_a_topic_brings_its_tool_and_findings_are_typed_state() -> None:
         ({"severity": "grave"}, "'blocker', 'major' or 'minor'"),
     ],
 )
-def test_a_finding_at_a_place_that_is_none_is_refused_and_can_be_mended(wrong: dict[str, object], answer: str) -> None:
+def test_a_finding_at_a_place_that_is_none_is_refused_and_can_be_mended(
+    wrong: dict[str, object], answer: str
+) -> None:
     session, _ = review(report(**wrong), report(), DONE)
     first, second = answers(session)
     assert answer in first
@@ -82,12 +87,16 @@ def test_files_that_are_no_python_are_named_and_hidden_ones_stay_unseen(tmp_path
 def test_a_review_leaves_the_project_as_it_was(tmp_path: Path) -> None:
     root = shutil.copytree(SAMPLE, tmp_path / "project")
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    session, _ = review(Say(calls=(Call("write_file", {"path": "new.py", "content": ""}),)), DONE, root=root)
+    session, _ = review(
+        Say(calls=(Call("write_file", {"path": "new.py", "content": ""}),)), DONE, root=root
+    )
     assert answers(session)[0].startswith("Unknown tool 'write_file'")
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_the_command_prints_verdict_and_findings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_verdict_and_findings_as_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with ScriptedServer(report(), DONE) as server:
         assert main(["--json", "--model", "m", "--base-url", server.openai_url]) == 0
     assert json.loads(capsys.readouterr().out) == {

@@ -1,4 +1,6 @@
-"""The data cleaner: a tool that fails halfway leaves rows and notes as they were; the file is written at the end."""
+"""The data cleaner: a tool that fails halfway leaves rows and notes as they were; the file is
+written at the end.
+"""
 
 import json
 from pathlib import Path
@@ -42,13 +44,18 @@ def clean(path: Path, *steps: Say) -> tuple[Session, list[str], Conclusion | Non
 
 def test_a_conversion_that_fails_halfway_leaves_rows_and_notes_as_they_were(messy: Path) -> None:
     session, texts, _ = clean(messy, CONVERT, DONE)
-    assert "Row 2: 'n/a' is no number. 1 cells had been changed; that is undone." in answers(session)[0]
+    assert (
+        "Row 2: 'n/a' is no number. 1 cells had been changed; that is undone."
+        in answers(session)[0]
+    )
     assert texts == [MESSY]
     assert session[Change].all() == ()
 
 
 def test_the_model_tries_another_way_and_the_session_tells_what_was_done(messy: Path) -> None:
-    mend = Say(calls=(Call("set_cell", {"row": 2, "column": "amount", "value": "", "reason": "missing"}),))
+    mend = Say(
+        calls=(Call("set_cell", {"row": 2, "column": "amount", "value": "", "reason": "missing"}),)
+    )
     session, texts, conclusion = clean(messy, CONVERT, mend, CONVERT, DONE)
     assert texts == [MESSY, MESSY.replace("n/a", ""), "order,amount\nA,1200\nB,\nC,7\n"]
     assert session[Change].all() == (
@@ -68,11 +75,15 @@ def test_dropping_rows_of_which_one_does_not_exist_drops_none(messy: Path) -> No
     assert session[Drop].all() == (Drop(1, "old"),)
 
 
-CELLS = st.lists(st.sampled_from(["", "7", " 1 200", "n/a", "1.50", "01/03/2026", "2026-03-01"]), max_size=6)
+CELLS = st.lists(
+    st.sampled_from(["", "7", " 1 200", "n/a", "1.50", "01/03/2026", "2026-03-01"]), max_size=6
+)
 
 
 @given(CELLS, st.sampled_from(["text", "number", "date"]))
-def test_a_conversion_changes_all_or_nothing_and_its_notes_lead_from_before_to_after(cells: list[str], to: str) -> None:
+def test_a_conversion_changes_all_or_nothing_and_its_notes_lead_from_before_to_after(
+    cells: list[str], to: str
+) -> None:
     sheet = Sheet(["a"], {number: {"a": cell} for number, cell in enumerate(cells, start=1)})
     before, session = Sheet(["a"], dict(sheet.rows)), Session()
     arguments = {"column": "a", "to": to, "date_formats": ["%d/%m/%Y"]}
@@ -88,19 +99,29 @@ def test_a_conversion_changes_all_or_nothing_and_its_notes_lead_from_before_to_a
 @pytest.mark.parametrize(
     ("wrong", "answer"),
     [
-        (Call("convert_column", {"column": "price", "to": "number"}), "There is no 'price' in row 1; columns are"),
-        (Call("set_cell", {"row": 7, "column": "order", "value": "", "reason": "?"}), "There is no 'order' in row 7"),
+        (
+            Call("convert_column", {"column": "price", "to": "number"}),
+            "There is no 'price' in row 1; columns are",
+        ),
+        (
+            Call("set_cell", {"row": 7, "column": "order", "value": "", "reason": "?"}),
+            "There is no 'order' in row 7",
+        ),
         (Call("convert_column", {"column": "amount", "to": "money"}), "'text', 'number' or 'date'"),
         (Call("convert_column", '{"column": '), "Invalid arguments"),
     ],
 )
-def test_a_wrong_argument_is_answered_and_changes_nothing(messy: Path, wrong: Call, answer: str) -> None:
+def test_a_wrong_argument_is_answered_and_changes_nothing(
+    messy: Path, wrong: Call, answer: str
+) -> None:
     session, texts, _ = clean(messy, Say(calls=(wrong,)), DONE)
     assert answer in answers(session)[0]
     assert texts == [MESSY]
 
 
-def test_the_file_is_written_when_all_is_done(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_file_is_written_when_all_is_done(
+    messy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = messy.with_name("clean.csv")
     written: list[bool] = []
 
@@ -110,7 +131,19 @@ def test_the_file_is_written_when_all_is_done(messy: Path, capsys: pytest.Captur
 
     with ScriptedServer(convert, DONE) as server:
         assert (
-            main([str(messy), "--output", str(output), "--json", "--model", "m", "--base-url", server.openai_url]) == 0
+            main(
+                [
+                    str(messy),
+                    "--output",
+                    str(output),
+                    "--json",
+                    "--model",
+                    "m",
+                    "--base-url",
+                    server.openai_url,
+                ]
+            )
+            == 0
         )
     assert written == [False]
     assert (output.read_text(), messy.read_text()) == (MESSY, MESSY)
@@ -122,7 +155,9 @@ def test_the_file_is_written_when_all_is_done(messy: Path, capsys: pytest.Captur
     }
 
 
-def test_nothing_is_written_when_the_provider_fails(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_when_the_provider_fails(
+    messy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = messy.with_name("clean.csv")
     assert main([str(messy), "--output", str(output), "--base-url", "http://127.0.0.1:9/v1"]) == 1
     assert "check base_url" in capsys.readouterr().err
@@ -147,7 +182,9 @@ def test_a_file_that_is_no_table_is_one_clear_line(
     assert line.startswith(f"{messy} cannot be read: {why}")
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_run(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_cannot_be_written_is_told_before_the_run(
+    messy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([str(messy), "--output", str(messy.with_name("no") / "clean.csv")])
     assert "there is no folder" in capsys.readouterr().err
@@ -157,7 +194,9 @@ def test_the_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path)
     done = run_example("data_cleaner", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "no LLM" in done.stdout.splitlines()[0]
-    assert "Row 5: '6 March 2026' is no date. 3 cells had been changed; that is undone." in done.stdout
+    assert (
+        "Row 5: '6 March 2026' is no date. 3 cells had been changed; that is undone." in done.stdout
+    )
     assert done.stdout.count("rolled back to the byte") == done.stdout.count("✗") == 5
     assert "row 6 dropped: amount 'twelve' is no number" in done.stdout
     assert done.stdout.splitlines()[-1] == "5 rows kept, 2 dropped; written to orders.clean.csv"

@@ -36,7 +36,9 @@ def test_nine_of_ten_questions_cite_a_file_that_answers_them() -> None:
 
 
 def test_the_answers_files_exist() -> None:
-    assert {file for entry in QUESTIONS for file in entry["sources"]} <= set(Library.load().documents)
+    assert {file for entry in QUESTIONS for file in entry["sources"]} <= set(
+        Library.load().documents
+    )
 
 
 def test_the_tools_arrive_when_their_section_was_read() -> None:
@@ -49,7 +51,9 @@ def test_the_tools_arrive_when_their_section_was_read() -> None:
 
 
 def test_equal_questions_get_equal_answers() -> None:
-    first, second = (run_example("docs_assistant", "--json", "Can a tool handler be async?") for _ in range(2))
+    first, second = (
+        run_example("docs_assistant", "--json", "Can a tool handler be async?") for _ in range(2)
+    )
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout
     assert json.loads(first.stdout).keys() == {"answer", "sources"}

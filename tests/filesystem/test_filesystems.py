@@ -29,12 +29,18 @@ from weakincentives.serde import line_matcher
 
 @pytest.fixture(params=SORTS)
 def files(request: pytest.FixtureRequest) -> Iterator[Filesystem]:
-    content: Tree = {"README.md": b"# Title\nText\n", "src": None, "src/app.py": b"import os\n", "src/a/b.py": b"x = 1"}
+    content: Tree = {
+        "README.md": b"# Title\nText\n",
+        "src": None,
+        "src/app.py": b"import os\n",
+        "src/a/b.py": b"x = 1",
+    }
     with filesystem(request.param, content) as made:
         yield made
 
 
-# ----------------------------------------------------------------------------------------------------------- paths
+# -----------------------------------------------------------------------------------------------------------
+# paths
 
 REFUSED = {
     "": "an empty part",
@@ -88,13 +94,25 @@ def test_paths_have_one_form(files: Filesystem) -> None:
 
 
 def test_odd_names_are_names(files: Filesystem) -> None:
-    for name in ("~", "a b", "-rf", "*", "new\nline", "\N{PILE OF POO}", "C:", "back\\slash", "...", "\x7f"):
+    for name in (
+        "~",
+        "a b",
+        "-rf",
+        "*",
+        "new\nline",
+        "\N{PILE OF POO}",
+        "C:",
+        "back\\slash",
+        "...",
+        "\x7f",
+    ):
         files.write_text(name, name)
         assert files.read_text(name) == name
         assert name in {found.path for found in files.list()}
 
 
-# --------------------------------------------------------------------------------------------- reading and writing
+# ---------------------------------------------------------------------------------------------
+# reading and writing
 
 
 def test_bytes_come_back_as_they_were_written(files: Filesystem) -> None:
@@ -154,7 +172,9 @@ def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
     assert tree(files) == before
 
 
-def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_for_it(files: Filesystem) -> None:
+def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_for_it(
+    files: Filesystem,
+) -> None:
     files.rename("README.md", "src/app.py")
     files.rename("src/app.py", "lib/python/app.py")
     assert files.read_text("lib/python/app.py") == "# Title\nText\n"
@@ -167,7 +187,10 @@ def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_
 @pytest.mark.parametrize("sort", ["memory", "host"])
 def test_what_is_read_only_refuses_every_change(sort: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
-    memory, host = InMemoryFilesystem({"a": "1"}, read_only=True), HostFilesystem(tmp_path, read_only=True)
+    memory, host = (
+        InMemoryFilesystem({"a": "1"}, read_only=True),
+        HostFilesystem(tmp_path, read_only=True),
+    )
     files = memory if sort == "memory" else host
     assert files.read_only
     attempts: list[Callable[[], object]] = [
@@ -188,13 +211,18 @@ def test_filesystems_can_be_put_back_by_a_transaction(files: Filesystem) -> None
     assert isinstance(files, Snapshotable)
 
 
-# ---------------------------------------------------------------------------------------------------------- limits
+# ----------------------------------------------------------------------------------------------------------
+# limits
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
 def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> None:
     limits = FilesystemLimits(file_bytes=10, depth=3, entries=4)
-    files = InMemoryFilesystem(limits=limits) if sort == "memory" else HostFilesystem(tmp_path, limits=limits)
+    files = (
+        InMemoryFilesystem(limits=limits)
+        if sort == "memory"
+        else HostFilesystem(tmp_path, limits=limits)
+    )
     files.write_text("a/b/c", "0123456789")
     with pytest.raises(FilesystemLimitError, match=r"'a/b/c'.* 11 bytes.* 10; split it"):
         files.append_text("a/b/c", "x")
@@ -207,18 +235,27 @@ def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> 
         list(files.walk())
     for name in "fgh":
         files.write_text(name, "")
-    with pytest.raises(FilesystemLimitError, match=r"'\.' holds more than 4 entries; name the one you need"):
+    with pytest.raises(
+        FilesystemLimitError, match=r"'\.' holds more than 4 entries; name the one you need"
+    ):
         files.list()
     assert files.read_text("f") == ""
     if isinstance(files, HostFilesystem):
         files.close()
 
 
-# ------------------------------------------------------------------------------------------------------- searching
+# -------------------------------------------------------------------------------------------------------
+# searching
 
 
 def test_a_walk_goes_from_each_directory_into_it(files: Filesystem) -> None:
-    assert [found.path for found in files.walk()] == ["README.md", "src", "src/a", "src/a/b.py", "src/app.py"]
+    assert [found.path for found in files.walk()] == [
+        "README.md",
+        "src",
+        "src/a",
+        "src/a/b.py",
+        "src/app.py",
+    ]
     assert [found.path for found in files.walk("src/a")] == ["src/a/b.py"]
 
 
@@ -232,11 +269,18 @@ def matches(pattern: list[str], path: list[str]) -> bool:
 
 
 @given(
-    content=TREES, pattern=st.lists(st.sampled_from(["**", "*", "a", "b", "[ab]", "?", "[!c]"]), min_size=1, max_size=4)
+    content=TREES,
+    pattern=st.lists(
+        st.sampled_from(["**", "*", "a", "b", "[ab]", "?", "[!c]"]), min_size=1, max_size=4
+    ),
 )
 def test_glob_finds_what_matches_part_by_part(content: Tree, pattern: list[str]) -> None:
     with filesystem("memory", content) as files:
-        expected = [path for path, data in content.items() if data is not None and matches(pattern, path.split("/"))]
+        expected = [
+            path
+            for path, data in content.items()
+            if data is not None and matches(pattern, path.split("/"))
+        ]
         assert sorted(found.path for found in files.glob("/".join(pattern))) == sorted(expected)
     for path in content:
         assert glob_matches("/".join(pattern), path) is matches(pattern, path.split("/"))
@@ -259,13 +303,18 @@ def test_a_pattern_full_of_stars_takes_no_longer() -> None:
 
 def test_grep_gives_lines_with_their_numbers(files: Filesystem) -> None:
     assert list(files.grep(r"^t\w+$", ignore_case=True)) == [GrepMatch("README.md", 2, "Text")]
-    assert list(files.grep("[a-z]", "src", glob="*.py")) == [GrepMatch("src/app.py", 1, "import os")]
+    assert list(files.grep("[a-z]", "src", glob="*.py")) == [
+        GrepMatch("src/app.py", 1, "import os")
+    ]
     assert list(files.grep("Text", "README.md")) == [GrepMatch("README.md", 2, "Text")]
     files.write_bytes("crlf", b"one\r\ntwo\r\n\r\n")
     assert [match.line_number for match in files.grep("^$|^two$", "crlf")] == [2, 3]
     files.write_bytes("empty", b"")
     files.write_bytes("blank", b"\n")
-    assert [list(files.grep("^$", path)) for path in ("empty", "blank")] == [[], [GrepMatch("blank", 1, "")]]
+    assert [list(files.grep("^$", path)) for path in ("empty", "blank")] == [
+        [],
+        [GrepMatch("blank", 1, "")],
+    ]
 
 
 def test_grep_passes_over_binary_files(files: Filesystem) -> None:
@@ -281,7 +330,9 @@ def test_a_pattern_that_is_none_is_refused_before_anything_is_read(files: Filesy
     with pytest.raises(ValueError, match="has 10,001 characters; write one of 10,000 at most"):
         files.grep("x" * 10_001)
     for pattern in ("(?x)a", r"\\(?ix: a {9}) "):
-        with pytest.raises(ValueError, match="has the flag x; write the pattern without white space"):
+        with pytest.raises(
+            ValueError, match="has the flag x; write the pattern without white space"
+        ):
             files.grep(pattern)
     files.grep(r"print\(?x")
 
@@ -302,9 +353,12 @@ def test_a_hostile_pattern_takes_linear_time() -> None:
 
 
 # Without a bound each takes many seconds, in which no other thread of the process runs.
-@pytest.mark.parametrize("text", ["a" * 300_000, ("ab" * 150 + "\n") * 30_000], ids=["line", "lines"])
 @pytest.mark.parametrize(
-    "pattern", ["[ab]{0,5000}[cd]", "(?:a{0,10}){1000}[cd]", r"\w{0,100}[!?]", r"[ab]*(?:\w{0,20}){4}[!?]"]
+    "text", ["a" * 300_000, ("ab" * 150 + "\n") * 30_000], ids=["line", "lines"]
+)
+@pytest.mark.parametrize(
+    "pattern",
+    ["[ab]{0,5000}[cd]", "(?:a{0,10}){1000}[cd]", r"\w{0,100}[!?]", r"[ab]*(?:\w{0,20}){4}[!?]"],
 )
 def test_a_pattern_that_would_freeze_the_process_ends_the_search(pattern: str, text: str) -> None:
     files = InMemoryFilesystem({"text": text})
@@ -321,9 +375,12 @@ def test_every_filesystem_bounds_a_search(files: Filesystem) -> None:
 
 
 def test_a_search_that_takes_too_long_says_how_to_mend_it() -> None:
-    files = InMemoryFilesystem({"a": "x", "b": "x", "long": "x" * 10_000}, limits=FilesystemLimits(search_seconds=0))
+    files = InMemoryFilesystem(
+        {"a": "x", "b": "x", "long": "x" * 10_000}, limits=FilesystemLimits(search_seconds=0)
+    )
     with pytest.raises(
-        FilesystemLimitError, match="the search took more than 0 s at 'b'; search fewer files, or for a simpler pattern"
+        FilesystemLimitError,
+        match="the search took more than 0 s at 'b'; search fewer files, or for a simpler pattern",
     ):
         list(files.grep("x"))
     with pytest.raises(
@@ -335,13 +392,17 @@ def test_a_search_that_takes_too_long_says_how_to_mend_it() -> None:
 
 def test_a_search_ends_by_its_deadline(files: Filesystem) -> None:
     files.write_text("text", "a" * 100)
-    with pytest.raises(FilesystemLimitError, match=r"the search reached its deadline at 'README\.md'"):
+    with pytest.raises(
+        FilesystemLimitError, match=r"the search reached its deadline at 'README\.md'"
+    ):
         list(files.grep("x", deadline=Deadline.after(-1)))
     assert list(files.grep("a{50}", "text", deadline=Deadline.after(600)))
 
 
 def test_time_between_matches_does_not_count_to_a_search(files: Filesystem) -> None:
-    slow = InMemoryFilesystem({"a": "x\n" * 3, "b": "x"}, limits=FilesystemLimits(search_seconds=0.05))
+    slow = InMemoryFilesystem(
+        {"a": "x\n" * 3, "b": "x"}, limits=FilesystemLimits(search_seconds=0.05)
+    )
     found = []
     for match in slow.grep("x"):
         found.append(match.path)
@@ -359,9 +420,13 @@ def test_long_lines_are_searched_by_ordinary_patterns() -> None:
 
 @given(text=st.text("ab\n\r\N{EURO SIGN}", max_size=300))
 @pytest.mark.parametrize("pattern", ["b|(?:c{0,100}){40}[de]", "^a?$", "a$", "\N{EURO SIGN}"])
-def test_grep_finds_the_lines_that_match_however_the_text_is_cut_for_the_search(pattern: str, text: str) -> None:
+def test_grep_finds_the_lines_that_match_however_the_text_is_cut_for_the_search(
+    pattern: str, text: str
+) -> None:
     matches = line_matcher(pattern)
-    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    lines = (
+        [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    )
     expected = [(number, line) for number, line in enumerate(lines, 1) if matches(line)]
     found = InMemoryFilesystem({"f": text}).grep(pattern)
     assert [(match.line_number, match.line) for match in found] == expected

@@ -43,8 +43,14 @@ def jail() -> Generator[tuple[Path, Path]]:
 
 def look(outside: Path) -> object:
     """All that the host says of what lies outside, access times left out."""
-    told = [(path, path.lstat(), path.is_file() and path.read_bytes()) for path in sorted(outside.rglob("*"))]
-    return [(path, s.st_mode, s.st_size, s.st_nlink, s.st_mtime_ns, s.st_ctime_ns, data) for path, s, data in told]
+    told = [
+        (path, path.lstat(), path.is_file() and path.read_bytes())
+        for path in sorted(outside.rglob("*"))
+    ]
+    return [
+        (path, s.st_mode, s.st_size, s.st_nlink, s.st_mtime_ns, s.st_ctime_ns, data)
+        for path, s, data in told
+    ]
 
 
 def furnish(root: Path, outside: Path) -> None:
@@ -71,8 +77,12 @@ def furnish(root: Path, outside: Path) -> None:
     Path(root, *"n" * 40).mkdir(parents=True)
 
 
-def try_all(files: Filesystem, path: str, other: str, dice: random.Random | None = None) -> list[object]:
-    """What a filesystem can do, done to a path: what came back. With dice, all that reads but a few of the rest."""
+def try_all(
+    files: Filesystem, path: str, other: str, dice: random.Random | None = None
+) -> list[object]:
+    """What a filesystem can do, done to a path: what came back. With dice, all that reads but a few
+    of the rest.
+    """
     look: list[Callable[[], object]] = [
         lambda: files.read_bytes(path),
         lambda: files.list(path),
@@ -136,7 +146,18 @@ PIECES = [
         "secret",
         "outside",
     ),
-    *("root", "below", "n/n/n", "new", "a" * 300, "../outside/secret", "/etc/passwd", "%2e%2e", "..\\", "…"),
+    *(
+        "root",
+        "below",
+        "n/n/n",
+        "new",
+        "a" * 300,
+        "../outside/secret",
+        "/etc/passwd",
+        "%2e%2e",
+        "..\\",
+        "…",
+    ),
 ]
 
 
@@ -155,9 +176,11 @@ def test_no_path_text_leads_out(sort: str) -> None:
             furnish(root, outside)
             before = look(outside)
             host = HostFilesystem(root)
-            files = {"host": host, "memory": InMemoryFilesystem({"plain/file": "inside"}), "fork of host": host.fork()}[
-                sort
-            ]
+            files = {
+                "host": host,
+                "memory": InMemoryFilesystem({"plain/file": "inside"}),
+                "fork of host": host.fork(),
+            }[sort]
             for _ in range(250):
                 given = try_all(files, some_path(dice, outside), some_path(dice, outside), dice)
                 assert SECRET.decode() not in repr(given)
@@ -171,7 +194,16 @@ THINGS = st.tuples(
     st.sampled_from(["file", "directory", "symlink", "hardlink", "fifo"]),
     PARTS,
     st.sampled_from(
-        ["{outside}", "{outside}/secret", "..", "../outside", "../../outside/secret", "a", ".", "{outside}/new"]
+        [
+            "{outside}",
+            "{outside}/secret",
+            "..",
+            "../outside",
+            "../../outside/secret",
+            "a",
+            ".",
+            "{outside}/new",
+        ]
     ),
 )
 
@@ -184,7 +216,9 @@ def test_no_tree_leads_out(things: list[tuple[str, str, str]]) -> None:
             path, to = root / name, target.format(outside=outside)
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if path.parent.resolve().is_relative_to(root.resolve()) and not os.path.lexists(path):
+                if path.parent.resolve().is_relative_to(root.resolve()) and not os.path.lexists(
+                    path
+                ):
                     match kind:
                         case "file":
                             path.write_text("inside")
@@ -208,8 +242,18 @@ def test_no_tree_leads_out(things: list[tuple[str, str, str]]) -> None:
         assert look(outside) == before
 
 
-# What the interpreter audits it announces before it does it: the worst moment for a swap, hit each time.
-AUDITED = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "os.truncate", "os.utime"}
+# What the interpreter audits it announces before it does it: the worst moment for a swap, hit each
+# time.
+AUDITED = {
+    "open",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.scandir",
+    "os.truncate",
+    "os.utime",
+}
 _swap: list[Callable[[], object]] = []
 _audited = [0]
 
@@ -229,14 +273,18 @@ DOINGS: dict[str, Callable[[HostFilesystem], object]] = {
     "delete": lambda files: files.delete("d/secret"),
     "delete all": lambda files: files.delete("d", recursive=True),
     "rename": lambda files: files.rename("d/secret", "d/new"),
-    "walk": lambda files: [files.read_bytes(found.path) for found in files.walk() if found.kind == "file"],
+    "walk": lambda files: [
+        files.read_bytes(found.path) for found in files.walk() if found.kind == "file"
+    ],
     "grep": lambda files: list(files.grep("nobody")),
 }
 
 
 @pytest.mark.parametrize("doing", [*DOINGS, "put back"])
 @pytest.mark.parametrize("swapped", ["d", "d/secret", "d/below"])
-def test_a_link_that_is_put_in_place_just_before_a_step_is_not_followed(swapped: str, doing: str) -> None:
+def test_a_link_that_is_put_in_place_just_before_a_step_is_not_followed(
+    swapped: str, doing: str
+) -> None:
     at, hit = 0, True
     while hit:
         at += 1
@@ -250,9 +298,15 @@ def test_a_link_that_is_put_in_place_just_before_a_step_is_not_followed(swapped:
                 files.delete("d", recursive=True)
                 files.write_text("d/secret", "new")
                 files.write_text("d/below/secret", "new")
-            do = partial(files.restore, snapshot) if doing == "put back" else partial(DOINGS[doing], files)
+            do = (
+                partial(files.restore, snapshot)
+                if doing == "put back"
+                else partial(DOINGS[doing], files)
+            )
             _audited[0] = at
-            _swap.append(partial(put_link, root / swapped, outside / swapped.removeprefix("d").strip("/")))
+            _swap.append(
+                partial(put_link, root / swapped, outside / swapped.removeprefix("d").strip("/"))
+            )
             try:
                 given: object = do()
             except (OSError, ExceptionGroup) as error:
@@ -275,12 +329,18 @@ def put_link(place: Path, target: Path) -> None:
 
 @pytest.mark.parametrize("swapped", ["directory", "file"])
 def test_no_race_leads_out(swapped: str) -> None:
-    """A thread puts a link to the outside in the place of what is read and written, again and again."""
+    """A thread puts a link to the outside in the place of what is read and written, again and
+    again.
+    """
     with jail() as (root, outside):
         (root / "d").mkdir()
         (root / "d/secret").write_bytes(b"inside")
         before, done = look(outside), threading.Event()
-        place, target = (root / "d", outside) if swapped == "directory" else (root / "d/secret", outside / "secret")
+        place, target = (
+            (root / "d", outside)
+            if swapped == "directory"
+            else (root / "d/secret", outside / "secret")
+        )
 
         def swap() -> None:
             while not done.is_set():
@@ -309,7 +369,11 @@ def test_no_race_leads_out(swapped: str) -> None:
                     lambda: files.write_bytes("d/new", b"inside"),
                     lambda: files.write_bytes("d/secret", b"inside"),
                     lambda: files.delete("d/new"),
-                    lambda: [files.read_bytes(found.path) for found in files.walk() if found.kind == "file"],
+                    lambda: [
+                        files.read_bytes(found.path)
+                        for found in files.walk()
+                        if found.kind == "file"
+                    ],
                 ):
                     try:
                         came.add(repr(attempt()))
@@ -328,7 +392,8 @@ def test_no_race_leads_out(swapped: str) -> None:
         assert look(outside) == before
 
 
-# ---------------------------------------------------------------------------------------------- what is out of bounds
+# ----------------------------------------------------------------------------------------------
+# what is out of bounds
 
 
 def test_links_and_special_files_are_shown_and_refused() -> None:
@@ -339,7 +404,15 @@ def test_links_and_special_files_are_shown_and_refused() -> None:
         assert kinds == {"plain": "directory", "n": "directory", "sock": "other"} | dict.fromkeys(
             ["file-link", "hard", "link", "pipe", "round", "up"], "other"
         )
-        for path in ("link", "link/secret", "hard", "pipe", "sock", "up/outside/secret", "plain/dangling"):
+        for path in (
+            "link",
+            "link/secret",
+            "hard",
+            "pipe",
+            "sock",
+            "up/outside/secret",
+            "plain/dangling",
+        ):
             for attempt in (
                 files.read_bytes,
                 files.list,
@@ -359,7 +432,9 @@ def test_links_and_special_files_are_shown_and_refused() -> None:
         files.close()
 
 
-def test_a_link_that_comes_in_while_a_tool_works_goes_when_its_path_is_put_back(tmp_path: Path) -> None:
+def test_a_link_that_comes_in_while_a_tool_works_goes_when_its_path_is_put_back(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "secret").write_bytes(SECRET)
     files = HostFilesystem(tmp_path / "root")
@@ -409,7 +484,8 @@ def test_a_root_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         HostFilesystem(tmp_path / "missing")
 
 
-# ---------------------------------------------------------------------------------------------------------- writing
+# ----------------------------------------------------------------------------------------------------------
+# writing
 
 
 def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path) -> None:
@@ -443,7 +519,9 @@ def test_a_file_that_is_still_being_written_is_not_there_yet(tmp_path: Path) -> 
     files.close()
 
 
-def test_what_a_killed_writer_left_goes_with_its_directory_and_comes_back_with_it(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_goes_with_its_directory_and_comes_back_with_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     left = tmp_path / "folder" / "inner" / ".weakincentives-0123"
     left.write_text("half")

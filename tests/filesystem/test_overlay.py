@@ -1,4 +1,6 @@
-"""Forks: what is done in one stays in it, and a merge is as if it had been done on the base after all, or nothing."""
+"""Forks: what is done in one stays in it, and a merge is as if it had been done on the base after
+all, or nothing.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from support.files import OPERATIONS, TREES, Do, Tree, filesystem, tree
 from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
 
-LOOKS = st.builds(Do, st.sampled_from(["read", "list", "stat"]), st.sampled_from(["a", "b", "a/b", "c/a"]))
+LOOKS = st.builds(
+    Do, st.sampled_from(["read", "list", "stat"]), st.sampled_from(["a", "b", "a/b", "c/a"])
+)
 STEPS = st.lists(OPERATIONS | LOOKS, max_size=6)
 
 

@@ -18,7 +18,9 @@ class Sample:
     atoms: int
 
 
-ATOMS = st.sampled_from(["a", "b", ".", r"\w", "[ab]", "[(]", "[)]", "[{5}]", r"\{", r"\)", r"\x{41}", r"\p{L}", ""])
+ATOMS = st.sampled_from(
+    ["a", "b", ".", r"\w", "[ab]", "[(]", "[)]", "[{5}]", r"\{", r"\)", r"\x{41}", r"\p{L}", ""]
+)
 
 
 def joined(parts: list[Sample]) -> Sample:
@@ -49,7 +51,9 @@ def grown(inner: st.SearchStrategy[Sample]) -> st.SearchStrategy[Sample]:
     )
 
 
-PATTERNS = st.recursive(ATOMS.map(lambda text: Sample(text, 1 if text else 0)), grown, max_leaves=12)
+PATTERNS = st.recursive(
+    ATOMS.map(lambda text: Sample(text, 1 if text else 0)), grown, max_leaves=12
+)
 
 
 @given(PATTERNS)
@@ -83,7 +87,12 @@ def test_a_plain_text_is_of_size_one(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"def (\w+)\(self.*\) -> .*Match", r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}", r"(\d{1,3}\.){3}\d{1,3}"]
+    "pattern",
+    [
+        r"def (\w+)\(self.*\) -> .*Match",
+        r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}",
+        r"(\d{1,3}\.){3}\d{1,3}",
+    ],
 )
 def test_ordinary_patterns_are_small(pattern: str) -> None:
     assert pattern_size(pattern) < 100

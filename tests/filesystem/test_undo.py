@@ -1,4 +1,6 @@
-"""Undo: whatever happened, each snapshot that somebody holds can be put back, at the cost of what has changed."""
+"""Undo: whatever happened, each snapshot that somebody holds can be put back, at the cost of what
+has changed.
+"""
 
 import gc
 import os
@@ -20,14 +22,19 @@ from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
 
 STEPS = st.lists(
-    OPERATIONS | st.just("snapshot") | st.tuples(st.sampled_from(["restore", "drop"]), st.integers(0, 5)),
+    OPERATIONS
+    | st.just("snapshot")
+    | st.tuples(st.sampled_from(["restore", "drop"]), st.integers(0, 5)),
     max_size=30,
 )
 
 
 @pytest.mark.parametrize("sort", SORTS)
 @given(before=TREES, steps=STEPS)
-@example(before={"a": None}, steps=["snapshot", Do("write", "a/a"), Do("delete all", "a"), ("restore", 0)])
+@example(
+    before={"a": None},
+    steps=["snapshot", Do("write", "a/a"), Do("delete all", "a"), ("restore", 0)],
+)
 @settings(max_examples=100)
 def test_any_snapshot_comes_back_on_any_branch(sort: str, before: Tree, steps: list[Any]) -> None:
     with filesystem(sort, before) as files:
@@ -75,13 +82,24 @@ def test_what_came_and_went_below_a_path_that_is_now_a_file_does_not_hinder(sort
         assert tree(files) == before
 
 
-# ------------------------------------------------------------------------------------------------- interruptions
+# -------------------------------------------------------------------------------------------------
+# interruptions
 
-# An interrupt between opening a file and the block that closes it leaves that to the garbage collector, which says so.
-loose_files = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+# An interrupt between opening a file and the block that closes it leaves that to the garbage
+# collector, which says so.
+loose_files = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
 DESCRIPTORS = Path("/proc/self/fd")  # empty on systems that have no such thing
-CONTENT: Tree = {"a": None, "a/x": b"1", "a/y": b"2" * 100_000, "a/d": None, "a/d/z": b"3", "b": b"4"}
+CONTENT: Tree = {
+    "a": None,
+    "a/x": b"1",
+    "a/y": b"2" * 100_000,
+    "a/d": None,
+    "a/d/z": b"3",
+    "b": b"4",
+}
 CHANGES: dict[str, Callable[[Filesystem], object]] = {
     "replaced": lambda files: files.write_text("a/x", "new"),
     "new": lambda files: files.write_text("n/m/o", "new"),
@@ -90,13 +108,20 @@ CHANGES: dict[str, Callable[[Filesystem], object]] = {
     "moved over": lambda files: files.rename("b", "a/x"),
     "all": lambda files: [
         Do(*step).on(files)
-        for step in (("write", "a/x", "1"), ("delete all", "a"), ("write", "a/d/z", "1"), ("rename", "a/d/z", "b"))
+        for step in (
+            ("write", "a/x", "1"),
+            ("delete all", "a"),
+            ("write", "a/d/z", "1"),
+            ("rename", "a/d/z", "b"),
+        )
     ],
 }
 
 
 class Interrupts:
-    """Raises `KeyboardInterrupt` before the nth line that runs in our code, counting those that did."""
+    """Raises `KeyboardInterrupt` before the nth line that runs in our code, counting those that
+    did.
+    """
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -177,7 +202,9 @@ class Failing(HostFilesystem):
         super()._put(path, entry)
 
 
-def test_one_put_back_that_fails_does_not_stop_the_rest_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_one_put_back_that_fails_does_not_stop_the_rest_and_can_be_tried_again(
+    tmp_path: Path,
+) -> None:
     files = Failing(tmp_path)
     for name in "abc":
         files.write_text(name, "old")
@@ -214,7 +241,9 @@ def test_what_failed_on_the_way_to_an_older_snapshot_is_tried_again_too(tmp_path
     files.close()
 
 
-def test_an_interrupt_while_putting_back_is_raised_when_all_else_is_put_back(tmp_path: Path) -> None:
+def test_an_interrupt_while_putting_back_is_raised_when_all_else_is_put_back(
+    tmp_path: Path,
+) -> None:
     files = Failing(tmp_path)
     files.write_text("b", "old")
     snapshot = files.snapshot()
@@ -253,10 +282,13 @@ def test_a_tool_that_fails_leaves_no_trace_in_its_files(sort: str) -> None:
         assert tree(files) == CONTENT
 
 
-# ----------------------------------------------------------------------------------------------- modes and times
+# -----------------------------------------------------------------------------------------------
+# modes and times
 
 
-def test_modes_and_times_come_back_with_the_files_and_directories_that_were_changed(tmp_path: Path) -> None:
+def test_modes_and_times_come_back_with_the_files_and_directories_that_were_changed(
+    tmp_path: Path,
+) -> None:
     files = HostFilesystem(tmp_path)
     files.write_text("d/run", "#!/bin/sh")
     files.write_text("d/e/data", "1")
@@ -274,7 +306,9 @@ def test_modes_and_times_come_back_with_the_files_and_directories_that_were_chan
     files.delete("d", recursive=True)
     files.write_text("d", "a file")
     files.restore(snapshot)
-    assert {path: (path.stat().st_mode, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")} == before
+    assert {
+        path: (path.stat().st_mode, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")
+    } == before
     files.write_text("d/run", "other")
     assert (tmp_path / "d/run").stat().st_mode & 0o777 == 0o751
     files.restore(snapshot)
@@ -282,7 +316,8 @@ def test_modes_and_times_come_back_with_the_files_and_directories_that_were_chan
     files.close()
 
 
-# ----------------------------------------------------------------------------------------------------------- costs
+# -----------------------------------------------------------------------------------------------------------
+# costs
 
 
 class Counting(HostFilesystem):
@@ -297,14 +332,18 @@ class Counting(HostFilesystem):
 
 @pytest.mark.parametrize("size", [10, 1000])
 @pytest.mark.parametrize("changed", [0, 1, 10])
-def test_undo_costs_what_has_changed_whatever_the_size_of_the_tree(tmp_path: Path, size: int, changed: int) -> None:
+def test_undo_costs_what_has_changed_whatever_the_size_of_the_tree(
+    tmp_path: Path, size: int, changed: int
+) -> None:
     for number in range(size):
         (tmp_path / f"{number}.txt").write_text("old")
     files = Counting(tmp_path)
     snapshot = files.snapshot()
     calls: list[str] = []
     on = [True]
-    sys.addaudithook(lambda event, _: calls.append(event) if on[0] and event in {"open", "os.scandir"} else None)
+    sys.addaudithook(
+        lambda event, _: calls.append(event) if on[0] and event in {"open", "os.scandir"} else None
+    )
     for number in range(changed):
         files.write_text(f"{number}.txt", "new")
         files.write_text(f"{number}.txt", "newer")

@@ -1,4 +1,6 @@
-"""Each check finds what it is for and stays silent otherwise; no state of disclosure hides a finding."""
+"""Each check finds what it is for and stays silent otherwise; no state of disclosure hides a
+finding.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -52,11 +54,16 @@ def template(*sections: Section[Any]) -> PromptTemplate[None]:
 
 
 def found(target: PromptTemplate[None] | Prompt[None]) -> list[tuple[str, str]]:
-    return [(one.code, ".".join(one.section_path)) for one in analyze(target, session=Session()).findings]
+    return [
+        (one.code, ".".join(one.section_path))
+        for one in analyze(target, session=Session()).findings
+    ]
 
 
 # Any: further arguments of a section.
-def closed(title: str, text: str = "x" * 300, summary: str | None = "When needed.", **more: Any) -> MarkdownSection:
+def closed(
+    title: str, text: str = "x" * 300, summary: str | None = "When needed.", **more: Any
+) -> MarkdownSection:
     return MarkdownSection(title=title, template=text, visibility=SUMMARY, summary=summary, **more)
 
 
@@ -67,15 +74,22 @@ def test_a_prompt_without_faults_has_no_findings() -> None:
 
 
 def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
-    mood = MarkdownSection(title="Mood", template="Use `old_tool` or `refund`.", enabled=lambda *, session: True)
+    mood = MarkdownSection(
+        title="Mood", template="Use `old_tool` or `refund`.", enabled=lambda *, session: True
+    )
     old = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("old_tool")])
     refunds = closed("Refunds", tools=[tool("refund")])
     store = LocalPromptOverridesStore(tmp_path)
     written = template(closed("Notes", "Other."))
     store.upsert(written.descriptor, SectionOverride(path=("notes",), body="Mine."))
-    prompt = Prompt(template(mood, old, closed("Notes", "Short."), closed("Bare", summary=None), refunds))
+    prompt = Prompt(
+        template(mood, old, closed("Notes", "Short."), closed("Bare", summary=None), refunds)
+    )
     stored = Prompt(prompt.template, overrides_store=store)
-    told = [(".".join(one.section_path), one.severity, one.message, one.remedy) for one in analyze(stored).findings]
+    told = [
+        (".".join(one.section_path), one.severity, one.message, one.remedy)
+        for one in analyze(stored).findings
+    ]
     assert told == [
         ("old", "warning", "it is never enabled", "enable it, or remove it"),
         (
@@ -123,7 +137,9 @@ def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_st
         return Tool(name=name, params_type=Order, description="x" * length)
 
     task = MarkdownSection(title="Task", template="Help.", tools=[described("brief", 200)])
-    (finding,) = analyze(template(task, closed("Refunds", tools=[described("refund", 1_024)]))).findings
+    (finding,) = analyze(
+        template(task, closed("Refunds", tools=[described("refund", 1_024)]))
+    ).findings
     assert finding == Finding(
         "description-too-long",
         ("refunds",),
@@ -135,7 +151,9 @@ def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_st
 
 def test_conditions_are_asked_of_the_session_that_is_given() -> None:
     gated = MarkdownSection(
-        title="Gated", template="Use `refund`.", enabled=lambda *, session: bool(session and session[Count].all())
+        title="Gated",
+        template="Use `refund`.",
+        enabled=lambda *, session: bool(session and session[Count].all()),
     )
     session = Session()
     session[Count].seed(Count(1))
@@ -144,13 +162,15 @@ def test_conditions_are_asked_of_the_session_that_is_given() -> None:
     assert [one.code for one in analyze(made, session=Session()).findings] == []
 
 
-# ---------------------------------------------------------------------------------------------- tools that texts name
+# ----------------------------------------------------------------------------------------------
+# tools that texts name
 
 
 def test_a_text_that_names_a_closed_tool_is_found_with_its_remedy() -> None:
     (finding,) = analyze(
         template(
-            MarkdownSection(title="Task", template="Call `refund(order)`."), closed("Refunds", tools=[tool("refund")])
+            MarkdownSection(title="Task", template="Call `refund(order)`."),
+            closed("Refunds", tools=[tool("refund")]),
         )
     ).findings
     assert finding == Finding(
@@ -164,7 +184,9 @@ def test_a_text_that_names_a_closed_tool_is_found_with_its_remedy() -> None:
 
 def test_a_summary_may_name_what_it_hides_and_nothing_else() -> None:
     inner = MarkdownSection(title="Food", template="y", tools=[tool("weigh")])
-    own = closed("Refunds", summary="Has `refund` and `weigh`.", tools=[tool("refund")], children=[inner])
+    own = closed(
+        "Refunds", summary="Has `refund` and `weigh`.", tools=[tool("refund")], children=[inner]
+    )
     other = closed("Orders", summary="Needs `refund`.")
     assert found(template(own, other)) == [("tool-not-open", "orders")]
 
@@ -179,31 +201,50 @@ def test_a_text_that_names_the_tool_of_its_own_closed_child_is_found() -> None:
 def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
     inner = closed("Inner", "Use `outer_tool`, not `refund`. " * 20)
     outer = closed("Outer", children=[inner], tools=[tool("outer_tool")])
-    assert found(template(outer, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "outer.inner")]
+    assert found(template(outer, closed("Refunds", tools=[tool("refund")]))) == [
+        ("tool-not-open", "outer.inner")
+    ]
 
 
 def test_a_tool_of_a_disabled_section_can_never_be_called() -> None:
     disabled = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("refund")])
     named = MarkdownSection(title="Task", template="Use `refund`.")
-    assert found(template(named, disabled)) == [("never-enabled", "old"), ("tool-not-enabled", "task")]
-    assert [one.severity for one in analyze(template(named, disabled)).findings] == ["warning", "error"]
+    assert found(template(named, disabled)) == [
+        ("never-enabled", "old"),
+        ("tool-not-enabled", "task"),
+    ]
+    assert [one.severity for one in analyze(template(named, disabled)).findings] == [
+        "warning",
+        "error",
+    ]
 
 
 def test_an_example_that_calls_a_closed_tool_is_found() -> None:
     step = TaskStep(tool="refund", input=Order("A-7"), result="Paid back.")
     examples = TaskExamplesSection(examples=[TaskExample(objective="Pay back.", steps=(step,))])
-    assert found(template(examples, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "examples")]
+    assert found(template(examples, closed("Refunds", tools=[tool("refund")]))) == [
+        ("tool-not-open", "examples")
+    ]
 
 
 def test_a_description_that_names_a_closed_tool_is_found() -> None:
     look = Tool[Order, object](name="look", description="After `refund` only.", params_type=Order)
     task = MarkdownSection(title="Task", template="Help.", tools=[look])
-    assert found(template(task, closed("Refunds", tools=[tool("refund")]))) == [("tool-not-open", "task")]
+    assert found(template(task, closed("Refunds", tools=[tool("refund")]))) == [
+        ("tool-not-open", "task")
+    ]
 
 
 @pytest.mark.parametrize("text", ["refund", "``refund``", "`Refund`", "`refund now`", "`other`"])
 def test_only_a_name_in_backticks_is_the_name_of_a_tool(text: str) -> None:
-    assert found(template(MarkdownSection(title="Task", template=text), closed("R", tools=[tool("refund")]))) == []
+    assert (
+        found(
+            template(
+                MarkdownSection(title="Task", template=text), closed("R", tools=[tool("refund")])
+            )
+        )
+        == []
+    )
 
 
 type Shape = tuple[bool, int, tuple["Shape", ...]]
@@ -211,7 +252,9 @@ type Shape = tuple[bool, int, tuple["Shape", ...]]
 
 SHAPES = st.recursive(
     st.tuples(st.booleans(), st.integers(0, 5), st.just(())),
-    lambda inner: st.tuples(st.booleans(), st.integers(0, 5), st.lists(inner, max_size=2).map(tuple)),
+    lambda inner: st.tuples(
+        st.booleans(), st.integers(0, 5), st.lists(inner, max_size=2).map(tuple)
+    ),
     max_leaves=5,
 )
 
@@ -237,21 +280,29 @@ def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) ->
     nodes = made.registry.sections
     paths = [node.path for node in nodes if node.visibility is SUMMARY]
     brute: set[tuple[SectionPath, str]] = set()
-    for chosen in chain.from_iterable(combinations(paths, size) for size in range(min(len(paths), 6) + 1)):
+    for chosen in chain.from_iterable(
+        combinations(paths, size) for size in range(min(len(paths), 6) + 1)
+    ):
         rendered = made.render(visibility_overrides=dict.fromkeys(chosen, FULL))
         tools = {one.name for one in rendered.tools}
         for span in rendered.spans:
             text = rendered.text[span.start : span.end]
             named = text.partition("`tool_")[2].partition("`")[0]
-            if rendered.visibility[span.path] is FULL and made.registry.tool(f"tool_{named}") is not None:
+            if (
+                rendered.visibility[span.path] is FULL
+                and made.registry.tool(f"tool_{named}") is not None
+            ):
                 brute |= {(span.path, f"tool_{named}")} if f"tool_{named}" not in tools else set()
     reported = {
-        (one.section_path, one.message.split("`")[1]) for one in analyze(made).findings if one.code == "tool-not-open"
+        (one.section_path, one.message.split("`")[1])
+        for one in analyze(made).findings
+        if one.code == "tool-not-open"
     }
     assert reported == brute
 
 
-# ----------------------------------------------------------------------------------------------------------- summaries
+# -----------------------------------------------------------------------------------------------------------
+# summaries
 
 
 def test_a_summary_as_long_as_all_that_it_hides_is_found() -> None:
@@ -274,31 +325,41 @@ def test_a_summarized_section_without_a_summary_is_found() -> None:
     assert found(template(closed("Notes", summary=None))) == [("summary-missing", "notes")]
 
 
-# -------------------------------------------------------------------------------------------------------------- prefix
+# --------------------------------------------------------------------------------------------------------------
+# prefix
 
 
 def test_text_that_depends_on_the_session_before_text_that_does_not_is_found() -> None:
     watching = MarkdownSection(title="Mood", template="x", enabled=lambda *, session: False)
-    assert found(template(watching, MarkdownSection(title="Task", template="Help."))) == [("session-first", "mood")]
+    assert found(template(watching, MarkdownSection(title="Task", template="Help."))) == [
+        ("session-first", "mood")
+    ]
 
 
 def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
-    one, two = (MarkdownSection(title=key, template="x", enabled=lambda *, session: True) for key in "ab")
+    one, two = (
+        MarkdownSection(title=key, template="x", enabled=lambda *, session: True) for key in "ab"
+    )
     assert found(template(one, two)) == []
 
 
-# ------------------------------------------------------------------------------------------------- params and failures
+# -------------------------------------------------------------------------------------------------
+# params and failures
 
 
 def test_bound_params_decide_the_conditions() -> None:
-    gated = MarkdownSection[Count](title="Many", template="Use `refund`.", enabled=lambda params: params.value > 1)
+    gated = MarkdownSection[Count](
+        title="Many", template="Use `refund`.", enabled=lambda params: params.value > 1
+    )
     made = template(gated, closed("Refunds", tools=[tool("refund")]))
     assert ("tool-not-open", "many") in found(made.bind(Count(2)))
     assert ("tool-not-open", "many") not in found(made.bind(Count(1)))
 
 
 def test_a_condition_that_needs_real_params_is_said_to() -> None:
-    gated = MarkdownSection[Count](title="Many", template="x", enabled=lambda params: params.value > 1)
+    gated = MarkdownSection[Count](
+        title="Many", template="x", enabled=lambda params: params.value > 1
+    )
     report = analyze(template(gated))
     (finding,) = report.findings
     assert (finding.code, finding.severity, report.states) == ("cannot-check", "warning", 0)
@@ -311,7 +372,9 @@ def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked
         def render_body(self, params: None, *, path: SectionPath) -> str:
             raise OSError("no disk")
 
-    report = analyze(template(Broken(title="Bad"), closed("Other", enabled=lambda *, session: session.nothing)))
+    report = analyze(
+        template(Broken(title="Bad"), closed("Other", enabled=lambda *, session: session.nothing))
+    )
     assert [(one.code, one.section_path) for one in report.findings] == [
         ("cannot-render", ("bad",)),
         ("cannot-render", ("other",)),
@@ -330,13 +393,16 @@ def test_the_documented_codes_are_those_that_there_are() -> None:
     page = (ROOT / "docs/how-to/check-prompts-in-ci.md").read_text()
     source = (ROOT / "src/weakincentives/inspection/analysis.py").read_text()
     documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", page, re.MULTILINE))
-    written = dict(re.findall(r'Finding\("([a-z-]+)", [^"]+, "(\w+)"', source))
+    calls = re.findall(r'Finding\(\s*"([a-z-]+)",.*?"(error|warning|note)"', source, re.DOTALL)
+    written = dict(calls)
     assert documented == written
 
 
 def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> None:
     made = template(
-        MarkdownSection(title="Task", template="Help."), closed("Refunds", tools=[tool("refund")]), closed("Other")
+        MarkdownSection(title="Task", template="Help."),
+        closed("Refunds", tools=[tool("refund")]),
+        closed("Other"),
     )
     store = LocalPromptOverridesStore(tmp_path)
     store.upsert(made.descriptor, SectionOverride(path=("task",), body="Use `refund`."))

@@ -1,4 +1,6 @@
-"""The ledger's sums are those of the requests that were made, and its advice is the smaller of its two sums."""
+"""The ledger's sums are those of the requests that were made, and its advice is the smaller of its
+two sums.
+"""
 
 import io
 from dataclasses import dataclass
@@ -55,7 +57,9 @@ def shop(
         disclosure=disclosure,
         sections=[
             MarkdownSection(title="Task", template="Help."),
-            MarkdownSection(title="Refunds", summary=summary, template=BODY, visibility=visibility, tools=[tool]),
+            MarkdownSection(
+                title="Refunds", summary=summary, template=BODY, visibility=visibility, tools=[tool]
+            ),
         ],
     )
 
@@ -63,7 +67,9 @@ def shop(
 def run(template: PromptTemplate[None], *replies: Reply, dynamic: bool = True) -> list[Record]:
     session, file = Session(), io.StringIO()
     write_events(session.bus, file)
-    MainLoop(ScriptedAdapter(replies, dynamic_tools=dynamic)).execute(template.bind(), session=session)
+    MainLoop(ScriptedAdapter(replies, dynamic_tools=dynamic)).execute(
+        template.bind(), session=session
+    )
     return list(read_events(file.getvalue().splitlines()))
 
 
@@ -84,7 +90,11 @@ def short(template: PromptTemplate[None]) -> int:
 def test_each_request_carries_the_text_that_it_shows() -> None:
     found = costs(run(shop(visibility=FULL), PAY, say("Done.")))
     assert (found["task"].requests, found["task"].sent) == (2, 2 * TASK)
-    assert (found["refunds"].requests, found["refunds"].sent, found["refunds"].opened) == (2, 2 * WHOLE, 0)
+    assert (found["refunds"].requests, found["refunds"].sent, found["refunds"].opened) == (
+        2,
+        2 * WHOLE,
+        0,
+    )
     (tool,) = found["refunds"].tools
     assert (tool.name, tool.requests, tool.sent, tool.calls) == ("refund", 2, 2 * DECLARED, 1)
 
@@ -93,14 +103,22 @@ def test_what_was_read_is_carried_by_every_later_request() -> None:
     template = shop()
     refunds = costs(run(template, READ, PAY, say("Done.")))["refunds"]
     answer = len("Content of section 'refunds':\n\n") + WHOLE
-    assert (refunds.requests, refunds.sent, refunds.opened) == (3, 3 * short(template) + 2 * answer, 1)
+    assert (refunds.requests, refunds.sent, refunds.opened) == (
+        3,
+        3 * short(template) + 2 * answer,
+        1,
+    )
     assert [(tool.requests, tool.calls) for tool in refunds.tools] == [(2, 1)]
 
 
 def test_an_evaluation_that_starts_again_goes_on() -> None:
     for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
         refunds = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"]
-        assert (refunds.requests, refunds.sent, refunds.opened) == (3, short(template) + 2 * WHOLE, 1)
+        assert (refunds.requests, refunds.sent, refunds.opened) == (
+            3,
+            short(template) + 2 * WHOLE,
+            1,
+        )
 
 
 def test_closing_ends_what_a_tool_costs() -> None:
@@ -117,10 +135,14 @@ def test_a_call_that_was_refused_opens_nothing() -> None:
 
 
 def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
-    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+    inner = PromptTemplate(
+        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
+    )
 
     def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        answer = context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus)
+        answer = context.adapter.evaluate(
+            inner.bind(), session=context.session, bus=context.event_bus
+        )
         return ToolResult(message=answer.text)
 
     outer = shop(visibility=FULL, tool=Tool(name="refund", handler=ask, params_type=Order))
@@ -140,12 +162,21 @@ def test_each_cost_names_its_prompt() -> None:
 def test_runs_add_up() -> None:
     one = run(shop(), READ, PAY, say("Done."))
     once, twice = costs(one)["refunds"], costs(one + one)["refunds"]
-    assert (twice.requests, twice.sent, twice.opened) == (2 * once.requests, 2 * once.sent, 2 * once.opened)
+    assert (twice.requests, twice.sent, twice.opened) == (
+        2 * once.requests,
+        2 * once.sent,
+        2 * once.opened,
+    )
 
 
 def test_runs_of_several_sessions_may_overlap() -> None:
-    one, other = run(shop(), READ, PAY, say("Done.")), run(shop(), PAY, READ, READ, PAY, PAY, say("Done."))
-    overlapping = [record for pair in zip(one, other, strict=False) for record in pair] + other[len(one) :]
+    one, other = (
+        run(shop(), READ, PAY, say("Done.")),
+        run(shop(), PAY, READ, READ, PAY, PAY, say("Done.")),
+    )
+    overlapping = [record for pair in zip(one, other, strict=False) for record in pair] + other[
+        len(one) :
+    ]
     assert ledger(overlapping) == ledger([*one, *other])
 
 
@@ -182,7 +213,9 @@ def test_runs_that_began_with_a_section_shown_in_two_ways_get_advice_in_any_case
 
 def test_no_log_can_tell_how_a_section_within_a_summarized_one_should_be_shown() -> None:
     food = MarkdownSection(title="Food", template=BODY, tools=[REFUND])
-    around = MarkdownSection(title="Refunds", summary="s", template=BODY, visibility=SUMMARY, children=[food])
+    around = MarkdownSection(
+        title="Refunds", summary="s", template=BODY, visibility=SUMMARY, children=[food]
+    )
     template = PromptTemplate(ns="shop", key="deep", sections=[around])
     assert costs(run(template, say("Done.")))["refunds.food"].advice is None
 
@@ -203,7 +236,9 @@ def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
 
 def test_a_full_section_was_needed_from_the_call_of_its_tool_on() -> None:
     other = call(("nothing", {}))
-    advice = costs(run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done.")))["refunds"].advice
+    advice = costs(run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done.")))[
+        "refunds"
+    ].advice
     assert advice is not None
     assert advice.visibility == "SUMMARY"
     assert "12 requests x" in advice.arithmetic
@@ -223,7 +258,15 @@ def test_no_log_can_tell_whether_a_text_without_tools_was_needed() -> None:
 
 
 def test_records_without_sizes_are_left_out() -> None:
-    assert ledger([{"event": "PromptRendered", "ns": "n", "key": "k"}, {"event": "ProviderCalled", "turn": 1}]) == ()
+    assert (
+        ledger(
+            [
+                {"event": "PromptRendered", "ns": "n", "key": "k"},
+                {"event": "ProviderCalled", "turn": 1},
+            ]
+        )
+        == ()
+    )
 
 
 @given(st.lists(st.sampled_from([READ, PAY]), max_size=6))

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
-from weakincentives.inspection.event_log import RunningEvaluations, event_record, read_events, write_events
+from weakincentives.inspection.event_log import (
+    RunningEvaluations,
+    event_record,
+    read_events,
+    write_events,
+)
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -67,7 +72,10 @@ PROMPT = PromptTemplate(
 
 
 def evaluate(session: Session) -> None:
-    read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"number": "A-7"}))
+    read, pay = (
+        call(("read_section", {"section_key": "refunds"})),
+        call(("refund", {"number": "A-7"})),
+    )
     ScriptedAdapter([read, pay, say("Done.")]).evaluate(PROMPT.bind(), session=session)
 
 
@@ -83,7 +91,11 @@ def test_every_event_of_a_run_is_a_line_in_order() -> None:
         "ProviderCalled",
         "PromptExecuted",
     ]
-    assert all(record["seconds"] > 0 for record in records if record["event"] in {"ToolInvoked", "ProviderCalled"})
+    assert all(
+        record["seconds"] > 0
+        for record in records
+        if record["event"] in {"ToolInvoked", "ProviderCalled"}
+    )
     assert records[5]["params"] == {"number": "A-7"}
     assert records[5]["result"]["value"] == {"number": "A-7"}
 
@@ -93,25 +105,40 @@ class Answer:
     total: int
 
 
-def test_the_log_holds_what_the_model_said_beside_calls_and_what_it_was_told_of_a_rejected_answer() -> None:
-    look = AssistantMessage(text="Let me see.", tool_calls=(ToolCall("1", "refund", '{"number": "A-7"}'),))
+def test_the_log_holds_what_the_model_said_beside_calls_and_what_it_was_told_of_a_rejected_answer() -> (
+    None
+):
+    look = AssistantMessage(
+        text="Let me see.", tool_calls=(ToolCall("1", "refund", '{"number": "A-7"}'),)
+    )
     script = [look, say('{"sum": 1}'), say('{"total": 1}')]
-    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="refund", handler=refund)])]
+    sections = [
+        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="refund", handler=refund)])
+    ]
     prompt = Prompt[Answer](ns="shop", key="sum", sections=sections)
     records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
     asked = [record for record in records if record["event"] == "ProviderCalled"]
     assert [record["text"] for record in asked] == ["Let me see.", '{"sum": 1}', '{"total": 1}']
     assert [bool(record["repair"]) for record in asked] == [False, False, True]
-    assert asked[2]["repair"].startswith("Your answer does not fit the required JSON schema: Answer: total: Field")
+    assert asked[2]["repair"].startswith(
+        "Your answer does not fit the required JSON schema: Answer: total: Field"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("look", '{"number": 7'), ("look", '{"amount": 7}'), ("nope", '{"number": "A-7"}'), ("look", "\ud800")],
+    [
+        ("look", '{"number": 7'),
+        ("look", '{"amount": 7}'),
+        ("nope", '{"number": "A-7"}'),
+        ("look", "\ud800"),
+    ],
 )
 def test_the_log_holds_refused_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
     mistaken = AssistantMessage(tool_calls=(ToolCall("1", name, arguments),), finish="tool_calls")
-    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])]
+    sections = [
+        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])
+    ]
     prompt = Prompt(ns="shop", key="mistakes", sections=sections)
     script = [mistaken, call(("look", {"number": "A-7"})), say("Done.")]
     records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
@@ -123,8 +150,12 @@ def test_the_log_holds_refused_arguments_as_the_model_wrote_them(name: str, argu
 def test_refused_arguments_of_any_length_make_a_short_event() -> None:
     session, endless = Session(), '{"number": "' + "7" * 1_000_000
     mistaken = AssistantMessage(tool_calls=(ToolCall("1", "look", endless),), finish="tool_calls")
-    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])]
-    ScriptedAdapter([mistaken, say("Done.")]).evaluate(Prompt(ns="n", key="k", sections=sections), session=session)
+    sections = [
+        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])
+    ]
+    ScriptedAdapter([mistaken, say("Done.")]).evaluate(
+        Prompt(ns="n", key="k", sections=sections), session=session
+    )
     [event] = session[ToolInvoked].all()
     assert event.arguments == endless[:10_000]
 
@@ -141,16 +172,37 @@ def depths(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(record["event"], len(running.add(record))) for record in records]
 
 
-def test_an_evaluation_that_a_handler_starts_lies_in_the_one_around_it_until_it_ends_or_fails() -> None:
-    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+def test_an_evaluation_that_a_handler_starts_lies_in_the_one_around_it_until_it_ends_or_fails() -> (
+    None
+):
+    inner = PromptTemplate(
+        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
+    )
 
     def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
-        return ToolResult(context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus).text)
+        return ToolResult(
+            context.adapter.evaluate(
+                inner.bind(), session=context.session, bus=context.event_bus
+            ).text
+        )
 
-    sections = [MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])]
-    outer, asking = PromptTemplate(ns="shop", key="outer", sections=sections), call(("ask", {"number": "A-7"}))
-    script: list[Reply] = [asking, say("thought"), asking, RuntimeError("no provider"), say("Done.")]
-    records = logged(lambda session: ScriptedAdapter(script).evaluate(outer.bind(), session=session))
+    sections = [
+        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])
+    ]
+    outer, asking = (
+        PromptTemplate(ns="shop", key="outer", sections=sections),
+        call(("ask", {"number": "A-7"})),
+    )
+    script: list[Reply] = [
+        asking,
+        say("thought"),
+        asking,
+        RuntimeError("no provider"),
+        say("Done."),
+    ]
+    records = logged(
+        lambda session: ScriptedAdapter(script).evaluate(outer.bind(), session=session)
+    )
     assert depths(records) == [
         ("PromptRendered", 1),
         ("ProviderCalled", 1),
@@ -171,7 +223,10 @@ def test_a_run_after_one_that_failed_does_not_lie_in_it_and_one_that_starts_agai
     def run(session: Session) -> None:
         with suppress(RuntimeError):
             ScriptedAdapter([RuntimeError("no provider")]).evaluate(PROMPT.bind(), session=session)
-        read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"number": "A-7"}))
+        read, pay = (
+            call(("read_section", {"section_key": "refunds"})),
+            call(("refund", {"number": "A-7"})),
+        )
         adapter = ScriptedAdapter([read, pay, say("Done.")], dynamic_tools=False)
         MainLoop(adapter).execute(PROMPT.bind(), session=session)
 
@@ -225,13 +280,19 @@ ODD = st.builds(Mute) | st.sampled_from(
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | ODD,
-    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner) | st.dictionaries(st.integers() | st.text(), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(st.integers() | st.text(), inner)
+    ),
 )
 
 
 @given(VALUES)
 def test_params_and_results_of_any_type_make_one_line_of_json(value: object) -> None:
-    event = ToolInvoked(name="t", call_id="1", params=value, result=ToolResult("m", value), content="c")
+    event = ToolInvoked(
+        name="t", call_id="1", params=value, result=ToolResult("m", value), content="c"
+    )
     text = json.dumps(event_record(event))
     (back,) = read_events([text])
     assert back == json.loads(text)
@@ -261,7 +322,9 @@ def test_a_value_that_holds_itself_is_cut_off() -> None:
     endless: list[object] = []
     endless.append(endless)
     assert "$repr" in json.dumps(
-        event_record(ToolInvoked(name="t", call_id="1", params=endless, result=ToolResult("m"), content=""))
+        event_record(
+            ToolInvoked(name="t", call_id="1", params=endless, result=ToolResult("m"), content="")
+        )
     )
 
 
@@ -274,7 +337,9 @@ def test_a_prompt_rendered_elsewhere_has_no_sizes() -> None:
     assert "sections" not in event_record(event)
 
 
-@pytest.mark.parametrize("line", ["", "[" * 100_000, '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"])
+@pytest.mark.parametrize(
+    "line", ["", "[" * 100_000, '{"event": "Tool', "[]", '{"no": "event"}', '{"event": 1}', "NaN"]
+)
 def test_a_line_that_is_no_event_is_named_by_its_number(line: str) -> None:
     good = json.dumps(event_record(Event()))
     with pytest.raises(ValueError, match="line 2 is no event"):

@@ -19,7 +19,9 @@ class Order:
 
 
 def shop(visibility: SectionVisibility = SUMMARY) -> PromptTemplate[None]:
-    inner = MarkdownSection(title="Food", template="Never food.", tools=[Tool(name="weigh", params_type=Order)])
+    inner = MarkdownSection(
+        title="Food", template="Never food.", tools=[Tool(name="weigh", params_type=Order)]
+    )
     return PromptTemplate(
         ns="shop",
         key="manual",
@@ -39,7 +41,7 @@ def shop(visibility: SectionVisibility = SUMMARY) -> PromptTemplate[None]:
 
 
 def measured(template: PromptTemplate[None]) -> dict[str, SectionTexts]:
-    return {".".join(one.path): one for one in measure(template.render().scene)}
+    return {".".join(one.path): one for one in measure(template.render().view)}
 
 
 @given(st.data())
@@ -49,7 +51,7 @@ def test_the_shown_texts_are_the_prompt(data: st.DataObject) -> None:
     rendered = PromptTemplate(ns="n", key="k", sections=sections(roots)).render(
         session=Session(), visibility_overrides=data.draw(overrides(roots))
     )
-    shown = [one for one in measure(rendered.scene) if one.visibility is not None]
+    shown = [one for one in measure(rendered.view) if one.visibility is not None]
     assert "\n\n".join(one.shown for one in shown) == rendered.text
     assert {one.path: one.visibility for one in shown} == rendered.visibility
 
@@ -71,8 +73,8 @@ def test_the_weight_is_all_that_opening_adds() -> None:
     texts = measured(shop())
     hidden = "## 2. Refunds\n\nWithin 30 days.\n\n### 2.1. Food\n\nNever food."
     tools = texts["refunds"].tools["refund"] + texts["refunds.food"].tools["weigh"]
-    assert texts["refunds"].weight == len(hidden) + len(tools)
-    assert measured(shop(FULL))["refunds"].weight == texts["refunds"].weight
+    assert texts["refunds"].expanded_size == len(hidden) + len(tools)
+    assert measured(shop(FULL))["refunds"].expanded_size == texts["refunds"].expanded_size
 
 
 def test_a_tool_is_measured_with_its_schema() -> None:
@@ -88,14 +90,16 @@ def test_a_tool_is_measured_with_its_schema() -> None:
 
 def test_hidden_sections_that_lack_params_do_not_stand_in_the_way() -> None:
     child = MarkdownSection[Order](title="Order", template="$number")
-    parent = MarkdownSection(title="All", template="x", summary="y", visibility=SUMMARY, children=[child])
-    (only,) = measure(PromptTemplate(ns="n", key="k", sections=[parent]).render().scene)
+    parent = MarkdownSection(
+        title="All", template="x", summary="y", visibility=SUMMARY, children=[child]
+    )
+    (only,) = measure(PromptTemplate(ns="n", key="k", sections=[parent]).render().view)
     assert only.path == ("all",)
     assert only.shown == only.full == only.summary
 
 
 def test_a_section_that_a_condition_can_summarize_is_measured_summarized_too() -> None:
     gated = MarkdownSection(title="Gated", template="x", visibility=lambda: SectionVisibility.FULL)
-    (texts,) = measure(PromptTemplate(ns="n", key="k", sections=[gated]).render().scene)
+    (texts,) = measure(PromptTemplate(ns="n", key="k", sections=[gated]).render().view)
     assert texts.summary is not None
     assert texts.summary.startswith("## 1. Gated\n\n---\n[This section is summarized.")

@@ -1,4 +1,6 @@
-"""Where a model can bring a prompt, there is that state; no text and no tool is missing from the smallest ones."""
+"""Where a model can bring a prompt, there is that state; no text and no tool is missing from the
+smallest ones.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,7 +32,14 @@ from weakincentives.prompt import (
 from weakincentives.prompt.overrides import SectionOverride, ToolOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.session import Session
-from weakincentives.testing import PromptState, ScriptedAdapter, SeenRequest, call, render_states, say
+from weakincentives.testing import (
+    PromptState,
+    ScriptedAdapter,
+    SeenRequest,
+    call,
+    render_states,
+    say,
+)
 from weakincentives.visibility_overrides import SetVisibilityOverride
 
 _KEY = re.compile(r'all `(\w+)` with key "([^"]+)"')
@@ -47,7 +56,9 @@ class Who:
 
 
 def closed(title: str, **more: Any) -> MarkdownSection:  # Any: further arguments of a section
-    return MarkdownSection(title=title, template=f"{title}.", summary="Short.", visibility=SUMMARY, **more)
+    return MarkdownSection(
+        title=title, template=f"{title}.", summary="Short.", visibility=SUMMARY, **more
+    )
 
 
 def template(*roots: Section[Any], **more: Any) -> PromptTemplate[Any]:  # Any: as above
@@ -65,7 +76,8 @@ def session_with(held: dict[SectionPath, SectionVisibility]) -> Session:
     return session
 
 
-# ------------------------------------------------------------------------------------------------------------- laws
+# -------------------------------------------------------------------------------------------------------------
+# laws
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,7 @@ class Recording(ScriptedAdapter):
 
     last: RenderedPrompt[Any]
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "Recording":
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "Recording":
         self.last = rendered
         return self
 
@@ -129,9 +141,13 @@ class Recording(ScriptedAdapter):
 def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Case) -> None:
     for state in case.states(limit=16):
         keys = [".".join(path) for path in state.opened]
-        replies = [call(("open_sections", {"section_keys": [key], "reason": "why"})) for key in keys]
+        replies = [
+            call(("open_sections", {"section_keys": [key], "reason": "why"})) for key in keys
+        ]
         adapter = Recording([*replies, say("done")])
-        MainLoop(adapter, max_expansions=len(keys)).execute(case.prompt, session=session_with(case.held))
+        MainLoop(adapter, max_expansions=len(keys)).execute(
+            case.prompt, session=session_with(case.held)
+        )
         assert state.text == adapter.last.text
         assert state.tools == adapter.requests[-1].tools
 
@@ -143,12 +159,18 @@ def test_wherever_a_model_gets_by_its_own_choices_there_is_that_state(
     *, dynamic: bool, case: Case, numbers: list[int]
 ) -> None:
     def choose(request: SeenRequest) -> AssistantMessage:
-        texts = [one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)]
+        texts = [
+            one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)
+        ]
         offered = [found for text in texts for found in _KEY.findall(text)]
         if not offered or not numbers:
             return say("done")
         tool, key = offered[numbers.pop() % len(offered)]
-        wanted = {"section_keys": [key], "reason": "why"} if tool == "open_sections" else {"section_key": key}
+        wanted = (
+            {"section_keys": [key], "reason": "why"}
+            if tool == "open_sections"
+            else {"section_key": key}
+        )
         return call((tool, wanted))
 
     assume(len(openable(case.roots, case.held)) <= 6)
@@ -180,7 +202,9 @@ def test_a_section_that_is_only_read_reads_as_in_its_own_state(case: Case) -> No
 
 @given(cases(Disclosure.READ), st.sampled_from((0, 3, 16)))
 @settings(max_examples=40)
-def test_a_state_shows_what_the_specification_says_for_its_open_sections(case: Case, limit: int) -> None:
+def test_a_state_shows_what_the_specification_says_for_its_open_sections(
+    case: Case, limit: int
+) -> None:
     for state in case.states(limit):
         visibility = {**case.held, **dict.fromkeys(state.opened, FULL)}
         assert state.text == expected(case.roots, bound=case.given, visibility=visibility).text
@@ -188,7 +212,9 @@ def test_a_state_shows_what_the_specification_says_for_its_open_sections(case: C
 
 @given(cases(), st.sampled_from((0, 3, 16)))
 @settings(max_examples=40)
-def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_the_last(case: Case, limit: int) -> None:
+def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_the_last(
+    case: Case, limit: int
+) -> None:
     states = case.states(limit)
     assert {path for state in states for path in state.opened} == openable(case.roots, case.held)
     assert set(states[-1].opened) == openable(case.roots, case.held)
@@ -199,7 +225,9 @@ def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_t
 @settings(max_examples=40)
 def test_the_smallest_states_hold_every_text_and_every_tool_of_all_others(case: Case) -> None:
     def held(states: Iterable[PromptState]) -> tuple[set[str], set[str]]:
-        texts = {state.text[span.start : span.end] for state in states for span in state.rendered.spans}
+        texts = {
+            state.text[span.start : span.end] for state in states for span in state.rendered.spans
+        }
         return texts, {repr(tool) for state in states for tool in state.tools}
 
     assume(len(openable(case.roots, case.held)) <= 6)
@@ -216,7 +244,8 @@ def test_names_are_distinct_and_stay_the_same_at_any_limit(case: Case, limit: in
     assert [state for state in states if list(state.opened) != sorted(state.opened)] == []
 
 
-# ------------------------------------------------------------------------------------------------------------ cases
+# ------------------------------------------------------------------------------------------------------------
+# cases
 
 
 def test_states_come_with_the_fewest_open_sections_first() -> None:
@@ -229,7 +258,13 @@ def test_states_come_with_the_fewest_open_sections_first() -> None:
         "guide+refunds",
         "all",
     ]
-    assert names(render_states(nested, limit=5)) == ["closed", "guide", "guide+guide.deep", "refunds", "all"]
+    assert names(render_states(nested, limit=5)) == [
+        "closed",
+        "guide",
+        "guide+guide.deep",
+        "refunds",
+        "all",
+    ]
     assert names(render_states(nested, limit=6)) == names(render_states(nested))
 
 
@@ -250,7 +285,8 @@ def test_selectors_read_the_session_and_a_fresh_one_where_none_is_given() -> Non
         return FULL if session[Args].latest() else SUMMARY
 
     prompt = template(
-        MarkdownSection(title="Task", template="Help.", visibility=when_asked), MarkdownSection(title="b", template="b")
+        MarkdownSection(title="Task", template="Help.", visibility=when_asked),
+        MarkdownSection(title="b", template="b"),
     )
     assert names(render_states(prompt)) == ["closed", "task"]
     session = Session()
@@ -276,9 +312,13 @@ def test_what_the_session_has_open_is_open_from_the_start() -> None:
     assert "Guide." in states[0].text
 
 
-def test_a_template_that_lets_sections_be_closed_has_the_tool_for_it_where_something_is_open() -> None:
+def test_a_template_that_lets_sections_be_closed_has_the_tool_for_it_where_something_is_open() -> (
+    None
+):
     states = render_states(template(closed("Guide"), closable=True))
-    assert [[tool.name for tool in state.tools] for state in states] == [["read_section", "close_section"]] * 2
+    assert [[tool.name for tool in state.tools] for state in states] == [
+        ["read_section", "close_section"]
+    ] * 2
 
 
 def test_tools_and_output_are_told_as_adapters_tell_them() -> None:
@@ -309,9 +349,15 @@ def test_stored_texts_stand_in_the_states_of_their_tag(tmp_path: Path) -> None:
     look = Tool[Args, Args](name="look", description="Look it up.")
     definition = template(closed("Guide", tools=[look]))
     store = LocalPromptOverridesStore(tmp_path)
-    store.upsert(definition.descriptor, SectionOverride(path=("guide",), body="Other.", summary="Less."), tag="b")
     store.upsert(
-        definition.descriptor, ToolOverride(tool_name="look", param_descriptions={"value": "A word."}), tag="b"
+        definition.descriptor,
+        SectionOverride(path=("guide",), body="Other.", summary="Less."),
+        tag="b",
+    )
+    store.upsert(
+        definition.descriptor,
+        ToolOverride(tool_name="look", param_descriptions={"value": "A word."}),
+        tag="b",
     )
     first, second = render_states(Prompt(definition, overrides_store=store, overrides_tag="b"))
     assert ("Less." in first.text, "Other." in second.text) == (True, True)
@@ -320,7 +366,9 @@ def test_stored_texts_stand_in_the_states_of_their_tag(tmp_path: Path) -> None:
 
 
 def test_a_hidden_section_that_lacks_its_params_is_told_with_its_path() -> None:
-    hidden = MarkdownSection[Who](title="Deep", template="$name", visibility=SUMMARY, summary="Who.")
+    hidden = MarkdownSection[Who](
+        title="Deep", template="$name", visibility=SUMMARY, summary="Who."
+    )
     for limit in (0, 64):
         with pytest.raises(PromptRenderError, match=r"Bind one: prompt\.bind") as caught:
             render_states(template(closed("Guide", children=[hidden])), limit=limit)

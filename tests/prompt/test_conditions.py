@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from weakincentives.prompt import MarkdownSection, PromptRenderError, PromptTemplate, PromptValidationError
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptRenderError,
+    PromptTemplate,
+    PromptValidationError,
+)
 from weakincentives.prompt.conditions import normalise
 from weakincentives.runtime.session import Session
 
@@ -67,7 +72,9 @@ FORMS: list[tuple[Callable[..., Any], bool, bool]] = [
 
 
 @pytest.mark.parametrize(("selector", "params", "session"), FORMS, ids=range(len(FORMS)))
-def test_each_form_is_told_by_its_signature(selector: Callable[..., Any], params: bool, session: bool) -> None:  # noqa: FBT001 - a table of flags
+def test_each_form_is_told_by_its_signature(
+    selector: Callable[..., Any], params: bool, session: bool
+) -> None:
     bound = normalise(selector)
     assert (bound.needs_params, bound.needs_session) == (params, session)
 
@@ -75,15 +82,20 @@ def test_each_form_is_told_by_its_signature(selector: Callable[..., Any], params
 @pytest.mark.claim("PR-17")
 def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
     session = Session()
-    given = [normalise(form)(Mode(), session, ("s",)) for form in (nothing, by_session, by_params, by_both)]
+    given = [
+        normalise(form)(Mode(), session, ("s",))
+        for form in (nothing, by_session, by_params, by_both)
+    ]
     assert given == ["nothing", session, Mode(), (Mode(), session)]
-    empty = [normalise(form)(None, None, ("s",)) for form in (nothing, by_session, by_params, by_both)]
+    empty = [
+        normalise(form)(None, None, ("s",)) for form in (nothing, by_session, by_params, by_both)
+    ]
     assert empty == ["nothing", None, None, (None, None)]
 
 
 @pytest.mark.claim("PR-12", "PR-17")
 @pytest.mark.parametrize("answer", [True, False])
-def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) -> None:  # noqa: FBT001 - both answers
+def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) -> None:
     # Any: a table of forms
     forms: list[Any] = [
         lambda: answer,
@@ -93,9 +105,15 @@ def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) 
     ]
     for form in forms:
         tree = PromptTemplate(
-            ns="tests", key="forms", sections=[MarkdownSection[Mode](title="S", template="x", enabled=form)]
+            ns="tests",
+            key="forms",
+            sections=[MarkdownSection[Mode](title="S", template="x", enabled=form)],
         )
-        assert tree.render().text == tree.render(session=Session()).text == ("## 1. S\n\nx" if answer else "")
+        assert (
+            tree.render().text
+            == tree.render(session=Session()).text
+            == ("## 1. S\n\nx" if answer else "")
+        )
 
 
 @pytest.mark.claim("PR-12")
@@ -112,11 +130,17 @@ def test_every_form_works_in_a_section_with_and_without_a_session(answer: bool) 
     ids=["two params", "state", "too many", "args", "kwargs", "positional session"],
 )
 @pytest.mark.parametrize("which", ["enabled", "visibility"])
-def test_any_other_signature_is_refused_with_path_culprit_and_remedy(selector: Any, culprit: str, which: str) -> None:
+def test_any_other_signature_is_refused_with_path_culprit_and_remedy(
+    selector: Any, culprit: str, which: str
+) -> None:
     section = Loose[Mode](title="Inner", template="", **{which: selector})
-    with pytest.raises(PromptValidationError, match=rf"{which}: .*<lambda>.* takes {culprit}") as caught:
+    with pytest.raises(
+        PromptValidationError, match=rf"{which}: .*<lambda>.* takes {culprit}"
+    ) as caught:
         PromptTemplate(
-            ns="tests", key="forms", sections=[MarkdownSection(title="Group", template="", children=[section])]
+            ns="tests",
+            key="forms",
+            sections=[MarkdownSection(title="Group", template="", children=[section])],
         )
     assert caught.value.section_path == ("group", "inner")
     assert "use (), (*, session), (params) or (params, *, session)" in str(caught.value)
@@ -126,7 +150,9 @@ def test_any_other_signature_is_refused_with_path_culprit_and_remedy(selector: A
 @pytest.mark.parametrize("value", [5, "summary", ()], ids=repr)
 def test_what_is_neither_constant_nor_function_is_refused(value: Any, which: str) -> None:
     with pytest.raises(PromptValidationError, match="neither a constant nor a function") as caught:
-        PromptTemplate(ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: value})])
+        PromptTemplate(
+            ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: value})]
+        )
     assert caught.value.section_path == ("s",)
     assert repr(value) in str(caught.value)
     assert str(caught.value).startswith(f"{which}: ")
@@ -141,7 +167,8 @@ def test_a_visibility_of_none_is_refused_rather_than_taken_for_a_default() -> No
 
 def test_a_builtin_without_a_signature_is_refused_with_the_remedy() -> None:
     with pytest.raises(
-        PromptValidationError, match=r"signature of <class 'dict'> cannot be read; wrap it in a function"
+        PromptValidationError,
+        match=r"signature of <class 'dict'> cannot be read; wrap it in a function",
     ):
         PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", enabled=dict)])
 
@@ -155,19 +182,29 @@ def test_a_coroutine_function_is_refused_since_its_answer_would_always_be_true()
             return False
 
     for selector in (enabled, functools.partial(enabled), Enabled()):
-        with pytest.raises(PromptValidationError, match=r"coroutine function.*use a plain function"):
-            PromptTemplate(ns="n", key="k", sections=[Loose(title="S", template="", enabled=selector)])
+        with pytest.raises(
+            PromptValidationError, match=r"coroutine function.*use a plain function"
+        ):
+            PromptTemplate(
+                ns="n", key="k", sections=[Loose(title="S", template="", enabled=selector)]
+            )
 
 
 @pytest.mark.parametrize("which", ["enabled", "visibility"])
 def test_a_selector_over_params_needs_a_section_with_params(which: str) -> None:
-    with pytest.raises(PromptValidationError, match=rf"{which} takes params, but the section has none") as caught:
-        PromptTemplate(ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: by_params})])
+    with pytest.raises(
+        PromptValidationError, match=rf"{which} takes params, but the section has none"
+    ) as caught:
+        PromptTemplate(
+            ns="tests", key="forms", sections=[Loose(title="S", template="", **{which: by_params})]
+        )
     assert caught.value.section_path == ("s",)
     assert "write it as MarkdownSection[Params](…)" in str(caught.value)
 
 
-def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_get_the_hint() -> None:
+def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_get_the_hint() -> (
+    None
+):
     def over_session(*, session: Any) -> bool:
         return bool(session[Mode].latest())
 

@@ -1,4 +1,6 @@
-"""What has been shown in an evaluation is known to it: the live session and conditions are not asked again."""
+"""What has been shown in an evaluation is known to it: the live session and conditions are not
+asked again.
+"""
 
 import logging
 import pickle
@@ -12,7 +14,12 @@ from support.agents import answers, recorded, tool
 from weakincentives.evaluation.errors import BudgetExceededError, LimitError, TurnLimitError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import Expansion, MainLoop
-from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, ToolsAdded, ToolsRemoved
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+)
 from weakincentives.limits import Budget
 from weakincentives.prompt import (
     Disclosure,
@@ -38,17 +45,25 @@ type Overrides = dict[SectionPath, SectionVisibility]
 
 
 # Any below: tools, sections and prompts of every type.
-def hidden(key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any) -> Section[Any]:
+def hidden(
+    key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any
+) -> Section[Any]:
     arguments: dict[str, Any] = {"summary": f"{key} in short.", "visibility": SUMMARY, **more}
-    return MarkdownSection(title=key, key=key, template=f"All of {key}.", tools=tools, children=children, **arguments)
+    return MarkdownSection(
+        title=key, key=key, template=f"All of {key}.", tools=tools, children=children, **arguments
+    )
 
 
 def shown(key: str, *tools: Tool[Any, Any], **more: Any) -> Section[Any]:
     return hidden(key, *tools, visibility=FULL, **more)
 
 
-def of(*sections: Section[Any], disclosure: Disclosure = READ, closable: bool = False) -> Prompt[Any]:
-    return Prompt(ns="tests", key="conversation", sections=sections, disclosure=disclosure, closable=closable)
+def of(
+    *sections: Section[Any], disclosure: Disclosure = READ, closable: bool = False
+) -> Prompt[Any]:
+    return Prompt(
+        ns="tests", key="conversation", sections=sections, disclosure=disclosure, closable=closable
+    )
 
 
 def named(name: str, handler: Callable[..., Any] | None = None) -> Tool[Any, Any]:
@@ -77,7 +92,11 @@ def remembered(session: Session) -> Overrides:
 
 
 def run(
-    prompt: Prompt[Any], *turns: AssistantMessage, session: Session | None = None, dynamic: bool = True, **given: Any
+    prompt: Prompt[Any],
+    *turns: AssistantMessage,
+    session: Session | None = None,
+    dynamic: bool = True,
+    **given: Any,
 ) -> list[str]:
     """Answers to the tool calls of the last evaluation of an execution."""
     adapter = ScriptedAdapter([*turns, say("done")], dynamic_tools=dynamic)
@@ -98,7 +117,9 @@ def overriding(path: SectionPath, visibility: SectionVisibility) -> Tool[Any, An
 
 def delegating(inner: Callable[[], Prompt[Any]]) -> Tool[Any, Any]:
     def handler(params: Any, *, context: ToolContext) -> ToolResult[None]:
-        done = MainLoop(context.adapter).execute(inner(), session=context.session, bus=context.event_bus)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a scripted one
+        # The adapter is a scripted one.
+        loop = MainLoop(context.adapter)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        done = loop.execute(inner(), session=context.session, bus=context.event_bus)
         return ToolResult(done.text)
 
     return named("change", handler)
@@ -127,11 +148,13 @@ def vanishes(*, session: Any) -> bool:
 
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("disclosure", Disclosure)
-@pytest.mark.parametrize("cause", ["handler", "nested run", "nested run of another prompt", "visibility", "enabled"])
+@pytest.mark.parametrize(
+    "cause", ["handler", "nested run", "nested run of another prompt", "visibility", "enabled"]
+)
 def test_what_is_shown_as_a_summary_can_be_opened_whatever_happened_meanwhile(
     cause: str,
     disclosure: Disclosure,
-    dynamic: bool,  # noqa: FBT001 - a case
+    dynamic: bool,
 ) -> None:
     opens = disclosing(disclosure, "context")
     between: list[AssistantMessage] = []
@@ -151,12 +174,18 @@ def test_what_is_shown_as_a_summary_can_be_opened_whatever_happened_meanwhile(
                 return of(shown(key), hidden("context", named("search")), disclosure=disclosure)
 
             change, between = delegating(inner), [opens, say("nested done")]
-    prompt = of(shown("main", change), hidden("context", named("search"), **conditions), disclosure=disclosure)
+    prompt = of(
+        shown("main", change),
+        hidden("context", named("search"), **conditions),
+        disclosure=disclosure,
+    )
     said = run(prompt, call(("change", {})), *between, opens, call(("search", {})), dynamic=dynamic)
     assert said[-1] == "ok"
 
 
-def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_below_a_summary() -> None:
+def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_below_a_summary() -> (
+    None
+):
     asked: list[str] = []
 
     def condition(name: str, *, answer: object) -> Callable[..., Any]:
@@ -190,7 +219,7 @@ def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
     session = Session()
     prompt = of(hidden("guide", children=[hidden("deep", named("dig"), visibility=flips)]))
     rendered = prompt.render(session=session)
-    measure(rendered.scene)
+    measure(rendered.view)
     session.dispatch(Flag())
     adapter = ScriptedAdapter([read("guide"), say()])
     adapter.evaluate(rendered, session=session)
@@ -203,10 +232,21 @@ def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
 def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed() -> None:
     prompt = of(hidden("a", named("own"), children=[shown("b", named("deep"))]), closable=True)
     adapter = ScriptedAdapter(
-        [read("a"), read("a"), closing("a.b"), call(("deep", {})), closing("a"), call(("own", {})), say()]
+        [
+            read("a"),
+            read("a"),
+            closing("a.b"),
+            call(("deep", {})),
+            closing("a"),
+            call(("own", {})),
+            say(),
+        ]
     )
     session = Session()
-    said = [one.content for one in answers(adapter.evaluate(prompt.render(), session=session).transcript)]
+    said = [
+        one.content
+        for one in answers(adapter.evaluate(prompt.render(), session=session).transcript)
+    ]
     assert said[1].startswith("Section is already expanded.")
     assert said[2:] == [
         "Closed section 'a.b'.",
@@ -220,10 +260,14 @@ def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed(
 
 def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
     session = Session()
-    rendered = of(hidden("a", named("own"), children=[hidden("b", visibility=flips)])).render(session=session)
+    rendered = of(hidden("a", named("own"), children=[hidden("b", visibility=flips)])).render(
+        session=session
+    )
     for shows in ("b in short.", "All of b."):
         adapter = ScriptedAdapter([read("a"), call(("own", {})), say()])
-        said = [one.content for one in answers(adapter.evaluate(rendered, session=session).transcript)]
+        said = [
+            one.content for one in answers(adapter.evaluate(rendered, session=session).transcript)
+        ]
         assert said[0].startswith("Content of section 'a':")
         assert shows in said[0]
         assert said[1] == "ok"
@@ -232,27 +276,35 @@ def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
 
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_session_had_it_open(
-    dynamic: bool,  # noqa: FBT001 - a case
+    dynamic: bool,
 ) -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     prompt = of(hidden("a", named("own")), closable=True)
     injected = recorded(session.bus, ToolsInjected)
     adapter = ScriptedAdapter(
-        [closing("a"), read("a"), read("a"), closing("a"), call(("own", {})), say()], dynamic_tools=dynamic
+        [closing("a"), read("a"), read("a"), closing("a"), call(("own", {})), say()],
+        dynamic_tools=dynamic,
     )
     MainLoop(adapter).execute(prompt, session=session, visibility_overrides={("a",): SUMMARY})
     said = [event.content for event in session[ToolInvoked]]
     assert said[0] == "Section 'a' is not one that you opened."
     assert said[2].startswith("Section is already expanded.")
-    assert said[3:] == ["Closed section 'a'.", "Tool 'own' is closed; call read_section with key 'a' first."]
+    assert said[3:] == [
+        "Closed section 'a'.",
+        "Tool 'own' is closed; call read_section with key 'a' first.",
+    ]
     assert len(injected) == int(dynamic)
     assert remembered(session) == {("a",): SUMMARY}
 
 
 def test_an_override_that_a_handler_writes_counts_from_the_next_execution_on() -> None:
     session = Session()
-    prompt = of(shown("main", overriding(("rest",), FULL)), hidden("rest", named("last")), hidden("a", named("own")))
+    prompt = of(
+        shown("main", overriding(("rest",), FULL)),
+        hidden("rest", named("last")),
+        hidden("a", named("own")),
+    )
     adapter = ScriptedAdapter([call(("change", {})), read("a"), say(), say()], dynamic_tools=False)
     MainLoop(adapter).execute(prompt, session=session)
     assert "last" not in adapter.requests[-1].tool_names
@@ -277,13 +329,20 @@ def test_a_suffix_names_the_children_that_opening_shows() -> None:
             "subsections: on, short.]"
         )
     text = of(hidden("a", children=children[1:3])).render().text
-    assert text.endswith('[This section is summarized. To view full content, call `read_section` with key "a".]')
+    assert text.endswith(
+        '[This section is summarized. To view full content, call `read_section` with key "a".]'
+    )
 
 
 def test_a_nested_suffix_names_children_by_keys_that_the_tool_accepts() -> None:
     text = of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])).render().text
-    assert text.endswith('with key "a.b" to view full content including subsections: a.b.c, a.b.d.]')
-    said = run(of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])), read("a.b.c", "a.b.d"))
+    assert text.endswith(
+        'with key "a.b" to view full content including subsections: a.b.c, a.b.d.]'
+    )
+    said = run(
+        of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])),
+        read("a.b.c", "a.b.d"),
+    )
     assert [one.partition("\n")[0] for one in said] == [
         "Content of section 'a.b.c':",
         "Content of section 'a.b.d':",
@@ -303,9 +362,14 @@ def test_split_reads_what_has_only_disabled_tools(enabled: Any) -> None:
 
 @pytest.mark.parametrize(
     ("disclosure", "how"),
-    [(READ, "call read_section with key 'a.b' first"), (OPEN, "call open_sections with keys 'a', 'a.b' first")],
+    [
+        (READ, "call read_section with key 'a.b' first"),
+        (OPEN, "call open_sections with keys 'a', 'a.b' first"),
+    ],
 )
-def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(disclosure: Disclosure, how: str) -> None:
+def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(
+    disclosure: Disclosure, how: str
+) -> None:
     inner = hidden("b", named("deep"), children=[shown("off", named("gone"), enabled=False)])
     prompt = of(hidden("a", named("own"), children=[inner]), disclosure=disclosure)
     said = run(prompt, call(("own", {}), ("deep", {}), ("gone", {}), ("nope", {})))
@@ -335,7 +399,9 @@ def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(dynamic: bool) -> None:  # noqa: FBT001 - a case
+def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(
+    dynamic: bool,
+) -> None:
     session = Session()
     prompt = of(hidden("a", named("own")), hidden("prose"), disclosure=SPLIT)
     adapter = ScriptedAdapter([read("a"), call(("own", {})), say()], dynamic_tools=dynamic)
@@ -351,7 +417,9 @@ def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(dy
 # --- Several requests in one turn
 
 
-OPENINGS = call(*(("open_sections", {"section_keys": [key], "reason": f"why {key}"}) for key in "abc"))
+OPENINGS = call(
+    *(("open_sections", {"section_keys": [key], "reason": f"why {key}"}) for key in "abc")
+)
 
 
 @pytest.mark.parametrize(
@@ -370,14 +438,20 @@ def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
     done = MainLoop(adapter, max_expansions=1).execute(prompt, session=session)
     assert done.expansions == (Expansion(("a", "b", "c"), reason),)
     assert remembered(session) == {("a",): FULL, ("b",): FULL, ("c",): FULL}
-    assert [one for one in adapter.requests[-1].tool_names if one.startswith("of-")] == ["of-a", "of-b", "of-c"]
+    assert [one for one in adapter.requests[-1].tool_names if one.startswith("of-")] == [
+        "of-a",
+        "of-b",
+        "of-c",
+    ]
     assert [event.requested_sections for event in session[ToolInvoked]] == [("a",), ("b",), ("c",)]
 
 
 def test_a_long_list_of_reasons_is_cut() -> None:
     turn = call(*(("open_sections", {"section_keys": [key], "reason": key * 200}) for key in "ab"))
     with pytest.raises(VisibilityExpansionRequired) as caught:
-        ScriptedAdapter([turn]).evaluate(of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session())
+        ScriptedAdapter([turn]).evaluate(
+            of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session()
+        )
     assert len(caught.value.reason) == 256
     assert (caught.value.spent.calls, caught.value.spent.tool_calls) == (1, 2)
 
@@ -397,18 +471,34 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
         ran.append("pay")
         return ToolResult(f"paid {ran.count('pay')}")
 
-    pay = Tool[Any, Any](name="pay", handler=paying, params_type=Flag, result_type=object, effect="at_most_once")
+    pay = Tool[Any, Any](
+        name="pay", handler=paying, params_type=Flag, result_type=object, effect="at_most_once"
+    )
     read_a, read_b = (("read_section", {"section_key": key}) for key in "ab")
-    turn = call(("one", {}), ("pay", {}), read_a, ("two", {}), ("pay", {}), ("nope", {}), read_b, ("two", {}))
+    turn = call(
+        ("one", {}),
+        ("pay", {}),
+        read_a,
+        ("two", {}),
+        ("pay", {}),
+        ("nope", {}),
+        read_b,
+        ("two", {}),
+    )
     adapter = ScriptedAdapter(
         [turn, call(("pay", {}), ("pay", {})), say()],
         dynamic_tools=False,
         config=InnerLoopConfig(parallel_tool_calls=mode),
     )
     session = Session()
-    prompt = of(shown("main", noting("one"), noting("two"), pay), hidden("a", named("x")), hidden("b", named("y")))
+    prompt = of(
+        shown("main", noting("one"), noting("two"), pay),
+        hidden("a", named("x")),
+        hidden("b", named("y")),
+    )
     done = MainLoop(adapter).execute(prompt, session=session)
-    assert [one.content for one in answers(done.response.transcript)] == ["paid 1", "paid 2"]  # the first is a record
+    # the first is a record
+    assert [one.content for one in answers(done.response.transcript)] == ["paid 1", "paid 2"]
     assert ran == ["one", "pay", "pay"]
     events = [(event.name, event.replayed) for event in session[ToolInvoked]]
     assert events == [
@@ -423,7 +513,12 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
 
 
 def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_the_rest() -> None:
-    turn = call(*(("open_sections", {"section_keys": [key], "reason": "r"}) for key in ("a", "nope", "a.b", "a")))
+    turn = call(
+        *(
+            ("open_sections", {"section_keys": [key], "reason": "r"})
+            for key in ("a", "nope", "a.b", "a")
+        )
+    )
     session = Session()
     adapter = ScriptedAdapter([turn, say()])
     prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
@@ -434,7 +529,9 @@ def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_t
 
 
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_restart(dynamic: bool) -> None:  # noqa: FBT001 - a case
+def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_restart(
+    dynamic: bool,
+) -> None:
     session = Session()
     withdrawn = recorded(session.bus, ToolsWithdrawn)
     turn = call(("read_section", {"section_key": "b"}), ("close_section", {"section_key": "a"}))
@@ -456,13 +553,18 @@ def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for()
 
 
 def test_the_signal_with_its_decisions_can_be_pickled() -> None:
-    prompt = of(hidden("a", named("own")), hidden("b", named("other"), visibility=flips), closable=True)
+    prompt = of(
+        hidden("a", named("own")), hidden("b", named("other"), visibility=flips), closable=True
+    )
     with pytest.raises(VisibilityExpansionRequired) as caught:
         ScriptedAdapter([read("b")], dynamic_tools=False).evaluate(prompt, session=Session())
     again = pickle.loads(pickle.dumps(caught.value))
     assert again.decisions is not None
     assert again.decisions.visibility == {("b",): SUMMARY}
-    assert (again.args, again.requested_overrides) == (caught.value.args, caught.value.requested_overrides)
+    assert (again.args, again.requested_overrides) == (
+        caught.value.args,
+        caught.value.requested_overrides,
+    )
 
 
 # --- Limits
@@ -479,8 +581,15 @@ def test_what_was_answered_is_recorded_also_when_a_limit_ends_the_evaluation_jus
     options: Any, error: type[LimitError]
 ) -> None:
     session = Session()
-    turn = call(("close_section", {"section_key": "a"}), ("read_section", {"section_key": "b"}), ("nope", {}))
-    injected, withdrawn = recorded(session.bus, ToolsInjected), recorded(session.bus, ToolsWithdrawn)
+    turn = call(
+        ("close_section", {"section_key": "a"}),
+        ("read_section", {"section_key": "b"}),
+        ("nope", {}),
+    )
+    injected, withdrawn = (
+        recorded(session.bus, ToolsInjected),
+        recorded(session.bus, ToolsWithdrawn),
+    )
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
     replies = [call(("own", {})), turn] if error is TurnLimitError else [turn]
@@ -489,7 +598,9 @@ def test_what_was_answered_is_recorded_also_when_a_limit_ends_the_evaluation_jus
         adapter.evaluate(prompt, session=session)
     transcript = caught.value.transcript
     assert [one for one in transcript if isinstance(one, ToolsRemoved)] == [ToolsRemoved(("own",))]
-    assert [[tool.name for tool in one.tools] for one in transcript if isinstance(one, ToolsAdded)] == [["other"]]
+    assert [
+        [tool.name for tool in one.tools] for one in transcript if isinstance(one, ToolsAdded)
+    ] == [["other"]]
     assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
     assert [event.tool_names for event in injected] == [("other",)]
     assert [event.tool_names for event in withdrawn] == [("own",)]
@@ -532,7 +643,7 @@ def test_params_that_are_missing_below_a_summary_are_told_at_the_start(
 @pytest.mark.parametrize("disclosure", Disclosure)
 def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
     disclosure: Disclosure,
-    dynamic: bool,  # noqa: FBT001 - a case
+    dynamic: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     prompt = of(hidden("guide", children=[needing(named("own"))]), disclosure=disclosure)
@@ -547,7 +658,9 @@ def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
 def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
     child = MarkdownSection[Flag](title="Deep", key="deep", template="x")
     assert of(hidden("guide", children=[child])).render().missing_params == {}
-    default = MarkdownSection[Needed](title="D", key="d", template="$value", default_params=Needed("x"))
+    default = MarkdownSection[Needed](
+        title="D", key="d", template="$value", default_params=Needed("x")
+    )
     assert of(hidden("guide", children=[needing(), default])).render().missing_params == {}
 
 

@@ -6,20 +6,34 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from support.strategies import SUMMARY, Nothing, Who, forests, overrides, sections
-from weakincentives.prompt import Disclosure, MarkdownSection, PromptTemplate, PromptValidationError, Tool
+from weakincentives.prompt import (
+    Disclosure,
+    MarkdownSection,
+    PromptTemplate,
+    PromptValidationError,
+    Tool,
+)
 
 READ = "`read_section`"
 OPEN = "`open_sections`"
 
 
-def prompt(*roots: MarkdownSection[Who], disclosure: Disclosure = Disclosure.READ) -> PromptTemplate[None]:
+def prompt(
+    *roots: MarkdownSection[Who], disclosure: Disclosure = Disclosure.READ
+) -> PromptTemplate[None]:
     return PromptTemplate(ns="tests", key="suffix", sections=roots, disclosure=disclosure)
 
 
 def summarized(**arguments: object) -> MarkdownSection[Who]:
     # The keywords of a section, whichever a test wants.
     return MarkdownSection[Who](
-        **{"title": "Context", "template": "All of it.", "summary": "In short.", "visibility": SUMMARY, **arguments}  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        **{
+            "title": "Context",
+            "template": "All of it.",
+            "summary": "In short.",
+            "visibility": SUMMARY,
+            **arguments,
+        }  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -35,9 +49,14 @@ def test_the_suffix_names_tool_and_key_after_a_rule(disclosure: Disclosure, tool
 
 @pytest.mark.claim("C-23", "PD-30")
 @pytest.mark.parametrize(("disclosure", "tool"), [(Disclosure.READ, READ), (Disclosure.OPEN, OPEN)])
-def test_the_suffix_lists_the_direct_children_in_order_of_declaration(disclosure: Disclosure, tool: str) -> None:
+def test_the_suffix_lists_the_direct_children_in_order_of_declaration(
+    disclosure: Disclosure, tool: str
+) -> None:
     grandchild = MarkdownSection(title="Deep", template="")
-    children = [MarkdownSection(title=title, template="", children=[grandchild]) for title in ("Zeta", "Alpha")]
+    children = [
+        MarkdownSection(title=title, template="", children=[grandchild])
+        for title in ("Zeta", "Alpha")
+    ]
     lines = prompt(summarized(children=children), disclosure=disclosure).render().text.splitlines()
     assert lines[-1] == (
         f'[This section is summarized. Call {tool} with key "context" to view full content including '
@@ -57,7 +76,9 @@ def test_a_full_section_has_no_suffix() -> None:
 
 @pytest.mark.claim("PD-32")
 def test_the_key_shown_is_the_dotted_path() -> None:
-    parent = MarkdownSection(title="Parent", template="", children=[summarized(title="Child", key="child")])
+    parent = MarkdownSection(
+        title="Parent", template="", children=[summarized(title="Child", key="child")]
+    )
     assert 'with key "parent.child"' in prompt(parent).render().text
 
 
@@ -78,7 +99,11 @@ def test_split_names_open_sections_where_the_subtree_holds_tools() -> None:
             MarkdownSection(
                 title="X",
                 template="",
-                children=[MarkdownSection(title="Y", template="", tools=[Tool[Nothing, Nothing](name="u")])],
+                children=[
+                    MarkdownSection(
+                        title="Y", template="", tools=[Tool[Nothing, Nothing](name="u")]
+                    )
+                ],
             )
         ],
     )
@@ -128,7 +153,9 @@ def test_the_disclosure_tools_present_are_those_that_the_text_names(data: st.Dat
     own = [name for name in names if name.startswith("tool-")]
     builtin = names[len(own) :]
     assert names == own + builtin
-    assert builtin == [name for name in ("open_sections", "read_section") if f"`{name}`" in rendered.text]
+    assert builtin == [
+        name for name in ("open_sections", "read_section") if f"`{name}`" in rendered.text
+    ]
     assert all(not tool.accepts_overrides for tool in rendered.tools[len(own) :])
     held = {tool.name for node in tree.registry.sections for tool in node.section.tools()}
     assert held.isdisjoint({"open_sections", "read_section"})

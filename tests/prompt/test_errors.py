@@ -25,7 +25,9 @@ PATHS = {("a",): FULL, ("b", "c"): FULL}
 
 
 def expansion(*message: str) -> VisibilityExpansionRequired:
-    error = VisibilityExpansionRequired(*message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c"))
+    error = VisibilityExpansionRequired(
+        *message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c")
+    )
     error.spent = Spent(calls=2)
     return error
 
@@ -43,7 +45,9 @@ def test_all_derive_from_prompt_error_and_import_from_both_places() -> None:
 
 
 @pytest.mark.parametrize("kind", [PromptValidationError, PromptRenderError])
-def test_a_placed_error_says_message_detail_and_place(kind: type[PromptValidationError | PromptRenderError]) -> None:
+def test_a_placed_error_says_message_detail_and_place(
+    kind: type[PromptValidationError | PromptRenderError],
+) -> None:
     assert str(kind("Wrong.")) == "Wrong."
     error = kind("Wrong.", detail="Got 1.", section_path=("a", "b"), placeholder="$x")
     assert str(error) == "Wrong. Got 1. (section 'a.b', placeholder '$x')"
@@ -60,9 +64,15 @@ def test_a_placed_error_says_message_detail_and_place(kind: type[PromptValidatio
 def test_the_text_of_an_expansion_names_keys_and_reason_with_and_without_a_message() -> None:
     for error in (expansion(), expansion("Section expansion requires restart")):
         assert str(error) == "Visibility expansion required for sections: a, b.c. Reason: why"
-        assert (dict(error.requested_overrides), error.reason, error.section_keys) == (PATHS, "why", ("a", "b.c"))
+        assert (dict(error.requested_overrides), error.reason, error.section_keys) == (
+            PATHS,
+            "why",
+            ("a", "b.c"),
+        )
     assert expansion().args == ("Visibility expansion required",)
-    assert expansion("Section expansion requires restart").args == ("Section expansion requires restart",)
+    assert expansion("Section expansion requires restart").args == (
+        "Section expansion requires restart",
+    )
 
 
 @pytest.mark.claim("U-06")
@@ -111,5 +121,7 @@ def test_every_error_survives_copying_and_pickling_whole(error: PromptError) -> 
             assert getattr(twin, name, None) == getattr(error, name, None)
         for name in ("reason", "section_keys", "spent"):
             assert getattr(twin, name, None) == getattr(error, name, None)
-        if isinstance(error, VisibilityExpansionRequired) and isinstance(twin, VisibilityExpansionRequired):
+        if isinstance(error, VisibilityExpansionRequired) and isinstance(
+            twin, VisibilityExpansionRequired
+        ):
             assert twin.requested_overrides == error.requested_overrides

@@ -49,7 +49,8 @@ TEXT = PromptTemplate(ns="tests", key="text").render()
 SOURCES = st.builds(Source, st.text(max_size=10), st.integers(-(2**40), 2**40))
 ANSWERS = st.builds(
     Answer,
-    st.text(max_size=30) | st.sampled_from(["```", "```json\n{}\n```", "\n```\n", '{"text": 1}', "[]"]),
+    st.text(max_size=30)
+    | st.sampled_from(["```", "```json\n{}\n```", "\n```\n", '{"text": 1}', "[]"]),
     st.floats(allow_nan=False, allow_infinity=False),
     st.lists(SOURCES, max_size=3).map(tuple),
     st.sampled_from(("fact", "guess")),
@@ -57,7 +58,8 @@ ANSWERS = st.builds(
 )
 
 
-# ------------------------------------------------------------------------------------------------------ declaration
+# ------------------------------------------------------------------------------------------------------
+# declaration
 
 
 @pytest.mark.claim("PS-22", "PS-23")
@@ -69,10 +71,14 @@ def test_a_dataclass_asks_for_an_object_and_a_list_of_it_for_an_array() -> None:
 
 @pytest.mark.claim("PS-24")
 @pytest.mark.parametrize(
-    "output", [int, str, dict, list, list[int], list[Any], tuple[Answer, ...], Answer | None, set], ids=repr
+    "output",
+    [int, str, dict, list, list[int], list[Any], tuple[Answer, ...], Answer | None, set],
+    ids=repr,
 )
 def test_any_other_output_type_is_refused_with_the_type_and_the_remedy(output: Any) -> None:
-    with pytest.raises(PromptValidationError, match="neither a dataclass nor a list of one") as caught:
+    with pytest.raises(
+        PromptValidationError, match="neither a dataclass nor a list of one"
+    ) as caught:
         PromptTemplate[output](ns="n", key="k")
     assert repr(output) in str(caught.value)
     assert "declare a dataclass" in str(caught.value)
@@ -86,7 +92,9 @@ class Callback:
 
 
 @pytest.mark.parametrize("output", [Callback, list[Callback]], ids=repr)
-def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built(output: Any) -> None:
+def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built(
+    output: Any,
+) -> None:
     said = r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); use types that JSON can hold"
     with pytest.raises(PromptValidationError, match=said):
         PromptTemplate[output](ns="n", key="k")
@@ -97,7 +105,9 @@ def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built
 @pytest.mark.claim("PR-03")
 def test_a_subscript_and_a_config_say_the_same() -> None:
     by_subscript = Prompt[Answer](ns="n", key="k", sections=[])
-    by_config = Prompt[Answer](ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer))
+    by_config = Prompt[Answer](
+        ns="n", key="k", sections=[], structured_output=StructuredOutputConfig(Answer)
+    )
     alone = Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(Answer))
     assert by_subscript.template == by_config.template == alone.template
     assert by_subscript.render().output_type is by_config.render().output_type is Answer
@@ -105,10 +115,16 @@ def test_a_subscript_and_a_config_say_the_same() -> None:
 
 @pytest.mark.claim("PR-04")
 def test_a_subscript_and_a_config_that_differ_are_refused() -> None:
-    with pytest.raises(PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"):
+    with pytest.raises(
+        PromptValidationError, match=r"Answer.*structured_output for.*Source.*declare one of them"
+    ):
         Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Source))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(PromptValidationError):
-        PromptTemplate[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(list[Answer]))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        PromptTemplate[Answer](
+            ns="n",
+            key="k",
+            structured_output=StructuredOutputConfig(list[Answer]),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        )
 
 
 def test_a_config_is_a_value() -> None:
@@ -118,13 +134,18 @@ def test_a_config_is_a_value() -> None:
     other: object = StructuredOutputConfig(Answer)
     assert config != other
     lenient = replace(config, allow_extra_keys=True)
-    assert (lenient.allow_extra_keys, lenient.item_type, lenient.container) == (True, Answer, "array")
+    assert (lenient.allow_extra_keys, lenient.item_type, lenient.container) == (
+        True,
+        Answer,
+        "array",
+    )
     assert pickle.loads(pickle.dumps(lenient)) == lenient
     with pytest.raises(FrozenInstanceError):
         config.allow_extra_keys = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-# ---------------------------------------------------------------------------------------------------------- reading
+# ----------------------------------------------------------------------------------------------------------
+# reading
 
 
 @pytest.mark.claim("PS-25")
@@ -169,7 +190,9 @@ def test_the_first_fenced_block_of_json_counts_among_blocks_of_other_languages(t
 
 
 @pytest.mark.claim("PS-25", "PS-28")
-@pytest.mark.parametrize("text", ["", "It is so.", "```json\n```", '```json\n{"text": "a"', '{"text": "a"} trailing'])
+@pytest.mark.parametrize(
+    "text", ["", "It is so.", "```json\n```", '```json\n{"text": "a"', '{"text": "a"} trailing']
+)
 def test_a_text_without_json_is_an_error_that_keeps_the_whole_answer(text: str) -> None:
     with pytest.raises(OutputParseError) as caught:
         parse_structured_output(text, ONE)
@@ -190,7 +213,9 @@ def test_the_container_must_be_the_declared_one() -> None:
 @pytest.mark.claim("PS-27")
 def test_every_fault_is_told_with_its_path() -> None:
     with pytest.raises(OutputParseError) as caught:
-        parse_structured_output('{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE)
+        parse_structured_output(
+            '{"score": "x", "sources": [{"file": "f"}, {"line": 1}], "extra": 1}', ONE
+        )
     message = str(caught.value)
     assert all(path in message for path in ("text:", "score:", "sources.1.file:", "extra:"))
 
@@ -240,7 +265,12 @@ def test_extra_keys_pass_where_they_are_allowed() -> None:
 )
 @pytest.mark.parametrize(
     ("output", "form"),
-    [(Answer, "%s"), (Answer, "So:\n```json\n%s\n```"), (list[Answer], "[%s]"), (list[Answer], '{"items": [%s]}')],
+    [
+        (Answer, "%s"),
+        (Answer, "So:\n```json\n%s\n```"),
+        (list[Answer], "[%s]"),
+        (list[Answer], '{"items": [%s]}'),
+    ],
 )
 def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
     output: Any, form: str, item: str, *, accepted: bool
@@ -259,7 +289,9 @@ def test_an_evaluation_and_the_parser_accept_and_refuse_the_same(
 
 
 def test_a_prompt_that_declares_nothing_has_nothing_to_parse() -> None:
-    with pytest.raises(OutputParseError, match=r"declares no output type; use PromptTemplate\[Output\]") as caught:
+    with pytest.raises(
+        OutputParseError, match=r"declares no output type; use PromptTemplate\[Output\]"
+    ) as caught:
         parse_structured_output("{}", TEXT)
     assert caught.value.raw_response == "{}"
 
@@ -268,4 +300,8 @@ def test_the_error_can_be_copied_and_pickled_whole() -> None:
     error = OutputParseError("text: missing", raw_response="{}")
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(twin) is OutputParseError
-        assert (str(twin), twin.raw_response, twin.args) == ("text: missing", "{}", ("text: missing",))
+        assert (str(twin), twin.raw_response, twin.args) == (
+            "text: missing",
+            "{}",
+            ("text: missing",),
+        )

@@ -1,4 +1,6 @@
-"""The disclosure tools, called as a model calls them: what they answer, refuse, raise, and leave in the session."""
+"""The disclosure tools, called as a model calls them: what they answer, refuse, raise, and leave in
+the session.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -35,20 +37,36 @@ FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
 # Any: the keywords of a section, whichever a test wants; tools and children of every type.
-def shown(key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any) -> MarkdownSection[Any]:
+def shown(
+    key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any
+) -> MarkdownSection[Any]:
     return MarkdownSection(
-        title=key.title(), key=key, template=f"All about {key}.", tools=tools, children=children, **more
+        title=key.title(),
+        key=key,
+        template=f"All about {key}.",
+        tools=tools,
+        children=children,
+        **more,
     )
 
 
 def hidden(
     key: str, *tools: Tool[Any, Any], children: Sequence[Section[Any]] = (), **more: Any
 ) -> MarkdownSection[Any]:
-    return shown(key, *tools, children=children, **{"summary": f"{key} in short.", "visibility": SUMMARY, **more})
+    return shown(
+        key,
+        *tools,
+        children=children,
+        **{"summary": f"{key} in short.", "visibility": SUMMARY, **more},
+    )
 
 
-def of(*sections: Section[Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False) -> Prompt[Any]:
-    return Prompt(ns="tests", key="disclosure", sections=sections, disclosure=disclosure, closable=closable)
+def of(
+    *sections: Section[Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False
+) -> Prompt[Any]:
+    return Prompt(
+        ns="tests", key="disclosure", sections=sections, disclosure=disclosure, closable=closable
+    )
 
 
 def named(name: str) -> Tool[Any, Any]:
@@ -84,7 +102,9 @@ class Run:
         self.invoked = recorded(self.session.bus, ToolInvoked)
         self.adapter = ScriptedAdapter([*self.turns, say("done")], dynamic_tools=self.dynamic)
         rendered = self.prompt.render(session=self.session, visibility_overrides=self.overrides)
-        self.answers: list[ToolMessage] = answers(self.adapter.evaluate(rendered, session=self.session).transcript)
+        self.answers: list[ToolMessage] = answers(
+            self.adapter.evaluate(rendered, session=self.session).transcript
+        )
 
     @property
     def said(self) -> list[str]:
@@ -104,7 +124,9 @@ class Run:
         return {} if latest is None else dict(latest.overrides)
 
 
-def expansion(prompt: Prompt[Any], turn: AssistantMessage, *, dynamic: bool = True) -> VisibilityExpansionRequired:
+def expansion(
+    prompt: Prompt[Any], turn: AssistantMessage, *, dynamic: bool = True
+) -> VisibilityExpansionRequired:
     """What leaves `evaluate` when the model says `turn`."""
     with pytest.raises(VisibilityExpansionRequired) as caught:
         ScriptedAdapter([turn], dynamic_tools=dynamic).evaluate(prompt, session=Session())
@@ -151,11 +173,17 @@ def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
 def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
     prompt = of(hidden("context"))
     made = create_read_section_handler(
-        registry=prompt.template.registry, current_visibility=VisibilityOverrides(), param_lookup={}, session=None
+        registry=prompt.template.registry,
+        current_visibility=VisibilityOverrides(),
+        param_lookup={},
+        session=None,
     )
     rendered = prompt.render().tools[-1]
     for one in (made, rendered):
-        assert (one.name, one.description) == ("read_section", "Read the full content of a summarized section.")
+        assert (one.name, one.description) == (
+            "read_section",
+            "Read the full content of a summarized section.",
+        )
         assert not one.accepts_overrides
     [opener] = of(hidden("context"), disclosure=Disclosure.OPEN).render().tools
     assert (opener.name, opener.accepts_overrides) == ("open_sections", False)
@@ -170,24 +198,41 @@ def test_the_factory_takes_what_is_in_force_before_what_the_session_held_by_then
         param_lookup={},
         session=session,
     ).handler
-    assert handler(ReadSectionParams("context"), context=None).message == "Section is already expanded."
+    assert (
+        handler(ReadSectionParams("context"), context=None).message
+        == "Section is already expanded."
+    )
 
 
 def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_discloses() -> None:
     session = Session()
     session[Quoted].seed(Quoted("A-7"))
     known = hidden(
-        "known", children=[hidden("deep")], enabled=lambda *, session: bool(session and session[Quoted].all())
+        "known",
+        children=[hidden("deep")],
+        enabled=lambda *, session: bool(session and session[Quoted].all()),
     )
     registry, nothing = of(known).template.registry, VisibilityOverrides()
-    for disclosure, opener in ((Disclosure.READ, "read_section"), (Disclosure.OPEN, "open_sections")):
+    for disclosure, opener in (
+        (Disclosure.READ, "read_section"),
+        (Disclosure.OPEN, "open_sections"),
+    ):
         handler: Any = create_read_section_handler(
-            registry=registry, current_visibility=nothing, param_lookup={}, session=session, disclosure=disclosure
+            registry=registry,
+            current_visibility=nothing,
+            param_lookup={},
+            session=session,
+            disclosure=disclosure,
         ).handler
-        assert f"call `{opener}` with key" in handler(ReadSectionParams("known"), context=None).value.content
+        assert (
+            f"call `{opener}` with key"
+            in handler(ReadSectionParams("known"), context=None).value.content
+        )
 
 
-@pytest.mark.claim("C-01", "C-22", "PD-01", "PD-02", "PD-03", "PD-04", "PD-07", "PD-08", "DT-05", "DT-06", "DT-07")
+@pytest.mark.claim(
+    "C-01", "C-22", "PD-01", "PD-02", "PD-03", "PD-04", "PD-07", "PD-08", "DT-05", "DT-06", "DT-07"
+)
 @pytest.mark.parametrize(
     ("disclosure", "names"),
     [
@@ -209,7 +254,10 @@ def test_the_tool_stands_last_where_something_is_summarized_and_only_then(
     prompt = of(*sections, disclosure=disclosure)
 
     def tools(*opened: str) -> list[str]:
-        return [one.name for one in prompt.render(visibility_overrides={(key,): FULL for key in opened}).tools]
+        return [
+            one.name
+            for one in prompt.render(visibility_overrides={(key,): FULL for key in opened}).tools
+        ]
 
     assert tools() == names
     assert tools("context", "prose") == ["first", "inner", "last"]
@@ -238,7 +286,7 @@ def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.SPLIT])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_section_without_tools_is_answered_and_nothing_changes(
-    dynamic: bool,  # noqa: FBT001 - a case
+    dynamic: bool,
     disclosure: Disclosure,
 ) -> None:
     run = Run(of(hidden("context"), disclosure=disclosure), [read("context")], dynamic=dynamic)
@@ -261,7 +309,10 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
             hidden("sub", named("sub")),
         ],
     )
-    run = Run(of(shown("task", named("first")), section), [read("context"), call(("own", {}), ("deep", {}))])
+    run = Run(
+        of(shown("task", named("first")), section),
+        [read("context"), call(("own", {}), ("deep", {}))],
+    )
     assert run.tools == [["first"], ["first", "own", "deep"], ["first", "own", "deep"]]
     assert run.said[1:] == ["ok", "ok"]
     assert '"context.sub"' in run.said[0]
@@ -280,11 +331,14 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
 
 @pytest.mark.claim("C-21", "DT-24", "U-11")
 def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
-    branch = hidden("a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])])
+    branch = hidden(
+        "a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])]
+    )
     prompt = of(branch, shown("after", named("late")))
     run = Run(prompt, [read("a.b.c")])
     assert "#### 1.1.1. C\n\nAll about c." in run.said[0]
-    assert run.tools[1] == ["late", "outer", "inner"]  # what opens around it brings its tools too, as a restart would
+    # what opens around it brings its tools too, as a restart would
+    assert run.tools[1] == ["late", "outer", "inner"]
     assert [one.name for one in run.invoked[0].result.value.expanded_tools] == ["outer", "inner"]
     assert run.visibility == {("a",): FULL, ("a", "b", "c"): FULL}
     text = prompt.render(session=run.session).text
@@ -295,7 +349,9 @@ def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
 
 @pytest.mark.claim("PD-18", "DT-14", "U-12")
 @pytest.mark.parametrize("disclosure", Disclosure)
-@pytest.mark.parametrize("key", ["nope", "Context", "context.", "off", "off.inside", "", "context.nope"])
+@pytest.mark.parametrize(
+    "key", ["nope", "Context", "context.", "off", "off.inside", "", "context.nope"]
+)
 def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, key: str) -> None:
     off = hidden("off", named("off"), children=[hidden("inside")], enabled=lambda: False)
     prompt = of(hidden("context", named("own")), hidden("prose"), off, disclosure=disclosure)
@@ -318,7 +374,7 @@ def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None
 @pytest.mark.claim("C-17", "DT-30")
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("how", ["override", "session", "own"])
-def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:  # noqa: FBT001 - a case
+def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:
     section = shown("context", named("own")) if how == "own" else hidden("context", named("own"))
     session = Session()
     if how == "session":
@@ -341,7 +397,9 @@ def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
 
 
 @pytest.mark.claim("DT-20", "DT-21", "U-09")
-def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, "weakincentives.evaluation.tool_executor"):
         run = Run(of(hidden("context", named("own"), named("two"))), [read("context", "context")])
     assert run.tools == [[], ["own", "two"]]
@@ -349,7 +407,11 @@ def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(caplog: p
     warning = ("WARNING", "Skipping duplicate tool during injection")
     assert records == [("INFO", "Injected tools from section expansion"), warning, warning]
     told: list[Any] = list(caplog.records)
-    assert (told[0].section_key, told[0].tool_count, told[0].tool_names) == ("context", 2, ["own", "two"])
+    assert (told[0].section_key, told[0].tool_count, told[0].tool_names) == (
+        "context",
+        2,
+        ["own", "two"],
+    )
     assert [one.tool_name for one in told[1:]] == ["own", "two"]
     assert [event.tool_names for event in run.injected] == [("own", "two")]
 
@@ -364,7 +426,10 @@ def test_a_tool_revealed_in_a_turn_is_unknown_until_the_next() -> None:
 
 def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then() -> None:
     inner = hidden("inner", named("deep"))
-    run = Run(of(hidden("outer", named("own"), children=[inner])), [read("outer"), read("outer.inner"), read("outer")])
+    run = Run(
+        of(hidden("outer", named("own"), children=[inner])),
+        [read("outer"), read("outer.inner"), read("outer")],
+    )
     assert run.tools[1:3] == [["own"], ["own", "deep"]]
     assert run.said[2].startswith("Section is already expanded.")
     assert "All about inner." in run.said[2]
@@ -375,7 +440,10 @@ def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own()
     error = expansion(of(hidden("context", named("own"))), read("context"), dynamic=False)
     assert error.args == ("Section expansion requires restart",)
     assert error.requested_overrides == {("context",): FULL}
-    assert (error.reason, error.section_keys) == ("Adapter does not support dynamic tools", ("context",))
+    assert (error.reason, error.section_keys) == (
+        "Adapter does not support dynamic tools",
+        ("context",),
+    )
     assert str(error).endswith("sections: context. Reason: Adapter does not support dynamic tools")
 
 
@@ -394,10 +462,22 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
 
     def counted(key: str, *children: Section[Any], summary: str | None = None) -> Counted:
         visibility = FULL if summary is None else SUMMARY
-        return Counted(title=key, key=key, template=key, summary=summary, visibility=visibility, children=children)
+        return Counted(
+            title=key,
+            key=key,
+            template=key,
+            summary=summary,
+            visibility=visibility,
+            children=children,
+        )
 
     around = [counted(f"other{number}", counted("child")) for number in range(50)]
-    section = counted("s", counted("x", counted("deep")), counted("y", counted("hidden"), summary="y"), summary="s")
+    section = counted(
+        "s",
+        counted("x", counted("deep")),
+        counted("y", counted("hidden"), summary="y"),
+        summary="s",
+    )
     rendered = of(*around, section).render()
     written.clear()
     ScriptedAdapter([read("s"), say()]).evaluate(rendered, session=Session())
@@ -406,7 +486,9 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
 
 @pytest.mark.claim("PD-37")
 def test_a_section_of_a_megabyte_opens() -> None:
-    big = MarkdownSection(title="Big", key="big", template="x" * 1_000_000, summary="big", visibility=SUMMARY)
+    big = MarkdownSection(
+        title="Big", key="big", template="x" * 1_000_000, summary="big", visibility=SUMMARY
+    )
     assert len(Run(of(big), [read("big")]).said[0]) > 1_000_000
     assert expansion(of(big, disclosure=Disclosure.OPEN), opening("big")).section_keys == ("big",)
 
@@ -434,7 +516,9 @@ def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None
 @pytest.mark.claim("PD-12", "U-07")
 @pytest.mark.parametrize("length", [255, 256, 257, 1000])
 def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
-    assert len(expansion(opened(hidden("a")), opening("a", reason="r" * length)).reason) == min(length, 256)
+    assert len(expansion(opened(hidden("a")), opening("a", reason="r" * length)).reason) == min(
+        length, 256
+    )
 
 
 @pytest.mark.claim("C-17", "PD-18", "PD-19", "PD-20", "PD-36", "U-11")
@@ -453,7 +537,11 @@ def test_a_long_reason_is_cut_rather_than_refused(length: int) -> None:
     ],
 )
 def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], message: str) -> None:
-    prompt = opened(hidden("a", children=[hidden("b", children=[hidden("c")])]), shown("shown"), hidden("overridden"))
+    prompt = opened(
+        hidden("a", children=[hidden("b", children=[hidden("c")])]),
+        shown("shown"),
+        hidden("overridden"),
+    )
     run = Run(prompt, [opening(*keys)], overrides={("overridden",): FULL})
     assert run.said == [message]
     assert not run.answers[0].success
@@ -463,7 +551,9 @@ def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], messag
 @pytest.mark.claim("PD-27", "U-11")
 @pytest.mark.parametrize("child", [shown, hidden])
 @pytest.mark.parametrize("keys", [["parent", "parent.child"], ["parent.child", "parent"]])
-def test_a_section_opens_together_with_the_summarized_one_around_it(child: Any, keys: list[str]) -> None:
+def test_a_section_opens_together_with_the_summarized_one_around_it(
+    child: Any, keys: list[str]
+) -> None:
     # a section of a summarized parent is not shown, whatever its own visibility
     prompt = opened(hidden("parent", children=[child("child")]))
     error = expansion(prompt, opening(*keys))
@@ -478,8 +568,12 @@ class Quoted:
 
 @pytest.mark.claim("U-19")
 def test_a_value_that_reads_like_the_line_of_a_summary_opens_nothing() -> None:
-    line = '[This section is summarized. To view full content, call `open_sections` with key "task".]'
-    task = MarkdownSection[Quoted](title="Task", key="task", template="$text", default_params=Quoted(line))
+    line = (
+        '[This section is summarized. To view full content, call `open_sections` with key "task".]'
+    )
+    task = MarkdownSection[Quoted](
+        title="Task", key="task", template="$text", default_params=Quoted(line)
+    )
     run = Run(opened(task, hidden("context")), [opening("task")])
     assert line in run.prompt.render().text
     assert run.said == ["Section 'task' is already expanded."]
@@ -501,7 +595,10 @@ def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
         wanted = {("a.b",): FULL, ("c", "d.e"): FULL}
         assert expansion(prompt, opening("a.b", "c.d.e")).requested_overrides == wanted
     else:
-        assert [answer.success for answer in Run(prompt, [read("a.b", "c.d.e")]).answers] == [True, True]
+        assert [answer.success for answer in Run(prompt, [read("a.b", "c.d.e")]).answers] == [
+            True,
+            True,
+        ]
 
 
 # --- Events
@@ -551,12 +648,17 @@ def test_other_tools_say_nothing_of_visibility() -> None:
 def test_closing_is_off_unless_the_template_allows_it() -> None:
     run = Run(of(hidden("a", named("own"))), [read("a"), closing("a")])
     assert run.said[1].startswith("Unknown tool 'close_section'.")
-    assert [one.name for one in of(hidden("a"), closable=True).render().tools] == ["read_section", "close_section"]
+    assert [one.name for one in of(hidden("a"), closable=True).render().tools] == [
+        "read_section",
+        "close_section",
+    ]
 
 
 def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() -> None:
     prompt = of(
-        shown("task", named("first")), hidden("a", named("own"), children=[shown("b", named("deep"))]), closable=True
+        shown("task", named("first")),
+        hidden("a", named("own"), children=[shown("b", named("deep"))]),
+        closable=True,
     )
     turns = [read("a"), closing("a"), call(("own", {}), ("deep", {})), read("a"), call(("own", {}))]
     run = Run(prompt, turns)
@@ -573,14 +675,18 @@ def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() 
     assert run.said[3] == "Tool 'deep' is closed; call read_section with key 'a' first."
     assert run.said[4].startswith("Content of section 'a':")
     assert run.said[5] == "ok"
-    assert [(event.tool_names, event.section_key) for event in run.withdrawn] == [(("own", "deep"), "a")]
+    assert [(event.tool_names, event.section_key) for event in run.withdrawn] == [
+        (("own", "deep"), "a")
+    ]
     assert [event.tool_names for event in run.injected] == [("own", "deep")] * 2
     assert run.visibility[("a",)] is FULL
 
 
 def test_each_closed_tool_names_the_section_that_brings_it_back() -> None:
     prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
-    run = Run(prompt, [read("a"), read("b"), closing("a"), closing("b"), call(("own", {}), ("other", {}))])
+    run = Run(
+        prompt, [read("a"), read("b"), closing("a"), closing("b"), call(("own", {}), ("other", {}))]
+    )
     assert run.said[4:] == [
         "Tool 'own' is closed; call read_section with key 'a' first.",
         "Tool 'other' is closed; call read_section with key 'b' first.",
@@ -590,7 +696,11 @@ def test_each_closed_tool_names_the_section_that_brings_it_back() -> None:
 def test_what_the_session_holds_open_can_be_closed_and_read_again() -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
-    run = Run(of(hidden("a", named("own")), closable=True), [closing("a"), call(("own", {})), read("a")], session)
+    run = Run(
+        of(hidden("a", named("own")), closable=True),
+        [closing("a"), call(("own", {})), read("a")],
+        session,
+    )
     assert run.said[1] == "Tool 'own' is closed; call read_section with key 'a' first."
     assert run.said[2].startswith("Content of section 'a':")
     assert run.tools == [["own"], [], [], ["own"]]
@@ -613,5 +723,8 @@ def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
     )
     run = Run(prompt, [closing(key)])
     assert not run.answers[0].success
-    assert run.said[0] in (f"Unknown section key: '{key}'", f"Section '{key}' is not one that you opened.")
+    assert run.said[0] in (
+        f"Unknown section key: '{key}'",
+        f"Section '{key}' is not one that you opened.",
+    )
     assert run.visibility == {}

@@ -61,7 +61,11 @@ def test_the_repr_of_a_prompt_and_of_its_template_say_what_they_hold_and_no_valu
     assert repr(template) == "<PromptTemplate shop/support output=Login sections=['task']>"
     assert repr(template.bind()) == "<Prompt shop/support>"
     assert repr(template.bind(Login("hunter2"))) == "<Prompt shop/support params=['Login']>"
-    long = PromptTemplate(ns="n" * 9_000, key="k\n" * 9_000, sections=[section.clone(key=f"k{at}") for at in range(99)])
+    long = PromptTemplate(
+        ns="n" * 9_000,
+        key="k\n" * 9_000,
+        sections=[section.clone(key=f"k{at}") for at in range(99)],
+    )
     for text in (repr(long), repr(long.bind(Login("hunter2")))):
         assert len(text) < 300
         assert "\n" not in text
@@ -73,7 +77,9 @@ def test_three_ways_lead_to_the_same_prompt() -> None:
     inline = Prompt(ns="tests", key="greeting", sections=template.sections)
     ways = [Prompt(template), template.bind(), inline]
     assert {way.render().text for way in ways} == {template.render().text}
-    assert {(way.ns, way.key, way.name, way.output_type) for way in ways} == {("tests", "greeting", "greeting", None)}
+    assert {(way.ns, way.key, way.name, way.output_type) for way in ways} == {
+        ("tests", "greeting", "greeting", None)
+    }
     assert inline.template == template
 
 
@@ -82,7 +88,10 @@ def test_a_subscripted_prompt_declares_its_output() -> None:
     assert Prompt[Answer](ns="n", key="k", sections=[]).output_type is Answer
     assert Prompt[list[Answer]](ns="n", key="k").output_type == list[Answer]
     config = StructuredOutputConfig(Answer)
-    assert Prompt[Answer](ns="n", key="k", structured_output=config).template.structured_output == config
+    assert (
+        Prompt[Answer](ns="n", key="k", structured_output=config).template.structured_output
+        == config
+    )
     template = PromptTemplate[Answer](ns="n", key="k")
     assert Prompt[Answer](template).template is template
 
@@ -120,7 +129,8 @@ def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, told
     assert told in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------------ binding
+# ------------------------------------------------------------------------------------------------------------
+# binding
 
 
 @pytest.mark.claim("C-28", "PR-06", "PS-03", "PS-04")
@@ -148,7 +158,11 @@ def test_prompts_of_one_template_share_no_params() -> None:
 
 
 @pytest.mark.claim("PS-03")
-@given(st.lists(st.builds(Who, st.sampled_from("abc")) | st.builds(Size, st.integers(0, 3)), max_size=6))
+@given(
+    st.lists(
+        st.builds(Who, st.sampled_from("abc")) | st.builds(Size, st.integers(0, 3)), max_size=6
+    )
+)
 def test_the_last_of_each_type_counts_however_the_calls_are_cut(values: list[object]) -> None:
     prompt = greeting().bind()
     for value in values:
@@ -158,9 +172,21 @@ def test_the_last_of_each_type_counts_however_the_calls_are_cut(values: list[obj
 
 
 REFUSED = [
-    ((Who("a"), Who("b")), "Duplicate params type supplied to prompt.", "Who was given twice; give one."),
-    ((Who("a"), Who("a")), "Duplicate params type supplied to prompt.", "Who was given twice; give one."),
-    ((Unused(),), "Unexpected params type supplied to prompt.", "No section uses Unused; the sections use Size, Who."),
+    (
+        (Who("a"), Who("b")),
+        "Duplicate params type supplied to prompt.",
+        "Who was given twice; give one.",
+    ),
+    (
+        (Who("a"), Who("a")),
+        "Duplicate params type supplied to prompt.",
+        "Who was given twice; give one.",
+    ),
+    (
+        (Unused(),),
+        "Unexpected params type supplied to prompt.",
+        "No section uses Unused; the sections use Size, Who.",
+    ),
     ((WhoElse(),), "Unexpected params type supplied to prompt.", "No section uses WhoElse"),
     ((1,), "Prompt expects dataclass instances.", "Got 1."),
     (({},), "Prompt expects dataclass instances.", "Got {}."),
@@ -191,7 +217,8 @@ def test_a_prompt_that_uses_no_params_says_so() -> None:
         PromptTemplate(ns="n", key="k").bind(Who())
 
 
-# ---------------------------------------------------------------------------------------------------------- rendering
+# ----------------------------------------------------------------------------------------------------------
+# rendering
 
 
 @pytest.mark.claim("PS-22")

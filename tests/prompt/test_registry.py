@@ -24,7 +24,9 @@ Loose: Any = MarkdownSection
 
 
 def section(title: str, *children: Section[Any], **arguments: Any) -> Section[Any]:
-    made: Section[Any] = Loose(**{"title": title, "template": "", "children": children, **arguments})
+    made: Section[Any] = Loose(
+        **{"title": title, "template": "", "children": children, **arguments}
+    )
     return made
 
 
@@ -41,7 +43,8 @@ def refused(*roots: Section[Any]) -> PromptValidationError:
     return caught.value
 
 
-# ------------------------------------------------------------------------------------------------------------- shape
+# -------------------------------------------------------------------------------------------------------------
+# shape
 
 
 @pytest.mark.claim("PR-07", "PR-10", "PR-11")
@@ -52,7 +55,11 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
     nodes = registry.sections
     assert [node.path for node in nodes] == list(paths(roots))
     for index, node in enumerate(nodes):
-        assert (node.index, node.key, node.depth) == (index, ".".join(node.path), len(node.path) - 1)
+        assert (node.index, node.key, node.depth) == (
+            index,
+            ".".join(node.path),
+            len(node.path) - 1,
+        )
         assert node.section.key == node.path[-1]
         beneath = [one.path for one in nodes if one.path[: len(node.path)] == node.path]
         assert [one.path for one in nodes[index : node.end]] == beneath
@@ -69,7 +76,9 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
 @settings(max_examples=50)
 def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -> None:
     registry = RegistrySnapshot(tuple(sections(roots)))
-    assert registry.params_types == {node.section.params_type for node in registry.sections} - {None}
+    assert registry.params_types == {node.section.params_type for node in registry.sections} - {
+        None
+    }
     for node in registry.sections:
         for one in node.tools:
             assert registry.tool(one.name) is one
@@ -93,7 +102,9 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
 
 @pytest.mark.claim("C-03", "C-04")
 def test_siblings_are_numbered_by_place_and_branches_by_dots() -> None:
-    registry = RegistrySnapshot((section("A", section("B"), section("C", section("D"))), section("E")))
+    registry = RegistrySnapshot(
+        (section("A", section("B"), section("C", section("D"))), section("E"))
+    )
     assert [(node.number, node.heading) for node in registry.sections] == [
         ("1", "## 1. A"),
         ("1.1", "### 1.1. B"),
@@ -122,7 +133,8 @@ def test_the_registry_is_built_once_a_template() -> None:
     assert Counting.looked == 1
 
 
-# -------------------------------------------------------------------------------------------------------------- keys
+# --------------------------------------------------------------------------------------------------------------
+# keys
 
 
 @pytest.mark.claim("PS-10")
@@ -142,7 +154,9 @@ def test_equal_keys_in_different_branches_are_fine() -> None:
 def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
     error = refused(section("A", section("B")), section("Joined", key="a.b"))
     assert error.section_path == ("a.b",)
-    assert "reads the same as that of ('a', 'b') once joined by dots; give it another key" in str(error)
+    assert "reads the same as that of ('a', 'b') once joined by dots; give it another key" in str(
+        error
+    )
     deep = refused(section("A", section("B.C", key="b.c")), section("A.B", section("C"), key="a.b"))
     assert deep.section_path == ("a.b", "c")
 
@@ -165,13 +179,17 @@ def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
     assert registry.get_section(("a.b",)) is None
 
 
-# ------------------------------------------------------------------------------------------------------------- tools
+# -------------------------------------------------------------------------------------------------------------
+# tools
 
 
 @pytest.mark.claim("C-30", "TL-22")
 @pytest.mark.parametrize("hides", [{"enabled": False}, {"visibility": SUMMARY}], ids=repr)
 def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict[str, Any]) -> None:
-    error = refused(section("A", section("Hidden", tools=[tool("same")], **hides)), section("B", tools=[tool("same")]))
+    error = refused(
+        section("A", section("Hidden", tools=[tool("same")], **hides)),
+        section("B", tools=[tool("same")]),
+    )
     assert error.section_path == ("b",)
     assert "tool name 'same' is used twice, in section 'a.hidden' and here" in str(error)
     assert "names are unique" in str(error)
@@ -213,7 +231,9 @@ def test_examples_that_json_cannot_hold_are_refused() -> None:
 
 @pytest.mark.claim("TL-20")
 def test_a_section_that_only_groups_may_hold_tools() -> None:
-    rendered = PromptTemplate(ns="n", key="k", sections=[section("Group", tools=[tool("t")])]).render()
+    rendered = PromptTemplate(
+        ns="n", key="k", sections=[section("Group", tools=[tool("t")])]
+    ).render()
     assert [one.name for one in rendered.tools] == ["t"]
     assert rendered.text == "## 1. Group"
 
@@ -224,20 +244,30 @@ def test_a_section_may_give_its_tools_one_by_one() -> None:
             yield tool("t")
 
     template = PromptTemplate(ns="n", key="k", sections=[Generating(title="S", template="")])
-    assert [one.name for one in template.render().tools] == [one.name for one in template.render().tools] == ["t"]
+    assert (
+        [one.name for one in template.render().tools]
+        == [one.name for one in template.render().tools]
+        == ["t"]
+    )
 
 
-# ------------------------------------------------------------------------------------------------------ placeholders
+# ------------------------------------------------------------------------------------------------------
+# placeholders
 
 
 @pytest.mark.claim("C-24", "PR-39")
 @pytest.mark.parametrize("where", ["template", "summary"])
-def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_fields(where: str) -> None:
-    error = refused(section("G", Loose[Size](title="S", **{"template": "", where: "$count ${missing}"})))
+def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_fields(
+    where: str,
+) -> None:
+    error = refused(
+        section("G", Loose[Size](title="S", **{"template": "", where: "$count ${missing}"}))
+    )
     assert error.section_path == ("g", "s")
     assert error.placeholder == "$missing"
-    assert "no params field for a placeholder; Size has count, unit (section 'g.s', placeholder '$missing')" in str(
-        error
+    assert (
+        "no params field for a placeholder; Size has count, unit (section 'g.s', placeholder '$missing')"
+        in str(error)
     )
 
 
@@ -281,14 +311,18 @@ def test_engines_other_syntax_is_plain_text() -> None:
     assert rendered.text == f"## 1. S\n\n{text} Ada.upper()"
 
 
-# ------------------------------------------------------------------------------------------------- what is no section
+# -------------------------------------------------------------------------------------------------
+# what is no section
 
 
 @pytest.mark.claim("PS-40")
 def test_what_is_no_section_is_refused_a_prompt_included() -> None:
     prompt = PromptTemplate(ns="n", key="inner").bind()
     for item in (prompt, prompt.template, "text", None):
-        with pytest.raises(PromptValidationError, match="which is no Section; reuse a prompt's parts through children"):
+        with pytest.raises(
+            PromptValidationError,
+            match="which is no Section; reuse a prompt's parts through children",
+        ):
             PromptTemplate(ns="n", key="outer", sections=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 

@@ -1,4 +1,6 @@
-"""What a prompt shows: laws over random trees against the model in support.strategies, then single rows."""
+"""What a prompt shows: laws over random trees against the model in support.strategies, then single
+rows.
+"""
 
 import re
 from dataclasses import FrozenInstanceError, dataclass
@@ -8,7 +10,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from support.strategies import FULL, SUMMARY, Asked, Nothing, Plan, Who, expected, forests, overrides, params, sections
+from support.strategies import (
+    FULL,
+    SUMMARY,
+    Asked,
+    Nothing,
+    Plan,
+    Who,
+    expected,
+    forests,
+    overrides,
+    params,
+    sections,
+)
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     MarkdownSection,
@@ -27,7 +41,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityOverrides,
 )
-from weakincentives.prompt.walk import Scene
+from weakincentives.prompt.walk import PromptView
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionDecisions
 from weakincentives.visibility_overrides import SetVisibilityOverride
@@ -60,7 +74,8 @@ def bindable(built: PromptTemplate[None], given: list[object]) -> list[object]:
     return [value for value in given if type(value) in built.registry.params_types]
 
 
-# ------------------------------------------------------------------------------------------------------------- laws
+# -------------------------------------------------------------------------------------------------------------
+# laws
 
 
 @pytest.mark.claim("PD-29", "TL-23", "PR-10", "PR-33")
@@ -76,7 +91,9 @@ def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -
     assert rendered.text == model.text
     assert [tool.name for tool in rendered.tools if tool.name != "read_section"] == model.tools
     assert rendered.visibility == {shown.path: shown.visibility for shown in model.shown}
-    assert rendered.tool_paths == {name: shown.path for shown in model.shown for name in shown.tools}
+    assert rendered.tool_paths == {
+        name: shown.path for shown in model.shown for name in shown.tools
+    }
     reads = any(shown.visibility is SUMMARY for shown in model.shown)
     assert ("read_section" in {tool.name for tool in rendered.tools[-1:]}) is reads
 
@@ -178,7 +195,8 @@ def test_overrides_of_the_session_and_of_the_call_give_the_same_prompt(data: st.
     )
 
 
-# ------------------------------------------------------------------------------------------- disabled and summarized
+# -------------------------------------------------------------------------------------------
+# disabled and summarized
 
 
 def refuse() -> Any:
@@ -187,7 +205,9 @@ def refuse() -> Any:
 
 @pytest.mark.claim("TL-21", "PR-13", "PR-14")
 @pytest.mark.parametrize("visibility", [FULL, SUMMARY])
-def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(visibility: SectionVisibility) -> None:
+def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(
+    visibility: SectionVisibility,
+) -> None:
     hidden = MarkdownSection[Needed](
         title="Hidden",
         template="$value",
@@ -195,7 +215,10 @@ def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(vi
         visibility=refuse,
         children=[
             MarkdownSection[Needed](
-                title="Child", template="$value", enabled=refuse, tools=[Tool[Nothing, Nothing](name="t")]
+                title="Child",
+                template="$value",
+                enabled=refuse,
+                tools=[Tool[Nothing, Nothing](name="t")],
             )
         ],
     )
@@ -208,7 +231,10 @@ def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(vi
 
 def test_a_statically_disabled_section_is_skipped_too() -> None:
     assert one(MarkdownSection(title="Off", template="x", enabled=False)).render().text == ""
-    assert one(MarkdownSection(title="On", template="x", enabled=True)).render().text == "## 1. On\n\nx"
+    assert (
+        one(MarkdownSection(title="On", template="x", enabled=True)).render().text
+        == "## 1. On\n\nx"
+    )
 
 
 @pytest.mark.claim("C-16", "PR-19", "PR-21")
@@ -216,7 +242,8 @@ def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() 
     child = MarkdownSection[Needed](
         title="Child",
         template="$value",
-        enabled=lambda params: bool(params.value),  # which cannot be asked either, and so does not hide it
+        # which cannot be asked either, and so does not hide it
+        enabled=lambda params: bool(params.value),
         visibility=refuse,
         tools=[Tool[Nothing, Nothing](name="of_child")],
     )
@@ -252,11 +279,21 @@ def test_a_section_without_a_summary_text_can_be_summarized() -> None:
 def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None:
     def with_tool(name: str, **arguments: Any) -> MarkdownSection[Any]:
         return MarkdownSection(
-            title=name, key=name, template="", tools=[Tool[Nothing, Nothing](name=f"t_{name}")], **arguments
+            title=name,
+            key=name,
+            template="",
+            tools=[Tool[Nothing, Nothing](name=f"t_{name}")],
+            **arguments,
         )
 
     tree = one(
-        with_tool("a", children=[with_tool("b"), with_tool("c", enabled=lambda: False, children=[with_tool("d")])]),
+        with_tool(
+            "a",
+            children=[
+                with_tool("b"),
+                with_tool("c", enabled=lambda: False, children=[with_tool("d")]),
+            ],
+        ),
         with_tool("e", visibility=SUMMARY),
         with_tool("f"),
     )
@@ -264,17 +301,22 @@ def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None
     assert names == [["t_a", "t_b", "t_f", "read_section"]] * 100
 
 
-# ------------------------------------------------------------------------------------------------------- precedence
+# -------------------------------------------------------------------------------------------------------
+# precedence
 
 
 @pytest.mark.claim("C-09", "C-19", "PR-18", "PR-32", "PR-33", "U-04")
 def test_call_beats_session_beats_selector() -> None:
-    tree = one(MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY))
+    tree = one(
+        MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY)
+    )
     session = Session()
     session[VisibilityOverrides].seed(VisibilityOverrides({("s",): FULL, ("unknown",): SUMMARY}))
     assert tree.render().visibility == {("s",): SUMMARY}
     assert tree.render(session=session).visibility == {("s",): FULL}
-    assert tree.render(session=session, visibility_overrides={("s",): SUMMARY}).visibility == {("s",): SUMMARY}
+    assert tree.render(session=session, visibility_overrides={("s",): SUMMARY}).visibility == {
+        ("s",): SUMMARY
+    }
     assert tree.render(session=session, visibility_overrides={}).visibility == {("s",): FULL}
 
 
@@ -293,13 +335,15 @@ def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
 
     tree = one(*(MarkdownSection(title=f"S{index}", template="x") for index in range(5)))
     scene_overrides = Counting({(f"other{index}",): SUMMARY for index in range(10_000)})
-    # The walk itself: the renderer copies overrides when it merges those of the session with the call's.
+    # The walk itself: the renderer copies overrides when it merges those of the session with the
+    # call's.
     decisions = SectionDecisions(scene_overrides, {})
-    visits = Scene(registry=tree.registry, params={}, decisions=decisions).visits()
+    visits = PromptView(registry=tree.registry, params={}, decisions=decisions).visits()
     assert len(visits) == Counting.gets == 5
 
 
-# ------------------------------------------------------------------------------------------------------------ params
+# ------------------------------------------------------------------------------------------------------------
+# params
 
 
 @dataclass(frozen=True)
@@ -308,7 +352,9 @@ class Level:
 
 
 @pytest.mark.claim("PS-20")
-def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_else_built() -> None:
+def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_else_built() -> (
+    None
+):
     def section(key: str, default: Level | None = None) -> MarkdownSection[Level]:
         return MarkdownSection[Level](title=key, key=key, template="$value", default_params=default)
 
@@ -323,18 +369,25 @@ def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_
 
 @pytest.mark.claim("PS-20")
 def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
-    deep = MarkdownSection[Level](title="Deep", template="$value", default_params=Level("deep"), enabled=False)
+    deep = MarkdownSection[Level](
+        title="Deep", template="$value", default_params=Level("deep"), enabled=False
+    )
     late = MarkdownSection[Level](title="Late", template="$value", default_params=Level("late"))
     group = MarkdownSection(title="Group", template="", children=[deep])
     first = MarkdownSection[Level](title="First", template="$value")
-    assert one(first, group, late).render().text == "## 1. First\n\ndeep\n\n## 2. Group\n\n## 3. Late\n\nlate"
+    assert (
+        one(first, group, late).render().text
+        == "## 1. First\n\ndeep\n\n## 2. Group\n\n## 3. Late\n\nlate"
+    )
 
 
 @pytest.mark.claim("PS-21")
 def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
     tree = one(
         MarkdownSection(
-            title="Group", template="", children=[MarkdownSection[Needed](title="Inner", template="$value")]
+            title="Group",
+            template="",
+            children=[MarkdownSection[Needed](title="Inner", template="$value")],
         )
     )
     with pytest.raises(PromptRenderError) as caught:
@@ -370,13 +423,17 @@ def test_a_params_type_is_built_once_a_render() -> None:
             built.append(1)
 
     tree = one(
-        *(MarkdownSection[Counted](title=f"S{index}", template="x", enabled=lambda params: True) for index in range(3))
+        *(
+            MarkdownSection[Counted](title=f"S{index}", template="x", enabled=lambda params: True)
+            for index in range(3)
+        )
     )
     assert tree.render().text.count("x") == 3
     assert len(built) == 1
 
 
-# -------------------------------------------------------------------------------------------------- sections' own code
+# --------------------------------------------------------------------------------------------------
+# sections' own code
 
 
 class Custom(Section[Who]):
@@ -422,15 +479,24 @@ def test_an_override_stands_for_the_whole_body() -> None:
     tree = one(own, markdown, fixed)
     rendered = tree.renderer.render(
         param_lookup={Who: Who("Ada")},
-        overrides={("own",): "New", ("text",): "  Is ${name} for $$1\n", ("fixed",): "Never", ("gone",): "Nowhere"},
+        overrides={
+            ("own",): "New",
+            ("text",): "  Is ${name} for $$1\n",
+            ("fixed",): "Never",
+            ("gone",): "Nowhere",
+        },
     )
-    assert rendered.text == "## 1. Own\n\nNew for Ada at own\n\n## 2. Text\n\nIs Ada for $1\n\n## 3. Fixed\n\nStays"
+    assert (
+        rendered.text
+        == "## 1. Own\n\nNew for Ada at own\n\n## 2. Text\n\nIs Ada for $1\n\n## 3. Fixed\n\nStays"
+    )
     assert own.calls == ["override"]
 
 
 @pytest.mark.claim("C-05", "C-24", "C-26")
 @pytest.mark.parametrize(
-    ("body", "placeholder"), [("$nobody", "$nobody"), ("cost: $ 5", "$"), ("$__class__", "$__class__")]
+    ("body", "placeholder"),
+    [("$nobody", "$nobody"), ("cost: $ 5", "$"), ("$__class__", "$__class__")],
 )
 def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeholder: str) -> None:
     tree = one(MarkdownSection[Who](title="Text", template="Was $name"))
@@ -453,7 +519,9 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
             raise ZeroDivisionError("by zero")
 
     tree = one(MarkdownSection(title="Group", template="", children=[Broken(title="Bad")]))
-    with pytest.raises(PromptRenderError, match=r"Broken failed to render: ZeroDivisionError: by zero") as caught:
+    with pytest.raises(
+        PromptRenderError, match=r"Broken failed to render: ZeroDivisionError: by zero"
+    ) as caught:
         tree.render()
     assert caught.value.section_path == ("group", "bad")
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -461,7 +529,8 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
 
 def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> None:
     class Forgetful(Section[None]):
-        def render_body(self, params: None, *, path: SectionPath) -> Any:  # Any: a type checker would tell
+        # Any: a type checker would tell
+        def render_body(self, params: None, *, path: SectionPath) -> Any:
             return None
 
     class Waiting(Section[None]):
@@ -479,7 +548,9 @@ def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> No
         (Waiting(title="S"), "coroutine"),
         (Waiting(title="S", summary="", visibility=SUMMARY), "int"),
     ):
-        with pytest.raises(PromptRenderError, match=rf"it gave a {gave}; return a string, .*\(section 's'\)"):
+        with pytest.raises(
+            PromptRenderError, match=rf"it gave a {gave}; return a string, .*\(section 's'\)"
+        ):
             one(section).render()
 
 
@@ -494,12 +565,16 @@ def test_a_selector_that_raises_names_the_section() -> None:
 
 def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     tree = one(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    with pytest.raises(PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY") as caught:
+    with pytest.raises(
+        PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY"
+    ) as caught:
         tree.render()
     assert caught.value.section_path == ("s",)
 
 
-@pytest.mark.parametrize("overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr)
+@pytest.mark.parametrize(
+    "overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr
+)
 def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overrides: Any) -> None:
     tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
     said = r"a visibility override is .*'s'.*; give a tuple of keys and a SectionVisibility"
@@ -513,7 +588,9 @@ def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overr
 
 
 def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:
-    tree = one(MarkdownSection(title="S", template="", enabled=lambda *, session: len(session[Who]) > 0))
+    tree = one(
+        MarkdownSection(title="S", template="", enabled=lambda *, session: len(session[Who]) > 0)
+    )
     with pytest.raises(PromptRenderError, match=r"use render\(session=…\)"):
         tree.render()
     session = Session()
@@ -522,7 +599,8 @@ def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:
     assert tree.render(session=session).text == "## 1. S"
 
 
-# --------------------------------------------------------------------------------------------- what a render result is
+# --------------------------------------------------------------------------------------------- what
+# a render result is
 
 
 def search(params: Search, *, context: ToolContext) -> ToolResult[None]:
@@ -535,7 +613,9 @@ def searching(**arguments: Any) -> Tool[Search, None]:
 
 @pytest.mark.claim("PR-30")
 def test_parts_are_joined_by_one_blank_line() -> None:
-    tree = one(MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template=""))
+    tree = one(
+        MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template="")
+    )
     assert tree.render().text == "## 1. A\n\nx\n\n## 2. B"
 
 
@@ -545,17 +625,29 @@ def test_headings_grow_by_one_mark_a_level() -> None:
     tree = one(
         MarkdownSection(title="Off", template="", enabled=False),
         MarkdownSection(
-            title="Root", template="", children=[MarkdownSection(title="Sub", template="", children=[leaf])]
+            title="Root",
+            template="",
+            children=[MarkdownSection(title="Sub", template="", children=[leaf])],
         ),
         MarkdownSection(title="Last", template=""),
     )
-    assert tree.render().text.split("\n\n") == ["## 2. Root", "### 2.1. Sub", "#### 2.1.1. Leaf", "## 3. Last"]
+    assert tree.render().text.split("\n\n") == [
+        "## 2. Root",
+        "### 2.1. Sub",
+        "#### 2.1.1. Leaf",
+        "## 3. Last",
+    ]
 
 
 @pytest.mark.parametrize("template", ["Hello $name", "", "$name\n\n$name"])
 @pytest.mark.parametrize("visibility", SectionVisibility)
-def test_a_body_has_no_blank_edges_whatever_its_params_have(template: str, visibility: SectionVisibility) -> None:
-    parts = [MarkdownSection[Who](title=title, template=template, summary=template) for title in ("A", "B")]
+def test_a_body_has_no_blank_edges_whatever_its_params_have(
+    template: str, visibility: SectionVisibility
+) -> None:
+    parts = [
+        MarkdownSection[Who](title=title, template=template, summary=template)
+        for title in ("A", "B")
+    ]
     overrides: dict[SectionPath, SectionVisibility] = {(key,): visibility for key in ("a", "b")}
     rendered = PromptTemplate(ns="n", key="k", sections=parts).render(
         Who("\n \n\n  Ada \n\n"), visibility_overrides=overrides
@@ -588,9 +680,14 @@ def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
 
 @pytest.mark.claim("C-32", "TL-15", "TL-24", "PR-29", "PS-32")
 def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
-    own, fixed = searching(), Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False)
+    own, fixed = (
+        searching(),
+        Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False),
+    )
     tree = one(MarkdownSection(title="S", template="x", tools=[own, fixed]))
-    override = ToolOverride(description="Finds things.", param_descriptions={"query": "What to find"})
+    override = ToolOverride(
+        description="Finds things.", param_descriptions={"query": "What to find"}
+    )
     rendered = tree.renderer.render(
         param_lookup={}, tool_overrides={"search": override, "fixed": override, "unknown": override}
     )
@@ -599,7 +696,8 @@ def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
     assert own.description == "Searches."
     assert rendered.tools[0].handler is own.handler
     only_params = tree.renderer.render(
-        param_lookup={}, tool_overrides={"search": ToolOverride(param_descriptions={"limit": "How many"})}
+        param_lookup={},
+        tool_overrides={"search": ToolOverride(param_descriptions={"limit": "How many"})},
     )
     assert only_params.tools[0] is own
     assert only_params.tool_param_descriptions == {"search": {"limit": "How many"}}
@@ -608,7 +706,9 @@ def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
 def test_an_overriding_description_is_held_to_the_same_rules() -> None:
     tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
     with pytest.raises(PromptValidationError, match="'search'"):
-        tree.renderer.render(param_lookup={}, tool_overrides={"search": ToolOverride(description="x" * 1025)})
+        tree.renderer.render(
+            param_lookup={}, tool_overrides={"search": ToolOverride(description="x" * 1025)}
+        )
 
 
 @pytest.mark.claim("PR-09")
@@ -618,19 +718,24 @@ def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
         MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY),
     )
     session = Session()
-    by_hand = PromptRenderer[None](registry=tree.registry, structured_output=None).render(
+    inline_overrides = PromptRenderer[None](registry=tree.registry, structured_output=None).render(
         param_lookup={Who: Who("Ada")}, overrides=None, tool_overrides=None, session=session
     )
     own = tree.bind(Who("Ada")).render(session=session)
-    assert by_hand.text == own.text
-    assert [tool.name for tool in by_hand.tools] == [tool.name for tool in own.tools]
-    renderer: Any = PromptRenderer  # as the rendering document calls it; a type checker wants to know the output
+    assert inline_overrides.text == own.text
+    assert [tool.name for tool in inline_overrides.tools] == [tool.name for tool in own.tools]
+    # as the rendering document calls it; a type checker wants to know the output
+    renderer: Any = PromptRenderer
     assert renderer(registry=tree.registry).render(param_lookup={}).text == tree.render().text
 
 
 def test_examples_of_tools_follow_the_body_of_a_full_section() -> None:
     example = ToolExample(description="Two cats", input=Search("cat", 2), output=None)
-    tree = one(MarkdownSection(title="S", template="Body", summary="Short", tools=[searching(examples=[example])]))
+    tree = one(
+        MarkdownSection(
+            title="S", template="Body", summary="Short", tools=[searching(examples=[example])]
+        )
+    )
     shown = 'Examples of `search`:\n\n- Two cats\n  - input: `{"query":"cat","limit":2}`\n  - output: `null`'
     assert tree.render().text == f"## 1. S\n\nBody\n\n{shown}"
     assert "Examples of" not in tree.render(visibility_overrides={("s",): SUMMARY}).text
@@ -645,7 +750,10 @@ def test_rendering_and_binding_run_no_handler() -> None:
 @pytest.mark.claim("PR-25", "U-19")
 def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
     tree = one(MarkdownSection[Who](title="S", template="$name costs $$1"))
-    assert tree.render(Who("$other %s ${name} ## 9. Fake")).text == "## 1. S\n\n$other %s ${name} ## 9. Fake costs $1"
+    assert (
+        tree.render(Who("$other %s ${name} ## 9. Fake")).text
+        == "## 1. S\n\n$other %s ${name} ## 9. Fake costs $1"
+    )
 
 
 @pytest.mark.claim("U-08")
@@ -663,5 +771,7 @@ def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
 
 def test_a_title_is_put_in_the_heading_as_it_is() -> None:
     title = "100% of $5, %s and ${who}"
-    template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title=title, key="t", template="50% $$")])
+    template = PromptTemplate(
+        ns="n", key="k", sections=[MarkdownSection(title=title, key="t", template="50% $$")]
+    )
     assert template.render().text == f"## 1. {title}\n\n50% $"

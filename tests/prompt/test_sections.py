@@ -37,7 +37,8 @@ class Plain(Section[Who]):
 TOOL = Tool[Nothing, Nothing](name="tool")
 
 
-# ---------------------------------------------------------------------------------------------------- what one holds
+# ----------------------------------------------------------------------------------------------------
+# what one holds
 
 
 @pytest.mark.claim("TL-19", "PS-06")
@@ -84,7 +85,11 @@ def test_a_specialized_section_knows_its_params_type(kind: Any) -> None:
 def test_an_unspecialized_section_takes_no_params() -> None:
     assert MarkdownSection(title="S", template="x").params_type is None
     assert MarkdownSection(title="S", template="x", params_type=Who).params_type is Who
-    assert PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="x")]).render().text
+    assert (
+        PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="x")])
+        .render()
+        .text
+    )
 
 
 @pytest.mark.claim("C-27", "PS-09")
@@ -103,13 +108,18 @@ def test_a_missing_key_is_the_titles_slug(title: str, key: str) -> None:
 
 
 @pytest.mark.claim("PS-09")
-@given(st.from_regex(r"[a-zA-Z0-9 .!-]{1,80}", fullmatch=True).filter(lambda title: any(c.isalnum() for c in title)))
+@given(
+    st.from_regex(r"[a-zA-Z0-9 .!-]{1,80}", fullmatch=True).filter(
+        lambda title: any(c.isalnum() for c in title)
+    )
+)
 def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None:
     section = MarkdownSection(title=title, template="")
     assert MarkdownSection(title="T", template="", key=section.key).key == section.key
 
 
-# ---------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------------------------
+# refusals
 
 
 @pytest.mark.claim("PR-34")
@@ -125,7 +135,9 @@ def test_keys_that_are_valid(key: str) -> None:
 
 
 @pytest.mark.claim("PR-34")
-@pytest.mark.parametrize("key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr)
+@pytest.mark.parametrize(
+    "key", ["Instructions", "_private", "", "a" * 65, "a\n", "a b", "é", ".a", 5], ids=repr
+)
 def test_keys_that_are_not_are_refused_with_key_title_and_rule(key: Any) -> None:
     with pytest.raises(PromptValidationError, match=r"use|with 1 to 64 of a-z") as caught:
         MarkdownSection(title="The Title", template="", key=key)
@@ -151,7 +163,9 @@ def test_a_title_is_one_line_of_text(title: Any) -> None:
 @pytest.mark.claim("TL-19")
 @pytest.mark.parametrize("item", ["tool", Tool, None, Nothing()], ids=repr)
 def test_what_is_no_tool_is_refused(item: Any) -> None:
-    with pytest.raises(PromptValidationError, match=r"which is no Tool; wrap a function as Tool\(") as caught:
+    with pytest.raises(
+        PromptValidationError, match=r"which is no Tool; wrap a function as Tool\("
+    ) as caught:
         MarkdownSection(title="S", template="", tools=[TOOL, item])
     assert repr(item) in str(caught.value)
     assert caught.value.section_path == ("s",)
@@ -161,7 +175,9 @@ def test_what_is_no_tool_is_refused(item: Any) -> None:
 def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> None:
     prompt = PromptTemplate(ns="n", key="k").bind()
     for item in ("text", prompt, prompt.template, MarkdownSection):
-        with pytest.raises(PromptValidationError, match="which is no Section; reuse a prompt's sections") as caught:
+        with pytest.raises(
+            PromptValidationError, match="which is no Section; reuse a prompt's sections"
+        ) as caught:
             MarkdownSection(title="S", template="", children=[item])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         assert repr(item) in str(caught.value)
         assert caught.value.section_path == ("s",)
@@ -169,7 +185,9 @@ def test_what_is_no_section_is_refused_among_children_a_prompt_included() -> Non
 
 @pytest.mark.parametrize("kind", [MarkdownSection, TaskExamplesSection, WorkspaceSection])
 def test_none_in_the_place_of_tools_and_children_is_as_empty(kind: Any) -> None:
-    needed: Any = {MarkdownSection: {"template": ""}, TaskExamplesSection: {"examples": ()}}.get(kind, {})
+    needed: Any = {MarkdownSection: {"template": ""}, TaskExamplesSection: {"examples": ()}}.get(
+        kind, {}
+    )
     section = kind(title="S", tools=None, children=None, **needed)
     assert (section.children, section.tools()) == ((), kind(title="S", **needed).tools())
     assert kind(title="S", tools=[TOOL], **needed).clone(tools=None).tools() == section.tools()
@@ -178,7 +196,9 @@ def test_none_in_the_place_of_tools_and_children_is_as_empty(kind: Any) -> None:
 @pytest.mark.parametrize("name", ["tools", "children"])
 def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -> None:
     item: Any = {"tools": TOOL, "children": MarkdownSection(title="Child", template="")}[name]
-    with pytest.raises(PromptValidationError, match=rf"{name} is .*, which is no list; write {name}=\[…\]") as caught:
+    with pytest.raises(
+        PromptValidationError, match=rf"{name} is .*, which is no list; write {name}=\[…\]"
+    ) as caught:
         MarkdownSection(title="S", template="", **{name: item})
     assert caught.value.section_path == ("s",)
 
@@ -186,14 +206,18 @@ def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -
 @pytest.mark.claim("PS-08")
 @pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)
 def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
-    with pytest.raises(PromptValidationError, match="is no dataclass; declare the params as a dataclass") as caught:
+    with pytest.raises(
+        PromptValidationError, match="is no dataclass; declare the params as a dataclass"
+    ) as caught:
         MarkdownSection[kind](title="S", template="")
     assert repr(kind) in str(caught.value)
     assert caught.value.section_path == ("s",)
 
 
 def test_default_params_must_be_of_the_sections_type() -> None:
-    with pytest.raises(PromptValidationError, match=r"default_params is Value\(value=''\).*takes Who") as caught:
+    with pytest.raises(
+        PromptValidationError, match=r"default_params is Value\(value=''\).*takes Who"
+    ) as caught:
         MarkdownSection[Who](title="S", template="", default_params=Value())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert caught.value.section_path == ("s",)
     with pytest.raises(PromptValidationError, match="takes no params"):
@@ -202,7 +226,9 @@ def test_default_params_must_be_of_the_sections_type() -> None:
 
 @pytest.mark.parametrize("text", [5, None, b"bytes"], ids=repr)
 def test_a_template_is_text(text: Any) -> None:
-    with pytest.raises(PromptValidationError, match=r"template .* is no text; write a string") as caught:
+    with pytest.raises(
+        PromptValidationError, match=r"template .* is no text; write a string"
+    ) as caught:
         MarkdownSection(title="S", template=text)
     assert repr(text) in str(caught.value)
     assert caught.value.section_path == ("s",)
@@ -214,7 +240,8 @@ def test_a_summary_is_text_or_nothing() -> None:
         MarkdownSection(title="S", template="", summary=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-# -------------------------------------------------------------------------------------------------------------- text
+# --------------------------------------------------------------------------------------------------------------
+# text
 
 
 @pytest.mark.claim("PS-11")
@@ -246,10 +273,14 @@ def test_render_body_fills_the_template_and_leaves_the_heading_to_the_renderer()
     ("template", "placeholder"),
     [("$missing_var", "$missing_var"), ("${missing_var} $value", "$missing_var"), ("a $ 5", "$")],
 )
-def test_render_body_called_directly_raises_with_path_and_placeholder(template: str, placeholder: str) -> None:
+def test_render_body_called_directly_raises_with_path_and_placeholder(
+    template: str, placeholder: str
+) -> None:
     section = MarkdownSection(title="Instructions", template=template, summary=template)
     for render in (section.render_body, section.render_summary):
-        with pytest.raises(PromptRenderError, match=r"^Failed to render section template\.") as caught:
+        with pytest.raises(
+            PromptRenderError, match=r"^Failed to render section template\."
+        ) as caught:
             render(Value("x"), path=("instructions",))
         assert caught.value.message == "Failed to render section template."
         assert caught.value.section_path == ("instructions",)
@@ -257,14 +288,17 @@ def test_render_body_called_directly_raises_with_path_and_placeholder(template: 
         assert caught.value.__cause__ is not None
 
 
-# ------------------------------------------------------------------------------------------------------------ clones
+# ------------------------------------------------------------------------------------------------------------
+# clones
 
 
 @pytest.mark.claim("PS-39")
 def test_a_clone_is_decoupled_all_the_way_down_and_shares_tools() -> None:
     leaf = MarkdownSection(title="Leaf", template="leaf", tools=[TOOL])
     root = MarkdownSection[Who](
-        title="Root", template="$name", children=[MarkdownSection(title="Mid", template="", children=[leaf])]
+        title="Root",
+        template="$name",
+        children=[MarkdownSection(title="Mid", template="", children=[leaf])],
     )
     clone = root.clone()
     cloned_leaf = clone.children[0].children[0]
@@ -295,7 +329,10 @@ def shown(section: Section[Any]) -> str:
     return PromptTemplate(ns="n", key="k", sections=[section]).render().text
 
 
-@given(before=st.lists(st.text("abc", min_size=1), min_size=1), after=st.lists(st.text("xyz", min_size=1), min_size=1))
+@given(
+    before=st.lists(st.text("abc", min_size=1), min_size=1),
+    after=st.lists(st.text("xyz", min_size=1), min_size=1),
+)
 def test_a_clone_with_other_arguments_is_what_the_constructor_makes_of_them(
     before: list[str], after: list[str]
 ) -> None:
@@ -355,10 +392,14 @@ def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
 
     section = Words(word for word in ("a", "b"))
     assert section.template == "a b"
-    with pytest.raises(PromptValidationError, match="words was given as an iterator, which is used up; give a list"):
+    with pytest.raises(
+        PromptValidationError, match="words was given as an iterator, which is used up; give a list"
+    ):
         section.clone()
     assert section.clone(words=["c"]).template == "c"
-    parent = MarkdownSection(title="P", template="", children=iter([section.clone(words="d")]), tools=iter([TOOL]))
+    parent = MarkdownSection(
+        title="P", template="", children=iter([section.clone(words="d")]), tools=iter([TOOL])
+    )
     assert (parent.clone().children[0].key, parent.clone().tools()) == ("words", (TOOL,))
 
 
@@ -367,7 +408,10 @@ def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
 def test_a_clone_renders_as_its_original(roots: Any) -> None:
     originals = sections(roots)
     clones = [section.clone() for section in originals]
-    pair = [PromptTemplate(ns="n", key="k", sections=given).render().text for given in (originals, clones)]
+    pair = [
+        PromptTemplate(ns="n", key="k", sections=given).render().text
+        for given in (originals, clones)
+    ]
     assert pair[0] == pair[1]
 
 
@@ -375,9 +419,19 @@ def test_a_clone_renders_as_its_original(roots: Any) -> None:
 def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
     section = MarkdownSection[Who](title="S", template="$name", summary="old")
     changed = section.clone(
-        key="other", title="Other", template="\n  New ${name}\n", summary="  short ", tools=[TOOL], visibility=SUMMARY
+        key="other",
+        title="Other",
+        template="\n  New ${name}\n",
+        summary="  short ",
+        tools=[TOOL],
+        visibility=SUMMARY,
     )
-    assert (changed.key, changed.title, changed.template, changed.summary) == ("other", "Other", "New ${name}", "short")
+    assert (changed.key, changed.title, changed.template, changed.summary) == (
+        "other",
+        "Other",
+        "New ${name}",
+        "short",
+    )
     assert changed.render_body(Who("Ada"), path=("s",)) == "New Ada"
     assert changed.render_summary(Who(), path=("s",)) == "short"
     assert changed.tools() == (TOOL,)
@@ -405,7 +459,9 @@ def test_a_clone_is_refused_what_a_section_is_refused(changes: dict[str, Any], t
 
 @pytest.mark.parametrize("name", ["nope", "_tools", "_body", "clone"])
 def test_a_clone_is_refused_arguments_that_the_section_does_not_have(name: str) -> None:
-    with pytest.raises(PromptValidationError, match=f"a MarkdownSection has no argument '{name}'") as caught:
+    with pytest.raises(
+        PromptValidationError, match=f"a MarkdownSection has no argument '{name}'"
+    ) as caught:
         MarkdownSection(title="S", template="").clone(**{name: 1})
     assert caught.value.section_path == ("s",)
 
@@ -414,28 +470,41 @@ def test_a_sections_repr_says_in_one_bounded_line_what_it_holds_and_none_of_its_
     child = MarkdownSection(title="Food", template="secret")
     tools = [Tool[Who, Nothing](name="refund", description="secret", handler=None)]
     section = MarkdownSection[Who](
-        title="Refunds", template="secret $name", summary="secret", visibility=SUMMARY, tools=tools, children=[child]
+        title="Refunds",
+        template="secret $name",
+        summary="secret",
+        visibility=SUMMARY,
+        tools=tools,
+        children=[child],
     )
     assert (
-        repr(section) == "<MarkdownSection 'refunds' params=Who visibility=summary tools=['refund'] children=['food']>"
+        repr(section)
+        == "<MarkdownSection 'refunds' params=Who visibility=summary tools=['refund'] children=['food']>"
     )
     assert repr(child) == "<MarkdownSection 'food'>"
-    many = MarkdownSection(title="Many", template="", children=[child.clone(key="k" * 64) for _ in range(1_000)])
+    many = MarkdownSection(
+        title="Many", template="", children=[child.clone(key="k" * 64) for _ in range(1_000)]
+    )
     assert len(repr(many)) < 300
-    assert repr(MarkdownSection.__new__(MarkdownSection)) == "<MarkdownSection None>"  # as a debugger may show it
+    # as a debugger may show it
+    assert repr(MarkdownSection.__new__(MarkdownSection)) == "<MarkdownSection None>"
 
 
 @pytest.mark.claim("PS-40")
 def test_one_section_may_stand_in_several_prompts() -> None:
     shared = MarkdownSection(title="Shared", template="x")
     first = PromptTemplate(ns="n", key="a", sections=[shared])
-    second = PromptTemplate(ns="n", key="b", sections=[MarkdownSection(title="G", template="", children=[shared])])
+    second = PromptTemplate(
+        ns="n", key="b", sections=[MarkdownSection(title="G", template="", children=[shared])]
+    )
     assert first.render().text == "## 1. Shared\n\nx"
     assert second.render().text == "## 1. G\n\n### 1.1. Shared\n\nx"
 
 
 @pytest.mark.parametrize(
-    "duplicate", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "deep", "pickle"]
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))],
+    ids=["copy", "deep", "pickle"],
 )
 def test_a_copied_or_pickled_section_works_as_before(duplicate: Any) -> None:
     section = MarkdownSection[Who](title="S", template="$name", summary="$name?", tools=[TOOL])

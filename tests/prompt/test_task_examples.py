@@ -34,7 +34,9 @@ def step(**changes: Any) -> TaskStep:
 
 
 def prompt(*examples: TaskExample, more: Section[Any] | None = None) -> PromptTemplate[None]:
-    tools = MarkdownSection(title="Tools", template="", tools=[Tool[Search, Answer](name="search")], enabled=False)
+    tools = MarkdownSection(
+        title="Tools", template="", tools=[Tool[Search, Answer](name="search")], enabled=False
+    )
     roots: list[Section[Any]] = [tools, more or TaskExamplesSection(examples=examples)]
     return PromptTemplate(ns="tests", key="examples", sections=roots)
 
@@ -42,7 +44,9 @@ def prompt(*examples: TaskExample, more: Section[Any] | None = None) -> PromptTe
 def test_examples_are_numbered_with_their_steps_and_outcome() -> None:
     text = (
         prompt(
-            TaskExample(objective="Find cats", steps=(step(), step(result="none")), outcome=Answer("two")),
+            TaskExample(
+                objective="Find cats", steps=(step(), step(result="none")), outcome=Answer("two")
+            ),
             TaskExample(objective="Think", outcome="done"),
             TaskExample(objective="Nothing"),
         )
@@ -62,7 +66,9 @@ def test_examples_are_numbered_with_their_steps_and_outcome() -> None:
 
 def test_a_section_of_examples_is_a_section() -> None:
     child = MarkdownSection(title="Child", template="x")
-    section = TaskExamplesSection(title="Cases", summary="Some cases.", children=[child], examples=[])
+    section = TaskExamplesSection(
+        title="Cases", summary="Some cases.", children=[child], examples=[]
+    )
     assert (section.key, section.children, section.params_type) == ("cases", (child,), None)
     assert TaskExamplesSection(title="Cases", key="worked", examples=[]).key == "worked"
     tree = prompt(more=section)
@@ -73,15 +79,23 @@ def test_a_section_of_examples_is_a_section() -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        (step(tool="gone"), "task example 1 calls 'gone' with Search: no section has a tool of that name"),
+        (
+            step(tool="gone"),
+            "task example 1 calls 'gone' with Search: no section has a tool of that name",
+        ),
         (step(input=Answer("x")), "task example 1 calls 'search' with Answer: give it Search"),
         (step(input={"query": "x"}), "task example 1 calls 'search' with dict: give it Search"),
     ],
     ids=["unknown tool", "other params", "no params"],
 )
-def test_a_step_that_no_tool_would_take_is_refused_with_path_and_index(bad: TaskStep, told: str) -> None:
+def test_a_step_that_no_tool_would_take_is_refused_with_path_and_index(
+    bad: TaskStep, told: str
+) -> None:
     with pytest.raises(PromptValidationError) as caught:
-        prompt(TaskExample(objective="Fine", steps=(step(),)), TaskExample(objective="Bad", steps=(step(), bad)))
+        prompt(
+            TaskExample(objective="Fine", steps=(step(),)),
+            TaskExample(objective="Bad", steps=(step(), bad)),
+        )
     assert caught.value.section_path == ("examples",)
     assert told in str(caught.value)
 
@@ -101,14 +115,19 @@ def test_values_that_json_cannot_hold_are_refused(example: TaskExample) -> None:
 
 
 def test_what_is_no_example_is_refused() -> None:
-    with pytest.raises(PromptValidationError, match="examples holds 'text', which is no TaskExample"):
+    with pytest.raises(
+        PromptValidationError, match="examples holds 'text', which is no TaskExample"
+    ):
         TaskExamplesSection(examples=["text"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 def test_a_clone_shows_its_own_examples() -> None:
     section = TaskExamplesSection(examples=[TaskExample(objective="Old")])
     clone = section.clone(examples=[TaskExample(objective="New")], key="new")
-    assert (section.render_body(None, path=()), clone.render_body(None, path=())) == ("1. Old", "1. New")
+    assert (section.render_body(None, path=()), clone.render_body(None, path=())) == (
+        "1. Old",
+        "1. New",
+    )
     assert clone.examples == (TaskExample(objective="New"),)
     with pytest.raises(PromptValidationError, match="no TaskExample"):
         section.clone(examples=["text"])

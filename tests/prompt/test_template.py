@@ -56,7 +56,10 @@ def example() -> PromptTemplate[Answer]:
             ),
             TaskExamplesSection(
                 examples=[
-                    TaskExample(objective="Greet", steps=(TaskStep(tool="greet", input=Nothing(), result="done"),))
+                    TaskExample(
+                        objective="Greet",
+                        steps=(TaskStep(tool="greet", input=Nothing(), result="done"),),
+                    )
                 ]
             ),
         ],
@@ -66,7 +69,9 @@ def example() -> PromptTemplate[Answer]:
 @pytest.mark.claim("PR-01", "PS-01")
 def test_a_template_gives_back_what_it_was_made_of() -> None:
     section = MarkdownSection(title="S", template="")
-    template = PromptTemplate(ns="a/b", key="k", name="Shown", sections=iter([section]), disclosure=Disclosure.SPLIT)
+    template = PromptTemplate(
+        ns="a/b", key="k", name="Shown", sections=iter([section]), disclosure=Disclosure.SPLIT
+    )
     assert (template.ns, template.key, template.name) == ("a/b", "k", "Shown")
     assert (template.sections, template.disclosure) == ((section,), Disclosure.SPLIT)
     assert (template.structured_output, template.output_type) == (None, None)
@@ -84,11 +89,18 @@ class AnswerTemplate(PromptTemplate[Answer]):
 
 def test_a_subclass_of_a_subscript_declares_its_output() -> None:
     template = AnswerTemplate(ns="n", key="k")
-    assert template.output_type is replace(template, key="other").output_type is template.bind().output_type is Answer
+    assert (
+        template.output_type
+        is replace(template, key="other").output_type
+        is template.bind().output_type
+        is Answer
+    )
 
 
 @pytest.mark.claim("DT-34", "PR-02")
-@pytest.mark.parametrize(("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")])
+@pytest.mark.parametrize(
+    ("key", "name"), [("my-prompt", "my_prompt"), ("a.b c", "a_b_c"), ("--", "--"), ("k", "k")]
+)
 def test_a_missing_name_is_made_from_the_key(key: str, name: str) -> None:
     assert PromptTemplate(ns="n", key=key).name == name
 
@@ -103,7 +115,9 @@ def test_a_name_is_never_empty(key: str) -> None:
 @pytest.mark.parametrize("field", ["ns", "key"])
 @pytest.mark.parametrize("value", ["", "  ", None, 5], ids=repr)
 def test_ns_and_key_must_say_something(field: str, value: Any) -> None:
-    with pytest.raises(PromptValidationError, match=f"give every prompt a non-empty {field}") as caught:
+    with pytest.raises(
+        PromptValidationError, match=f"give every prompt a non-empty {field}"
+    ) as caught:
         PromptTemplate(ns=value if field == "ns" else "n", key=value if field == "key" else "k")
     assert repr(value) in str(caught.value)
 
@@ -126,7 +140,8 @@ def test_without_a_subscript_or_with_none_the_output_is_text() -> None:
     assert PromptTemplate[None](ns="n", key="k") == PromptTemplate(ns="n", key="k")
 
 
-# ------------------------------------------------------------------------------------------------------------- values
+# -------------------------------------------------------------------------------------------------------------
+# values
 
 
 @pytest.mark.parametrize(
@@ -134,7 +149,9 @@ def test_without_a_subscript_or_with_none_the_output_is_text() -> None:
     [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), replace],
     ids=["copy", "deep copy", "pickle", "replace"],
 )
-def test_a_duplicate_of_a_template_renders_alike(duplicate: Callable[[Any], PromptTemplate[Answer]]) -> None:
+def test_a_duplicate_of_a_template_renders_alike(
+    duplicate: Callable[[Any], PromptTemplate[Answer]],
+) -> None:
     template = example()
     twin = duplicate(template)
     for params in (Who("Ada"), Who("Bob"), Who("")):
@@ -157,7 +174,11 @@ def test_templates_of_the_same_sections_are_equal_and_hash_alike() -> None:
 def test_replace_gives_a_checked_template() -> None:
     template = example()
     changed = replace(template, name="New", disclosure=Disclosure.OPEN)
-    assert (changed.name, changed.disclosure, changed.sections) == ("New", Disclosure.OPEN, template.sections)
+    assert (changed.name, changed.disclosure, changed.sections) == (
+        "New",
+        Disclosure.OPEN,
+        template.sections,
+    )
     assert changed.output_type is Answer
     assert replace(template, sections=()).render().text == ""
     with pytest.raises(PromptValidationError):
@@ -175,7 +196,8 @@ def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> 
     assert len(kept) == 2
 
 
-# ------------------------------------------------------------------------------------------------- binding, rendering
+# -------------------------------------------------------------------------------------------------
+# binding, rendering
 
 
 @pytest.mark.claim("C-28", "PS-04")

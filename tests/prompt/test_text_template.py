@@ -16,7 +16,23 @@ NAMES = ("a", "b", "_x1", "Name", "é", "class_", "items")
 
 # Text made of what matters to a template, so that odd neighbours meet often.
 PIECES = st.sampled_from(
-    ["$", "$$", "${", "}", "{", "%", "%s", "%(a)s", "%%", " ", "\n", "é", "1", *NAMES, *(f"${n}" for n in NAMES)]
+    [
+        "$",
+        "$$",
+        "${",
+        "}",
+        "{",
+        "%",
+        "%s",
+        "%(a)s",
+        "%%",
+        " ",
+        "\n",
+        "é",
+        "1",
+        *NAMES,
+        *(f"${n}" for n in NAMES),
+    ]
     + [f"${{{name}}}" for name in NAMES]
 )
 SOURCES = st.lists(PIECES, max_size=8).map("".join) | st.text(max_size=12)
@@ -45,7 +61,9 @@ def outcome(call: Callable[[], str]) -> tuple[str, object]:
 
 def oracle(source: str, params: object) -> tuple[str, object]:
     names = [one.name for one in fields(params)] if hasattr(params, "__dataclass_fields__") else []  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    return outcome(lambda: string.Template(source).substitute({name: getattr(params, name) for name in names}))
+    return outcome(
+        lambda: string.Template(source).substitute({name: getattr(params, name) for name in names})
+    )
 
 
 @pytest.mark.claim("C-05", "PR-24")
@@ -66,9 +84,16 @@ def test_compiled_substitution_equals_template_substitute_errors_included(
     assert outcome(lambda: compiled.substitute(params)) == wanted  # also once the type is known
 
 
-@given(SOURCES, st.lists(st.dictionaries(st.sampled_from(NAMES), st.integers(), max_size=4), min_size=2, max_size=4))
+@given(
+    SOURCES,
+    st.lists(
+        st.dictionaries(st.sampled_from(NAMES), st.integers(), max_size=4), min_size=2, max_size=4
+    ),
+)
 @settings(max_examples=100)
-def test_one_compiled_template_serves_params_of_many_types(source: str, many: list[dict[str, object]]) -> None:
+def test_one_compiled_template_serves_params_of_many_types(
+    source: str, many: list[dict[str, object]]
+) -> None:
     compiled = CompiledTemplate(source)
     for values in [*many, *many]:
         params = params_of(values)

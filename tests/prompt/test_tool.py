@@ -97,7 +97,8 @@ def types(tool: Tool[Any, Any]) -> tuple[type, type]:
     return tool.params_type, tool.result_type
 
 
-# ------------------------------------------------------------------------------------------------ types, description
+# ------------------------------------------------------------------------------------------------
+# types, description
 
 
 @pytest.mark.claim("C-33")
@@ -111,7 +112,8 @@ def test_a_handlers_annotations_say_the_types(handler: Any) -> None:
 
 
 def test_a_partial_says_the_types_of_what_is_left() -> None:
-    # functools.partial has no signature that a type checker could match against a keyword-only context
+    # functools.partial has no signature that a type checker could match against a keyword-only
+    # context
     handler: Any = functools.partial(with_prefix, "p")
     assert types(Tool(name="lookup", handler=handler)) == (Lookup, Found)
 
@@ -132,9 +134,15 @@ class Getter[R](Tool[Lookup, R]):
 
 
 def test_a_subclass_of_a_subscript_has_its_types() -> None:
-    assert types(Finder(name="lookup")) == types(Finder(name="lookup", handler=unannotated)) == (Lookup, Found)
+    assert (
+        types(Finder(name="lookup"))
+        == types(Finder(name="lookup", handler=unannotated))
+        == (Lookup, Found)
+    )
     assert types(Getter[Unhashable](name="lookup")) == (Lookup, Unhashable)
-    assert types(Finder(name="lookup", result_type=Found)) == types(replace(Finder(name="a"), name="b"))
+    assert types(Finder(name="lookup", result_type=Found)) == types(
+        replace(Finder(name="a"), name="b")
+    )
 
 
 @pytest.mark.claim("C-33", "TL-17")
@@ -163,21 +171,28 @@ def test_a_missing_description_is_the_docstrings_first_paragraph_else_the_name()
     assert Tool(name="t", description="Own.", handler=lookup).description == "Own."
 
 
-LINES = st.lists(st.text("aé计 .", min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=5)
+LINES = st.lists(
+    st.text("aé计 .", min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=5
+)
 
 
 @given(paragraphs=st.lists(LINES, min_size=1, max_size=3))
-def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation(paragraphs: list[list[str]]) -> None:
+def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation(
+    paragraphs: list[list[str]],
+) -> None:
     def handler(params: Lookup, *, context: ToolContext) -> ToolResult[Found]:
         raise NotImplementedError
 
-    handler.__doc__ = "\n    \n".join("\n".join(f"    {line}" for line in lines) for lines in paragraphs)
+    handler.__doc__ = "\n    \n".join(
+        "\n".join(f"    {line}" for line in lines) for lines in paragraphs
+    )
     wanted = " ".join(line.strip() for line in paragraphs[0])
     handler.__doc__ = handler.__doc__ if len(wanted) < 1024 else wanted
     assert Tool(name="t", handler=handler).description == wanted
 
 
-# ---------------------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------------------------
+# refusals
 
 
 @pytest.mark.claim("TL-12")
@@ -187,16 +202,22 @@ def test_every_name_of_the_pattern_is_taken(name: str) -> None:
 
 
 @pytest.mark.claim("TL-12")
-@pytest.mark.parametrize("name", ["", "Upper", "a b", "é", "a\n", "a" * 65, "a.b", None, 5], ids=repr)
+@pytest.mark.parametrize(
+    "name", ["", "Upper", "a b", "é", "a\n", "a" * 65, "a.b", None, 5], ids=repr
+)
 def test_any_other_name_is_refused_with_itself_and_the_rule(name: Any) -> None:
-    with pytest.raises(PromptValidationError, match="use 1 to 64 of a-z, 0-9, '_' and '-'") as caught:
+    with pytest.raises(
+        PromptValidationError, match="use 1 to 64 of a-z, 0-9, '_' and '-'"
+    ) as caught:
         Tool[Lookup, Found](name=name)
     assert repr(name) in str(caught.value)
 
 
 @pytest.mark.claim("TL-13")
 @pytest.mark.parametrize(
-    "description", ["x", "x" * 1024, "Sucht einen Zähler, 計数器 🔢"], ids=["one", "most", "Unicode"]
+    "description",
+    ["x", "x" * 1024, "Sucht einen Zähler, 計数器 🔢"],
+    ids=["one", "most", "Unicode"],
 )
 def test_a_description_has_1_to_1024_characters_of_any_script(description: str) -> None:
     assert Tool[Lookup, Found](name="t", description=description).description == description
@@ -213,7 +234,9 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
     ],
     ids=["empty", "long", "surrogate", "no text"],
 )
-def test_any_other_description_is_refused_with_tool_fault_and_remedy(description: Any, told: str) -> None:
+def test_any_other_description_is_refused_with_tool_fault_and_remedy(
+    description: Any, told: str
+) -> None:
     with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
         Tool[Lookup, Found](name="lookup", description=description)
     assert told in str(caught.value)
@@ -249,8 +272,12 @@ class Misleading:
     ],
     ids=["no context", "no params", "two params", "more", "bound", "no function"],
 )
-def test_a_handler_that_cannot_be_called_is_refused_with_tool_handler_and_remedy(handler: Any) -> None:
-    with pytest.raises(PromptValidationError, match=r"tool 'lookup': handler .* cannot be called") as caught:
+def test_a_handler_that_cannot_be_called_is_refused_with_tool_handler_and_remedy(
+    handler: Any,
+) -> None:
+    with pytest.raises(
+        PromptValidationError, match=r"tool 'lookup': handler .* cannot be called"
+    ) as caught:
         Tool[Lookup, Found](name="lookup", handler=handler)
     assert getattr(handler, "__name__", type(handler).__name__) in str(caught.value)
     assert "(params: Params, *, context: ToolContext)" in str(caught.value)
@@ -272,9 +299,13 @@ def test_a_handler_that_can_be_called_is_taken_whatever_its_exact_form(handler: 
 
 
 @pytest.mark.claim("TL-18")
-@pytest.mark.parametrize("kind", [int, str, dict, list[Lookup], Lookup("x"), Lookup | None], ids=repr)
+@pytest.mark.parametrize(
+    "kind", [int, str, dict, list[Lookup], Lookup("x"), Lookup | None], ids=repr
+)
 def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
-    with pytest.raises(PromptValidationError, match=r"tool 't': params type .* is no dataclass; declare") as caught:
+    with pytest.raises(
+        PromptValidationError, match=r"tool 't': params type .* is no dataclass; declare"
+    ) as caught:
         Tool[kind, Found](name="t")
     assert repr(kind) in str(caught.value)
     with pytest.raises(PromptValidationError, match="is no dataclass"):
@@ -291,13 +322,19 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
         return inner(params, 1)
 
     made = Tool(name="t", handler=handler)
-    assert (made.description, made.params_type, made.result_type) == ("Look things up.", Lookup, Found)
+    assert (made.description, made.params_type, made.result_type) == (
+        "Look things up.",
+        Lookup,
+        Found,
+    )
 
     @functools.wraps(lambda: None)
     def bare(params, *, context):  # type: ignore[no-untyped-def]
         raise NotImplementedError
 
-    with pytest.raises(PromptValidationError, match="handler <lambda> does not say the type of 'params'"):
+    with pytest.raises(
+        PromptValidationError, match="handler <lambda> does not say the type of 'params'"
+    ):
         Tool(name="t", handler=bare)
     assert types(Tool[Lookup, Found](name="t", handler=bare)) == (Lookup, Found)
 
@@ -313,10 +350,13 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
 
 def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
     with pytest.raises(
-        PromptValidationError, match=r"say the types: Tool\[Params, Result\]\(…\) or params_type=Params"
+        PromptValidationError,
+        match=r"say the types: Tool\[Params, Result\]\(…\) or params_type=Params",
     ):
         Tool(name="t")
-    with pytest.raises(PromptValidationError, match="handler unannotated does not say the type of 'params'"):
+    with pytest.raises(
+        PromptValidationError, match="handler unannotated does not say the type of 'params'"
+    ):
         Tool(name="t", handler=unannotated)
 
 
@@ -324,7 +364,9 @@ def test_annotations_that_cannot_be_read_are_an_error_only_where_they_are_needed
     def handler(params: "Missing", *, context: ToolContext) -> "ToolResult[Missing]":  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
         raise NotImplementedError
 
-    with pytest.raises(PromptValidationError, match=r"handler handler cannot be read .*Missing.*or params_type="):
+    with pytest.raises(
+        PromptValidationError, match=r"handler handler cannot be read .*Missing.*or params_type="
+    ):
         Tool(name="t", handler=handler)
     assert types(Tool(name="t", params_type=Lookup, handler=handler)) == (Lookup, object)
 
@@ -344,9 +386,12 @@ def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> No
             Tool(name="t", handler=handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("returned", [Any, object, ToolResult, Awaitable, "Awaitable[ToolResult[Found]]", None])
+@pytest.mark.parametrize(
+    "returned", [Any, object, ToolResult, Awaitable, "Awaitable[ToolResult[Found]]", None]
+)
 def test_a_handler_whose_annotation_allows_a_tool_result_is_taken(returned: object) -> None:
-    def handler(params: Lookup, *, context: ToolContext) -> Any:  # Any: what is annotated is drawn below
+    # Any: what is annotated is drawn below
+    def handler(params: Lookup, *, context: ToolContext) -> Any:
         raise NotImplementedError
 
     if returned is None:
@@ -357,7 +402,8 @@ def test_a_handler_whose_annotation_allows_a_tool_result_is_taken(returned: obje
 
 
 def test_a_handler_that_yields_is_refused() -> None:
-    def parts(params: Lookup, *, context: ToolContext) -> Any:  # Any: a type checker would tell of the generator
+    # Any: a type checker would tell of the generator
+    def parts(params: Lookup, *, context: ToolContext) -> Any:
         yield ToolResult(message="One.")
 
     async def asynchronous_parts(params: Lookup, *, context: ToolContext) -> Any:  # Any: as above
@@ -367,8 +413,14 @@ def test_a_handler_that_yields_is_refused() -> None:
         def __call__(self, params: Lookup, *, context: ToolContext) -> Any:  # Any: as above
             yield ToolResult(message="One.")
 
-    for handler, name in ((parts, "parts"), (asynchronous_parts, "asynchronous_parts"), (Parts(), "Parts")):
-        with pytest.raises(PromptValidationError, match=rf"handler {name} yields; return a ToolResult"):
+    for handler, name in (
+        (parts, "parts"),
+        (asynchronous_parts, "asynchronous_parts"),
+        (Parts(), "Parts"),
+    ):
+        with pytest.raises(
+            PromptValidationError, match=rf"handler {name} yields; return a ToolResult"
+        ):
             Tool(name="t", params_type=Lookup, handler=handler)
 
 
@@ -376,18 +428,27 @@ def test_examples_must_fit_the_params() -> None:
     good = ToolExample[Lookup, Found](description="One", input=Lookup("1"), output=Found("u"))
     assert Tool[Lookup, Found](name="t", examples=[good]).examples == (good,)
     for bad in (ToolExample("Wrong", Found("u"), Found("u")), "text"):
-        with pytest.raises(PromptValidationError, match=r"tool 't'.*no ToolExample with an input of Lookup"):
+        with pytest.raises(
+            PromptValidationError, match=r"tool 't'.*no ToolExample with an input of Lookup"
+        ):
             Tool[Lookup, Found](name="t", examples=[bad])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
-# ----------------------------------------------------------------------------------------------------- tools as values
+# -----------------------------------------------------------------------------------------------------
+# tools as values
 
 
 def tools() -> st.SearchStrategy[Tool[Any, Any]]:
-    def build(name: str, description: str | None, handler: Any, typed: bool, overrides: bool) -> Tool[Any, Any]:  # noqa: FBT001 - drawn
+    def build(
+        name: str, description: str | None, handler: Any, typed: bool, overrides: bool
+    ) -> Tool[Any, Any]:
         examples = [ToolExample("One", Lookup("1"), Unhashable(["a"]))] if typed else []
         return Tool[Lookup, Unhashable](
-            name=name, description=description, handler=handler, examples=examples, accepts_overrides=overrides
+            name=name,
+            description=description,
+            handler=handler,
+            examples=examples,
+            accepts_overrides=overrides,
         )
 
     return st.builds(
@@ -401,7 +462,9 @@ def tools() -> st.SearchStrategy[Tool[Any, Any]]:
 
 
 @given(tools(), tools())
-def test_equal_tools_are_equal_hash_alike_and_survive_pickling(one: Tool[Any, Any], other: Tool[Any, Any]) -> None:
+def test_equal_tools_are_equal_hash_alike_and_survive_pickling(
+    one: Tool[Any, Any], other: Tool[Any, Any]
+) -> None:
     names = [field.name for field in fields(Tool)]
     assert (one == other) is all(getattr(one, name) == getattr(other, name) for name in names)
     if one == other:
@@ -416,7 +479,11 @@ def test_equal_tools_are_equal_hash_alike_and_survive_pickling(one: Tool[Any, An
 def test_replace_gives_a_checked_tool_of_the_new_values(tool: Tool[Any, Any]) -> None:
     assert replace(tool) == tool
     renamed = replace(tool, name="c", accepts_overrides=False)
-    assert (renamed.name, renamed.accepts_overrides, renamed.params_type) == ("c", False, tool.params_type)
+    assert (renamed.name, renamed.accepts_overrides, renamed.params_type) == (
+        "c",
+        False,
+        tool.params_type,
+    )
     with pytest.raises(PromptValidationError):
         replace(tool, name="No")
     with pytest.raises(PromptValidationError):
@@ -424,7 +491,10 @@ def test_replace_gives_a_checked_tool_of_the_new_values(tool: Tool[Any, Any]) ->
 
 
 def test_a_subscript_makes_no_difference_to_the_value() -> None:
-    subscripted, plain = Tool[Lookup, Found](name="t", handler=lookup), Tool(name="t", handler=lookup)
+    subscripted, plain = (
+        Tool[Lookup, Found](name="t", handler=lookup),
+        Tool(name="t", handler=lookup),
+    )
     assert subscripted == plain
     assert type(subscripted) is type(plain) is Tool
     assert Tool[Lookup, Found] == Tool[Lookup, Found]
@@ -453,7 +523,8 @@ def test_a_tool_may_have_no_handler() -> None:
     assert Tool[Lookup, Found](name="t").handler is None
 
 
-# ----------------------------------------------------------------------------------------------------------- results
+# -----------------------------------------------------------------------------------------------------------
+# results
 
 
 @pytest.mark.claim("TL-01", "TL-02")

@@ -1,4 +1,6 @@
-"""A section with files: what is mounted, what each tool shows and changes, and what is told of a mistake."""
+"""A section with files: what is mounted, what each tool shows and changes, and what is told of a
+mistake.
+"""
 
 import logging
 import pickle
@@ -17,7 +19,13 @@ from support.agents import Args, answers, told, tool
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolMessage
-from weakincentives.filesystem import Filesystem, FilesystemLimits, HostFilesystem, InMemoryFilesystem, glob_matches
+from weakincentives.filesystem import (
+    Filesystem,
+    FilesystemLimits,
+    HostFilesystem,
+    InMemoryFilesystem,
+    glob_matches,
+)
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     HostMount,
@@ -55,10 +63,15 @@ class Agent:
         return self.prompt.resources.get(Filesystem)
 
     def content(self) -> dict[str, bytes]:
-        return {one.path: self.files.read_bytes(one.path) for one in self.files.walk() if one.kind == "file"}
+        return {
+            one.path: self.files.read_bytes(one.path)
+            for one in self.files.walk()
+            if one.kind == "file"
+        }
 
     def ask(self, name: str, **arguments: object) -> ToolMessage:
-        unbounded = InnerLoopConfig(max_argument_chars=None)  # what is tested here are the bounds of files
+        # what is tested here are the bounds of files
+        unbounded = InnerLoopConfig(max_argument_chars=None)
         adapter = ScriptedAdapter([call((name, arguments)), say("done")], config=unbounded)
         [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
         return answer
@@ -85,7 +98,9 @@ def at_work(section: WorkspaceSection, *others: Any) -> Generator[Agent]:
 
 @contextmanager
 def over(files: Files, **options: Any) -> Generator[Agent]:
-    with at_work(WorkspaceSection(filesystem=lambda: InMemoryFilesystem(files), **options)) as agent:
+    with at_work(
+        WorkspaceSection(filesystem=lambda: InMemoryFilesystem(files), **options)
+    ) as agent:
         yield agent
 
 
@@ -101,13 +116,16 @@ def names(section: WorkspaceSection) -> list[str]:
     return [one.name for one in section.tools()]
 
 
-# ----------------------------------------------------------------------------------------------------------- mounts
+# -----------------------------------------------------------------------------------------------------------
+# mounts
 
 
 @pytest.mark.claim("PS-12")
 def test_the_section_contributes_its_filesystem(tmp_path: Path) -> None:
     folder(tmp_path, {"docs/guide.md": "hello"})
-    prompt = PromptTemplate(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])]).bind()
+    prompt = PromptTemplate(
+        ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])]
+    ).bind()
     with prompt.resources:
         assert prompt.resources.get(Filesystem).read_text("docs/guide.md") == "hello"
 
@@ -118,7 +136,10 @@ def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
         call(("list_directory", {}), ("grep", {"pattern": r"return \d", "glob": "**/*.py"})),
         call(("read_file", {"path": "src/app.py", "offset": 4, "limit": 2})),
         call(("edit_file", {"path": "src/app.py", "old": "return 0", "new": "return 1"})),
-        call(("grep", {"pattern": "return"}), ("write_file", {"path": "notes/done.md", "content": "done\n"})),
+        call(
+            ("grep", {"pattern": "return"}),
+            ("write_file", {"path": "notes/done.md", "content": "done\n"}),
+        ),
         say("done"),
     ]
     prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path)])])
@@ -146,14 +167,29 @@ def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
 
 
 def test_a_mount_copies_what_is_included_and_not_excluded(tmp_path: Path) -> None:
-    wanted: Files = {"a.py": "1", "lib/b.py": "2", "lib/image.bin": bytes(range(256)), "lib/ü.py": "ü"}
-    folder(tmp_path, {**wanted, "lib/c.txt": "3", "build/d.py": "4", "lib/build/e.py": "5", ".git/f.py": "6"})
+    wanted: Files = {
+        "a.py": "1",
+        "lib/b.py": "2",
+        "lib/image.bin": bytes(range(256)),
+        "lib/ü.py": "ü",
+    }
+    folder(
+        tmp_path,
+        {**wanted, "lib/c.txt": "3", "build/d.py": "4", "lib/build/e.py": "5", ".git/f.py": "6"},
+    )
     (tmp_path / "link.py").symlink_to(tmp_path / "lib/c.txt")
     (tmp_path / "up").symlink_to(tmp_path.parent)
-    mount = HostMount(tmp_path, mount_path="./in/", include=("**/*.py", "**/*.bin"), exclude=("**/build", "**/.git/**"))
+    mount = HostMount(
+        tmp_path,
+        mount_path="./in/",
+        include=("**/*.py", "**/*.bin"),
+        exclude=("**/build", "**/.git/**"),
+    )
     with at_work(WorkspaceSection(mounts=[mount])) as agent:
         content = {name.removeprefix("in/"): data for name, data in agent.content().items()}
-        assert content == {name: data.encode() if isinstance(data, str) else data for name, data in wanted.items()}
+        assert content == {
+            name: data.encode() if isinstance(data, str) else data for name, data in wanted.items()
+        }
 
 
 def test_excluded_folders_are_not_entered(tmp_path: Path) -> None:
@@ -162,7 +198,10 @@ def test_excluded_folders_are_not_entered(tmp_path: Path) -> None:
     with at_work(WorkspaceSection(mounts=[mount])) as agent:
         assert agent.content() == {"a": b"1"}
     every = WorkspaceSection(mounts=[HostMount(tmp_path)])
-    with at_work(every) as agent, pytest.raises(PromptValidationError, match="more than 32 parts deep"):
+    with (
+        at_work(every) as agent,
+        pytest.raises(PromptValidationError, match="more than 32 parts deep"),
+    ):
         agent.content()
 
 
@@ -175,19 +214,25 @@ def test_globs_are_read_as_paths_are(tmp_path: Path) -> None:
 
 
 PARTS = st.lists(st.sampled_from(["a", "b", "ab", ".a"]), min_size=1, max_size=4).map("/".join)
-GLOBS = st.lists(st.sampled_from(["a", "b", "*", "**", "?", "a*", "[ab]", "[!a]*"]), min_size=1, max_size=4)
+GLOBS = st.lists(
+    st.sampled_from(["a", "b", "*", "**", "?", "a*", "[ab]", "[!a]*"]), min_size=1, max_size=4
+)
 
 
 @given(st.sets(PARTS, max_size=6), GLOBS.map("/".join))
 def test_a_mount_takes_what_the_filesystems_glob_finds(paths: set[str], pattern: str) -> None:
     files = {f"{path}/f/a": "" for path in paths}  # no path is a directory of another
     tree = InMemoryFilesystem(files)
-    assert [one.path for one in tree.glob(pattern)] == [path for path in sorted(files) if glob_matches(pattern, path)]
+    assert [one.path for one in tree.glob(pattern)] == [
+        path for path in sorted(files) if glob_matches(pattern, path)
+    ]
 
 
 def test_several_mounts_stand_side_by_side(tmp_path: Path) -> None:
     one, two = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"a": "2", "x/b": "3"})
-    section = WorkspaceSection(mounts=[HostMount(one, mount_path="one"), HostMount(str(two), mount_path="two/deep")])
+    section = WorkspaceSection(
+        mounts=[HostMount(one, mount_path="one"), HostMount(str(two), mount_path="two/deep")]
+    )
     with at_work(section) as agent:
         assert agent.content() == {"one/a": b"1", "two/deep/a": b"2", "two/deep/x/b": b"3"}
         assert "copies of the author's folders at `one`, `two/deep`." in agent.prompt.render().text
@@ -213,7 +258,9 @@ def test_an_evaluation_opens_the_workspace_by_itself(tmp_path: Path) -> None:
 
 def test_without_mounts_the_workspace_is_empty_at_first() -> None:
     with at_work(WorkspaceSection()) as agent:
-        assert "It is empty at first.\n\nYou can read and change files." in agent.prompt.render().text
+        assert (
+            "It is empty at first.\n\nYou can read and change files." in agent.prompt.render().text
+        )
         assert agent.told("list_directory") == "Entries of '.': 0."
         agent.told("write_file", path="a", content="1")
         assert agent.content() == {"a": b"1"}
@@ -228,7 +275,10 @@ def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_p
         return made[-1]
 
     section = WorkspaceSection(filesystem=make, read_only=True)
-    assert "List `.` to see what it holds.\n\nYou can read files, not change them." in section.body_text()
+    assert (
+        "List `.` to see what it holds.\n\nYou can read files, not change them."
+        in section.body_text()
+    )
     for _ in range(2):
         with at_work(section) as agent:
             assert agent.told("read_file", path="a") == "Lines of 'a': 1.\n\n     1\t1"
@@ -250,16 +300,21 @@ def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
 
 @pytest.mark.claim("PS-13")
 def test_bound_resources_replace_the_sections(tmp_path: Path) -> None:
-    prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path / "nowhere")])])
+    prompt = Prompt(
+        ns="n", key="k", sections=[WorkspaceSection(mounts=[HostMount(tmp_path / "nowhere")])]
+    )
     prompt.bind(resources={Filesystem: InMemoryFilesystem({"a": "bound"})})
     with prompt.resources:
         assert prompt.resources.get(Filesystem).read_text("a") == "bound"
 
 
-# -------------------------------------------------------------------------------------------------------- read-only
+# --------------------------------------------------------------------------------------------------------
+# read-only
 
 
-def test_a_read_only_workspace_has_no_tools_that_write_and_refuses_handlers_too(tmp_path: Path) -> None:
+def test_a_read_only_workspace_has_no_tools_that_write_and_refuses_handlers_too(
+    tmp_path: Path,
+) -> None:
     folder(tmp_path, {"a": "1"})
 
     def meddle(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -267,7 +322,9 @@ def test_a_read_only_workspace_has_no_tools_that_write_and_refuses_handlers_too(
         return ToolResult(message="ok")
 
     section = WorkspaceSection(mounts=[HostMount(tmp_path)], read_only=True)
-    with at_work(section, MarkdownSection(title="More", template="", tools=[tool(meddle, name="meddle")])) as agent:
+    with at_work(
+        section, MarkdownSection(title="More", template="", tools=[tool(meddle, name="meddle")])
+    ) as agent:
         assert names(section) == READING
         assert "You can read files, not change them." in agent.prompt.render().text
         assert "Unknown tool 'write_file'" in agent.refused("write_file", path="a", content="2")
@@ -279,13 +336,16 @@ def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
     assert names(WorkspaceSection(filesystem=InMemoryFilesystem())) == READING + WRITING
 
 
-# ------------------------------------------------------------------------------------------------------------ clones
+# ------------------------------------------------------------------------------------------------------------
+# clones
 
 
 @pytest.mark.claim("PS-39")
 def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "1"})
-    section = WorkspaceSection(mounts=[HostMount(tmp_path)], children=[MarkdownSection(title="Child", template="")])
+    section = WorkspaceSection(
+        mounts=[HostMount(tmp_path)], children=[MarkdownSection(title="Child", template="")]
+    )
     clone = section.clone()
     assert clone.children[0] is not section.children[0]
     with at_work(section) as one, at_work(clone) as other:
@@ -299,7 +359,11 @@ def test_a_clone_binds_again_to_what_it_is_given(tmp_path: Path) -> None:
     closed = section.clone(read_only=True, key="closed", title="Closed")
     moved = section.clone(mounts=[HostMount(two, mount_path="here")])
     given = closed.clone(mounts=(), filesystem=InMemoryFilesystem({"c": "3"}), read_only=False)
-    assert [names(each) for each in (section, closed, given)] == [READING + WRITING, READING, READING + WRITING]
+    assert [names(each) for each in (section, closed, given)] == [
+        READING + WRITING,
+        READING,
+        READING + WRITING,
+    ]
     for each, content in ((closed, {"a": b"1"}), (moved, {"here/b": b"2"}), (given, {"c": b"3"})):
         with at_work(each) as agent:
             assert agent.content() == content
@@ -320,7 +384,9 @@ def test_a_pickled_section_works_as_before(tmp_path: Path) -> None:
 
 def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> None:
     extra = tool(name="extra")
-    section = WorkspaceSection(mounts=[HostMount(tmp_path, mount_path="a$b")], title="Files", tools=[extra])
+    section = WorkspaceSection(
+        mounts=[HostMount(tmp_path, mount_path="a$b")], title="Files", tools=[extra]
+    )
     assert (section.key, names(section)) == ("files", [*READING, *WRITING, "extra"])
     template = PromptTemplate(ns="n", key="k", sections=[section])
     text = template.render().text
@@ -333,7 +399,8 @@ def test_the_text_and_the_tools_are_the_authors_to_change(tmp_path: Path) -> Non
     assert Prompt(template, overrides_store=store).render().text == "## 1. Files\n\nBe careful."
 
 
-# ------------------------------------------------------------------------------------------------ an author's mistakes
+# ------------------------------------------------------------------------------------------------
+# an author's mistakes
 
 
 A_TEXT: Any = "/x"  # Any: a type checker would tell
@@ -347,12 +414,24 @@ A_PATH: Any = Path("/x")
         (lambda: HostMount("/x", mount_path="../up"), "mount_path: '../up' holds '..'"),
         (lambda: HostMount("/x", include=("a", "/b/*")), "include: '/b/\\*' is absolute"),
         (lambda: HostMount("/x", exclude=("..",)), "exclude: '..' holds '..'"),
-        (lambda: HostMount("/x", include="**/*.py"), r"include is the text '\*\*/\*.py'; give a tuple"),
+        (
+            lambda: HostMount("/x", include="**/*.py"),
+            r"include is the text '\*\*/\*.py'; give a tuple",
+        ),
         (lambda: HostMount("/x", exclude="*"), r"exclude is the text '\*'; give a tuple"),
         (lambda: WorkspaceSection(mounts=["/x"]), "'/x', which is no HostMount"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-        (lambda: WorkspaceSection(mounts=[HostMount("/x"), HostMount("/y", mount_path="./")]), "two mounts are at '.'"),
-        (lambda: WorkspaceSection(mounts=[HostMount("/x")], filesystem=InMemoryFilesystem()), "give one of the two"),
-        (lambda: WorkspaceSection(filesystem=A_TEXT), r"filesystem is the path '/x'; write .*HostFilesystem\('/x'"),
+        (
+            lambda: WorkspaceSection(mounts=[HostMount("/x"), HostMount("/y", mount_path="./")]),
+            "two mounts are at '.'",
+        ),
+        (
+            lambda: WorkspaceSection(mounts=[HostMount("/x")], filesystem=InMemoryFilesystem()),
+            "give one of the two",
+        ),
+        (
+            lambda: WorkspaceSection(filesystem=A_TEXT),
+            r"filesystem is the path '/x'; write .*HostFilesystem\('/x'",
+        ),
         (lambda: WorkspaceSection(filesystem=A_PATH), "filesystem is the path '/x'"),
         (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
     ],
@@ -370,7 +449,10 @@ def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path:
             [HostMount(tmp_path, max_bytes=9, include=("?",))],
             "'b' of 5 bytes makes it more than 9 bytes; exclude files",
         ),
-        ([HostMount(tmp_path), HostMount(tmp_path, mount_path="d")], "another mount has 'd/a' too; exclude it"),
+        (
+            [HostMount(tmp_path), HostMount(tmp_path, mount_path="d")],
+            "another mount has 'd/a' too; exclude it",
+        ),
         ([HostMount(tmp_path / "none")], "No such file or directory"),
         ([HostMount(tmp_path / "a")], "Not a directory"),
     ):
@@ -386,7 +468,10 @@ def test_mounts_that_make_no_tree_are_told_to_the_author_too(tmp_path: Path) -> 
     folder(tmp_path, {"a": "12345"})
     mounts = [HostMount(tmp_path), HostMount(tmp_path, mount_path="a")]
     prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=mounts)])
-    with prompt.resources, pytest.raises(PromptValidationError, match=r"one tree: 'a/a' is or leads through a file"):
+    with (
+        prompt.resources,
+        pytest.raises(PromptValidationError, match=r"one tree: 'a/a' is or leads through a file"),
+    ):
         prompt.resources.get(Filesystem)
 
 
@@ -398,10 +483,13 @@ def test_a_large_file_within_its_bound_can_be_read_again(tmp_path: Path) -> None
 
 def test_two_workspaces_in_one_prompt_are_refused() -> None:
     with pytest.raises(PromptValidationError, match="tool name 'list_directory' is used twice"):
-        PromptTemplate(ns="n", key="k", sections=[WorkspaceSection(), WorkspaceSection(key="other")])
+        PromptTemplate(
+            ns="n", key="k", sections=[WorkspaceSection(), WorkspaceSection(key="other")]
+        )
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------------------------
+# reading
 
 
 def test_a_directory_is_listed_in_parts() -> None:
@@ -415,7 +503,8 @@ def test_a_directory_is_listed_in_parts() -> None:
             == "Entries of 'd': 5 to 6 of 6.\n\nd/004 (4 bytes)\nd/sub/"
         )
         assert (
-            agent.refused("list_directory", path="d", offset=7) == "Entries of 'd': fewer than 7; use a smaller offset"
+            agent.refused("list_directory", path="d", offset=7)
+            == "Entries of 'd': fewer than 7; use a smaller offset"
         )
 
 
@@ -458,9 +547,18 @@ def test_a_long_line_is_cut() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x89PNG\r\n\x00\x1a", "'f' is a binary file of 8 bytes; no tool here can show or edit it"),
-        ("é".encode("latin-1"), "'f' is not UTF-8 text (byte 0xe9 at 0 of 1); no tool here can show or edit it"),
-        (b"ab\xff" + b"c" * 2000, "'f' is not UTF-8 text (byte 0xff at 2 of 2,003); no tool here can show or edit it"),
+        (
+            b"\x89PNG\r\n\x00\x1a",
+            "'f' is a binary file of 8 bytes; no tool here can show or edit it",
+        ),
+        (
+            "é".encode("latin-1"),
+            "'f' is not UTF-8 text (byte 0xe9 at 0 of 1); no tool here can show or edit it",
+        ),
+        (
+            b"ab\xff" + b"c" * 2000,
+            "'f' is not UTF-8 text (byte 0xff at 2 of 2,003); no tool here can show or edit it",
+        ),
     ],
 )
 def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, said: str) -> None:
@@ -475,7 +573,10 @@ def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, said: str) -> 
         ({"path": "none"}, "there is no 'none'"),
         ({"path": "d"}, "'d' is a directory"),
         ({"path": "f/x"}, "'f/x' is or leads through a file"),
-        ({"path": "/etc/passwd"}, "'/etc/passwd' is absolute; give a path below the root, such as 'src/app.py'"),
+        (
+            {"path": "/etc/passwd"},
+            "'/etc/passwd' is absolute; give a path below the root, such as 'src/app.py'",
+        ),
         ({"path": "../x"}, "'../x' holds '..'"),
         ({"path": ""}, "has an empty part"),
         ({"path": "f", "offset": 3}, "Lines of 'f': fewer than 3; use a smaller offset"),
@@ -498,7 +599,9 @@ def test_a_page_may_begin_anywhere_in_a_long_list() -> None:
         assert agent.told("list_directory", offset=299).endswith("\n\n298 (0 bytes)\n299 (0 bytes)")
 
 
-LINES = st.lists(st.text(st.characters(exclude_characters="\n\r\0", codec="utf-8"), max_size=30), max_size=40)
+LINES = st.lists(
+    st.text(st.characters(exclude_characters="\n\r\0", codec="utf-8"), max_size=30), max_size=40
+)
 
 
 @given(LINES, st.sampled_from(["", "\n"]), st.integers(1, 50))
@@ -528,7 +631,9 @@ def test_the_pages_of_a_file_are_the_whole_file(lines: list[str], end: str, limi
         ("read_file", {"path": "wide"}),
     ],
 )
-def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(name: str, arguments: dict[str, Any]) -> None:
+def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(
+    name: str, arguments: dict[str, Any]
+) -> None:
     files = {f"many/{'n' * 150}{number:04}": "xyz" for number in range(400)}
     files |= {"lines": "x\n" * 50_000, "wide": "\n".join(["x" * 100_000] * 30)}
     with over(files) as agent:
@@ -537,9 +642,15 @@ def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(name: str
         assert "more follow, go on with offset=" in shown
 
 
-# ---------------------------------------------------------------------------------------------------------- searching
+# ----------------------------------------------------------------------------------------------------------
+# searching
 
-TREE: Files = {"a.py": "import os\nx = 1\n", "lib/b.py": "IMPORT\n", "lib/c.txt": "import\n", "lib/d.bin": b"import\0"}
+TREE: Files = {
+    "a.py": "import os\nx = 1\n",
+    "lib/b.py": "IMPORT\n",
+    "lib/c.txt": "import\n",
+    "lib/d.bin": b"import\0",
+}
 
 
 def test_glob_gives_files_in_order() -> None:
@@ -566,7 +677,8 @@ def test_grep_gives_lines_with_their_places() -> None:
             "1 to 1; more follow, go on with offset=2 or narrow what you ask for.\n\na.py:1: import os"
         )
         assert (
-            agent.told("grep", pattern="import", glob="*/*") == "Lines that match 'import': 1.\n\nlib/c.txt:1: import"
+            agent.told("grep", pattern="import", glob="*/*")
+            == "Lines that match 'import': 1.\n\nlib/c.txt:1: import"
         )
         assert agent.told("grep", pattern="x", path="a.py").endswith("\n\na.py:2: x = 1")
         assert agent.told("grep", pattern="absent") == "Lines that match 'absent': 0."
@@ -586,18 +698,24 @@ def test_a_search_ends_by_the_deadline_of_its_call() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1"])
-def test_a_pattern_that_cannot_be_matched_is_refused(pattern: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_that_cannot_be_matched_is_refused(
+    pattern: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with over(TREE) as agent, caplog.at_level(logging.WARNING):
         assert agent.refused("grep", pattern=pattern)
     assert caplog.records == []
 
 
-# ----------------------------------------------------------------------------------------------------------- changing
+# -----------------------------------------------------------------------------------------------------------
+# changing
 
 
 def test_a_file_is_made_with_its_directories_and_replaced() -> None:
     with over({"a": "1"}) as agent:
-        assert agent.told("write_file", path="x/y/z.md", content="ü\n2") == "Created 'x/y/z.md'. Lines: 2."
+        assert (
+            agent.told("write_file", path="x/y/z.md", content="ü\n2")
+            == "Created 'x/y/z.md'. Lines: 2."
+        )
         assert agent.told("write_file", path="a", content="") == "Replaced 'a'. Lines: 0."
         assert agent.content() == {"a": b"", "x/y/z.md": "ü\n2".encode()}
         assert "'x' is a directory" in agent.refused("write_file", path="x", content="")
@@ -632,10 +750,16 @@ def test_files_and_directories_are_removed() -> None:
             "x",
             "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, or set replace_all",
         ),
-        ("z", "x", "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add lines around it"),
+        (
+            "z",
+            "x",
+            "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add lines around it",
+        ),
     ],
 )
-def test_an_edit_that_is_not_clear_is_refused_with_the_remedy(old: str, new: str, said: str) -> None:
+def test_an_edit_that_is_not_clear_is_refused_with_the_remedy(
+    old: str, new: str, said: str
+) -> None:
     with over({"f": "one\none\n" + "z\n" * 12 + "one\n    two\n"}) as agent:
         assert said in agent.refused("edit_file", path="f", old=old, new=new)
 
@@ -687,8 +811,15 @@ def test_an_edit_keeps_how_the_lines_end() -> None:
 TEXT = st.text(st.sampled_from("ab \n\tü$\\."), max_size=30)
 
 
-@given(TEXT, TEXT.filter(bool) | st.sampled_from(["a", "b", "\n"]), TEXT, st.sampled_from([{}, {"replace_all": True}]))
-def test_an_edit_that_is_accepted_is_a_replacement(text: str, old: str, new: str, every: dict[str, bool]) -> None:
+@given(
+    TEXT,
+    TEXT.filter(bool) | st.sampled_from(["a", "b", "\n"]),
+    TEXT,
+    st.sampled_from([{}, {"replace_all": True}]),
+)
+def test_an_edit_that_is_accepted_is_a_replacement(
+    text: str, old: str, new: str, every: dict[str, bool]
+) -> None:
     with over({"f": text}) as agent:
         answer = agent.ask("edit_file", path="f", old=old, new=new, **every)
         clear = old != new and (text.count(old) == 1 or (bool(every) and old in text))
@@ -736,16 +867,21 @@ def test_calls_that_run_at_once_answer_and_leave_what_they_would_in_order() -> N
     assert seen[0] == seen[1]
 
 
-# -------------------------------------------------------------------------------------------------------------- tools
+# --------------------------------------------------------------------------------------------------------------
+# tools
 
 
 def test_tools_that_only_look_are_pure_and_the_others_can_be_repeated() -> None:
     section = WorkspaceSection()
-    assert [one.effect for one in section.tools()] == ["pure"] * len(READING) + ["repeatable"] * len(WRITING)
+    assert [one.effect for one in section.tools()] == ["pure"] * len(READING) + [
+        "repeatable"
+    ] * len(WRITING)
 
 
 @pytest.mark.parametrize("one", WorkspaceSection().tools(), ids=lambda one: one.name)
-def test_every_argument_is_described_to_the_model_in_the_strict_profile(one: Tool[Any, Any]) -> None:
+def test_every_argument_is_described_to_the_model_in_the_strict_profile(
+    one: Tool[Any, Any],
+) -> None:
     adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(Prompt(ns="n", key="k", sections=[WorkspaceSection()]), session=Session())
     [spec] = [spec for spec in adapter.requests[0].tools if spec.name == one.name]

@@ -1,4 +1,6 @@
-"""The bus delivers in order, by type, and lets no handler harm another; events are values with an identity."""
+"""The bus delivers in order, by type, and lets no handler harm another; events are values with an
+identity.
+"""
 
 import logging
 import pickle
@@ -18,6 +20,7 @@ from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import (
     Event,
     InProcessEventBus,
+    Operation,
     OverridesDropped,
     ParamsMissing,
     PromptExecuted,
@@ -26,7 +29,6 @@ from weakincentives.runtime.events import (
     ToolInvoked,
     ToolsInjected,
     VisibilityExpanded,
-    Work,
 )
 
 
@@ -155,11 +157,19 @@ def test_an_interrupt_in_a_handler_is_not_held_up(interrupt: type[BaseException]
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("ToolInvoked", print), "subscribe got 'ToolInvoked'; give the class of events, such as ToolInvoked"),
-        ((Event, "print"), "subscribe got the handler 'print'; give a function that takes an event"),
+        (
+            ("ToolInvoked", print),
+            "subscribe got 'ToolInvoked'; give the class of events, such as ToolInvoked",
+        ),
+        (
+            (Event, "print"),
+            "subscribe got the handler 'print'; give a function that takes an event",
+        ),
     ],
 )
-def test_what_can_hear_nothing_is_refused_when_it_subscribes_and_publishing_goes_on(given: Any, told: str) -> None:
+def test_what_can_hear_nothing_is_refused_when_it_subscribes_and_publishing_goes_on(
+    given: Any, told: str
+) -> None:
     bus = InProcessEventBus()
     with pytest.raises(TypeError, match=told):
         bus.subscribe(*given)
@@ -175,7 +185,8 @@ def test_an_in_process_bus_is_an_event_bus() -> None:
     assert bus.publish(Note("nobody listens")) is None  # type: ignore[func-returns-value]
 
 
-# ------------------------------------------------------------------------------------------------------ the events
+# ------------------------------------------------------------------------------------------------------
+# the events
 
 RESULT = ToolResult("Found.", Note("x"))
 EVENTS = (
@@ -187,7 +198,14 @@ EVENTS = (
     ParamsMissing(ns="n", key="k", sections=("a.b",), remedy="bind them: prompt.bind(Who(…))"),
     VisibilityExpanded(section_keys=("a",), reason="why"),
     PromptExecuted(
-        prompt_name="p", adapter="a", text="t", output=None, usage=TokenUsage(), turns=1, seconds=0.1, session_id="s"
+        prompt_name="p",
+        adapter="a",
+        text="t",
+        output=None,
+        usage=TokenUsage(),
+        turns=1,
+        seconds=0.1,
+        session_id="s",
     ),
 )
 
@@ -221,7 +239,12 @@ if os.fork() == 0:
 os.wait()
 print(len({first, Event().event_id, os.read(inlet, 100).decode()}))
 """
-    assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "3\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", source], capture_output=True, text=True, check=True
+        ).stdout
+        == "3\n"
+    )
 
 
 @pytest.mark.claim("DT-22", "U-05")
@@ -236,7 +259,8 @@ def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch
 
 @pytest.mark.claim("TL-09")
 @pytest.mark.parametrize(
-    ("content", "rendered"), [("Found.\n\n{}", "{}"), ("Found.", ""), ("Found.\n\n\n spaced", "\n spaced")]
+    ("content", "rendered"),
+    [("Found.\n\n{}", "{}"), ("Found.", ""), ("Found.\n\n\n spaced", "\n spaced")],
 )
 def test_a_tool_event_tells_the_value_as_the_model_saw_it(content: str, rendered: str) -> None:
     event = ToolInvoked(name="look", call_id="1", params=None, result=RESULT, content=content)
@@ -250,22 +274,32 @@ def test_a_tool_event_succeeded_as_its_result_did() -> None:
     assert failed.result.value is None
 
 
-# ---------------------------------------------------------------------------------------------------------- work
+# ----------------------------------------------------------------------------------------------------------
+# work
 
 
 def test_parts_of_a_work_are_published_only_if_somebody_wants_to_hear_of_the_end() -> None:
-    bus, heard = InProcessEventBus(), list[Work]()
-    bus.subscribe(Work, heard.append)
-    with (whole := Work(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
+    bus, heard = InProcessEventBus(), list[Operation]()
+    bus.subscribe(Operation, heard.append)
+    with (whole := Operation(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
         with whole.part("tool", "unheard") as gave:
             gave("nobody keeps this")
         whole.at_end(lambda error: None)
         with whole.part("tool", "heard", call_id="1", text="{}") as gave:
             gave(7)
-    assert [(work.name, work.whole, work.result) for work in heard] == [("p", None, None), ("heard", whole, 7)]
+    assert [(work.name, work.whole, work.result) for work in heard] == [
+        ("p", None, None),
+        ("heard", whole, 7),
+    ]
     part = heard[1]
-    assert (part.kind, part.call_id, part.text, part.model, part.session_id) == ("tool", "1", "{}", "m", "s")
-    assert not part.heard
+    assert (part.kind, part.call_id, part.text, part.model, part.session_id) == (
+        "tool",
+        "1",
+        "{}",
+        "m",
+        "s",
+    )
+    assert not part.observed
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("no"), KeyboardInterrupt()])
@@ -274,28 +308,28 @@ def test_the_end_of_a_work_is_told_newest_first_whatever_ends_it(
 ) -> None:
     bus, told = InProcessEventBus(), Told()
 
-    def listen(work: Work) -> None:
+    def listen(work: Operation) -> None:
         work.at_end(told.named("first"))
         work.at_end(fail)
         work.at_end(told.named("second"))
 
-    bus.subscribe(Work, listen)
-    with suppress(ValueError, KeyboardInterrupt), Work(bus=bus, kind="tool", name="look"):
+    bus.subscribe(Operation, listen)
+    with suppress(ValueError, KeyboardInterrupt), Operation(bus=bus, kind="tool", name="look"):
         if raised is not None:
             raise raised
     assert told.told == [("second", raised), ("first", raised)]
     (record,) = caplog.records
-    assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Work", "fail")
+    assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Operation", "fail")
 
 
 def test_who_heard_of_a_work_hears_of_its_end_when_a_later_handler_is_interrupted() -> None:
     bus, told, interrupt = InProcessEventBus(), Told(), KeyboardInterrupt()
 
-    def stop(work: Work) -> None:
+    def stop(work: Operation) -> None:
         raise interrupt
 
-    bus.subscribe(Work, lambda work: work.at_end(told.named("opened")))
-    bus.subscribe(Work, stop)
-    with pytest.raises(KeyboardInterrupt), Work(bus=bus, kind="tool", name="look"):
+    bus.subscribe(Operation, lambda work: work.at_end(told.named("opened")))
+    bus.subscribe(Operation, stop)
+    with pytest.raises(KeyboardInterrupt), Operation(bus=bus, kind="tool", name="look"):
         raise AssertionError("it began")
     assert told.told == [("opened", interrupt)]

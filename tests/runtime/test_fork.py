@@ -31,11 +31,14 @@ def test_a_fork_is_the_same_session_to_who_asks_for_its_id() -> None:
     assert fork.session_id == session.session_id
 
 
-# --------------------------------------------------------------------------------------------------------------- L10
+# ---------------------------------------------------------------------------------------------------------------
+# L10
 
 
 # What is done to a slice of a fork, and to a list.
-_WRITES: dict[str, tuple[Callable[[SessionProtocol, int], object], Callable[[list[int], int], list[int]]]] = {
+_WRITES: dict[
+    str, tuple[Callable[[SessionProtocol, int], object], Callable[[list[int], int], list[int]]]
+] = {
     "append": (lambda at, n: at[int].append(n), lambda held, n: [*held, n]),
     "dispatch": (lambda at, n: at.dispatch(n), lambda held, n: [*held, n]),
     "seed": (lambda at, n: at[int].seed(n, n), lambda held, n: [n, n]),
@@ -48,10 +51,14 @@ _WRITES: dict[str, tuple[Callable[[SessionProtocol, int], object], Callable[[lis
 _STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), st.integers(0, 3))
 
 
-@given(start=st.lists(st.integers(0, 3), max_size=3), elsewhere=st.booleans(), steps=st.lists(_STEPS, max_size=20))
+@given(
+    start=st.lists(st.integers(0, 3), max_size=3),
+    elsewhere=st.booleans(),
+    steps=st.lists(_STEPS, max_size=20),
+)
 def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
     start: list[int],
-    elsewhere: bool,  # noqa: FBT001 - drawn
+    elsewhere: bool,
     steps: list[tuple[str, int]],
 ) -> None:
     """Whatever is snapshot and restored on the way, in any order."""
@@ -68,14 +75,22 @@ def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
                 held = list(then)
             case "read":
                 read = True
-                assert (fork[int].all(), fork[int].latest(), len(fork[int]), bool(fork[int]), list(fork[int])) == (
+                assert (
+                    fork[int].all(),
+                    fork[int].latest(),
+                    len(fork[int]),
+                    bool(fork[int]),
+                    list(fork[int]),
+                ) == (
                     tuple(held),
                     held[-1] if held else None,
                     len(held),
                     bool(held),
                     held,
                 )
-                assert fork[int].where(lambda value: value > 1) == tuple(value for value in held if value > 1)
+                assert fork[int].where(lambda value: value > 1) == tuple(
+                    value for value in held if value > 1
+                )
             case _:
                 on_slice, on_list = _WRITES[what]
                 on_slice(fork, number)
@@ -91,7 +106,8 @@ def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
         assert session[int].all() == tuple(held)
 
 
-# ---------------------------------------------------------------------------------------------------------- merging
+# ----------------------------------------------------------------------------------------------------------
+# merging
 
 
 def test_a_session_is_forkable_and_a_fork_is_not() -> None:
@@ -117,7 +133,9 @@ def test_a_fork_sees_no_change_made_elsewhere_and_is_seen_nowhere_else() -> None
     ],
     ids=["another slice", "an empty slice", "a restore", "nothing"],
 )
-def test_a_change_of_what_was_not_read_or_none_at_all_is_no_conflict(change: Callable[[Session], object]) -> None:
+def test_a_change_of_what_was_not_read_or_none_at_all_is_no_conflict(
+    change: Callable[[Session], object],
+) -> None:
     session, fork = forked(1)
     assert fork[int].all() == (1,)
     assert fork[float].latest() is None
@@ -152,7 +170,9 @@ def test_a_fork_does_not_know_of_reducers_that_came_later() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
-def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(failure: type[BaseException]) -> None:
+def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(
+    failure: type[BaseException],
+) -> None:
     session = Session()
     pings: list[Ping] = []
     session.bus.subscribe(Ping, pings.append)
@@ -176,7 +196,8 @@ def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(failu
     assert (session[float].all(), session[int].all(), pings) == ((), (1,), [])
 
 
-# ----------------------------------------------------------------------------------------------------------- events
+# -----------------------------------------------------------------------------------------------------------
+# events
 
 
 def test_a_fork_merges_once_and_only_into_the_session_that_made_it() -> None:
@@ -226,7 +247,8 @@ def test_the_bus_of_the_session_is_the_bus_of_the_fork() -> None:
     assert fork.bus_for(session.bus) is fork.bus
 
 
-# --------------------------------------------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------------------------------------------
+# refusals
 
 
 class Silent(InProcessEventBus):

@@ -57,7 +57,9 @@ def about(fact: Fact) -> str:
 def by_arrival(events: list[Fact]) -> list[Fact]:
     """The newest for each key, where it came."""
     return [
-        event for index, event in enumerate(events) if all(about(late) != about(event) for late in events[index + 1 :])
+        event
+        for index, event in enumerate(events)
+        if all(about(late) != about(event) for late in events[index + 1 :])
     ]
 
 
@@ -93,7 +95,8 @@ def test_without_a_reducer_every_event_is_kept(events: list[Fact]) -> None:
     assert session[Fact].all() == tuple(events)
 
 
-# ------------------------------------------------------------------------------------------------ declared reducers
+# ------------------------------------------------------------------------------------------------
+# declared reducers
 
 
 def dispatched(state: type, *events: object) -> Session:
@@ -199,7 +202,9 @@ def test_a_method_that_answers_no_state_is_an_error_and_the_state_stays() -> Non
     session = Session()
     session.install(Forgetful)
     session[Forgetful].seed(Forgetful(3))
-    with pytest.raises(TypeError, match=r"Forgetful\.ticked answered None; return the next Forgetful"):
+    with pytest.raises(
+        TypeError, match=r"Forgetful\.ticked answered None; return the next Forgetful"
+    ):
         session.dispatch(Tick())
     assert session[Forgetful].all() == (Forgetful(3),)
 
@@ -207,7 +212,9 @@ def test_a_method_that_answers_no_state_is_an_error_and_the_state_stays() -> Non
 def test_a_state_without_defaults_is_seeded_or_the_error_says_so() -> None:
     session = Session()
     session.install(Needy)
-    with pytest.raises(TypeError, match=r"no Needy is seeded .*; seed one, session\[Needy\]\.seed\(Needy\(…\)\)"):
+    with pytest.raises(
+        TypeError, match=r"no Needy is seeded .*; seed one, session\[Needy\]\.seed\(Needy\(…\)\)"
+    ):
         session.dispatch(Tick())
     session[Needy].seed(Needy(4))
     session.dispatch(Tick())

@@ -1,4 +1,6 @@
-"""A resource hears when a transaction needs its snapshot no more: a SAVEPOINT of a real database is not left open."""
+"""A resource hears when a transaction needs its snapshot no more: a SAVEPOINT of a real database is
+not left open.
+"""
 
 import sqlite3
 import weakref
@@ -79,7 +81,8 @@ def blocks(database: Database, session: Session, steps: list[Any]) -> list[str]:
 STEPS = st.recursive(
     st.lists(st.text("ab", min_size=1, max_size=2), max_size=3),
     lambda inner: st.lists(
-        st.text("ab", min_size=1, max_size=2) | st.tuples(inner, st.sampled_from(["commit", "roll back", "raise"])),
+        st.text("ab", min_size=1, max_size=2)
+        | st.tuples(inner, st.sampled_from(["commit", "roll back", "raise"])),
         max_size=4,
     ),
     max_leaves=8,
@@ -87,7 +90,9 @@ STEPS = st.recursive(
 
 
 @given(STEPS)
-def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepoint_open(steps: list[Any]) -> None:
+def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepoint_open(
+    steps: list[Any],
+) -> None:
     database = Database()
     kept = blocks(database, Session(), steps)
     assert (database.notes, database.connection.in_transaction) == (kept, False)
@@ -97,7 +102,7 @@ def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepo
 @pytest.mark.parametrize("eager", [False, True])
 def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_the_first_to_use_it(
     ending: Any,
-    eager: bool,  # noqa: FBT001 - a case
+    eager: bool,
 ) -> None:
     database = Database()
 
@@ -109,7 +114,9 @@ def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_t
 
     registry = ResourceRegistry.of(Binding(Database, lambda _: database, eager=eager))
     asked = prompt(tool(handler)).bind(resources=registry)
-    ScriptedAdapter([call(("probe", {})), call(("probe", {})), say("x")]).evaluate(asked, session=Session())
+    ScriptedAdapter([call(("probe", {})), call(("probe", {})), say("x")]).evaluate(
+        asked, session=Session()
+    )
     assert database.notes == (["written"] * 2 if ending is True else [])
     assert not database.connection.in_transaction
 
@@ -125,7 +132,11 @@ def test_a_release_that_fails_makes_the_call_fail_and_everything_goes_back() -> 
     asked = prompt(tool(handler)).bind(resources={Database: database})
     answer = only_answer(ScriptedAdapter([call(("probe", {})), say("x")]), asked, session)
     assert (answer.success, answer.content) == (False, "FOREIGN KEY constraint failed")
-    assert (session[Note].all(), database.notes, database.connection.in_transaction) == ((), [], False)
+    assert (session[Note].all(), database.notes, database.connection.in_transaction) == (
+        (),
+        [],
+        False,
+    )
 
 
 def test_releasing_goes_newest_first_after_restoring_and_once_for_each_snapshot() -> None:
@@ -170,7 +181,9 @@ def test_a_part_that_fails_to_be_captured_has_the_others_released() -> None:
 
 def test_what_is_first_made_within_nested_blocks_has_a_savepoint_for_each() -> None:
     database = Database()
-    with ResourceContext(ResourceRegistry.of(Binding(Database, lambda _: database, owned=False))) as resources:
+    with ResourceContext(
+        ResourceRegistry.of(Binding(Database, lambda _: database, owned=False))
+    ) as resources:
         session = Session()
         with tool_transaction(session, resources) as outer:
             with tool_transaction(session, resources):

@@ -51,12 +51,13 @@ def count(view: SliceView[int], event: Added) -> SliceOp[int]:
     return Replace(((view.latest() or 0) + 1,))
 
 
-def invoked(success: bool = True) -> ToolInvoked:  # noqa: FBT001, FBT002 - it is the only argument
+def invoked(success: bool = True) -> ToolInvoked:  # noqa: FBT002 - it is the only argument
     result = ToolResult("Found." if success else "No.", 1 if success else None, success=success)
     return ToolInvoked(name="look", call_id="1", params=None, result=result, content=result.message)
 
 
-# ------------------------------------------------------------------------------------------------------ dispatching
+# ------------------------------------------------------------------------------------------------------
+# dispatching
 
 
 def test_the_repr_says_in_one_bounded_line_how_much_of_each_type_it_holds() -> None:
@@ -119,7 +120,9 @@ BROKEN: dict[str, Any] = {  # Any: what no reducer may answer
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_a_reducer_that_answers_nonsense_leaves_every_slice_as_it_was(answer: Any, place: int) -> None:
+def test_a_reducer_that_answers_nonsense_leaves_every_slice_as_it_was(
+    answer: Any, place: int
+) -> None:
     session = Session()
     session[Added].seed(Added(0))
     session[int].seed(5)
@@ -143,7 +146,9 @@ def test_a_reducer_that_answers_nonsense_leaves_every_slice_as_it_was(answer: An
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_reducer_that_raises_leaves_every_slice_as_it_was(error: type[BaseException], *, alone: bool) -> None:
+def test_a_reducer_that_raises_leaves_every_slice_as_it_was(
+    error: type[BaseException], *, alone: bool
+) -> None:
     def fail(view: SliceView[int], event: Added) -> SliceOp[int]:
         raise error
 
@@ -162,7 +167,8 @@ def test_a_reducer_that_raises_leaves_every_slice_as_it_was(error: type[BaseExce
     assert session[int].all() == (5,)
 
 
-# -------------------------------------------------------------------------------------------------------- telemetry
+# --------------------------------------------------------------------------------------------------------
+# telemetry
 
 
 @pytest.mark.claim("C-14")
@@ -187,7 +193,9 @@ class Counting(EventBus):
     def __init__(self) -> None:
         self.handlers: list[tuple[type, Callable[..., object]]] = []
 
-    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
+    def subscribe[E](
+        self, event_type: type[E], handler: Callable[[E], object], /
+    ) -> Callable[[], None]:
         self.handlers.append((event_type, handler))
         return lambda: self.handlers.remove((event_type, handler))
 
@@ -288,7 +296,9 @@ def test_a_log_slice_with_a_reducer_of_its_own_keeps_what_that_says(
     assert len(session[str]) == 3
 
 
-def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail(view: SliceView[int], event: ToolInvoked) -> SliceOp[int]:
         raise ValueError("no use")
 
@@ -300,7 +310,8 @@ def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(caplog: 
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-# ---------------------------------------------------------------------------------------------- snapshots, visibility
+# ----------------------------------------------------------------------------------------------
+# snapshots, visibility
 
 
 def test_a_slice_first_used_after_a_snapshot_is_empty_after_going_back() -> None:
@@ -325,7 +336,9 @@ def test_another_session_takes_over_a_snapshot_with_slices_it_never_used() -> No
 
 def test_visibility_overrides_are_folded_into_one_value() -> None:
     session = Session()
-    session[VisibilityOverrides].seed(VisibilityOverrides(overrides={("a",): SUMMARY, ("b",): FULL}))
+    session[VisibilityOverrides].seed(
+        VisibilityOverrides(overrides={("a",): SUMMARY, ("b",): FULL})
+    )
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     session.dispatch(SetVisibilityOverride(path=("c", "d"), visibility=SUMMARY))
     assert session[VisibilityOverrides].all() == (
@@ -352,7 +365,8 @@ def test_a_session_is_what_the_ports_say() -> None:
     assert Session().session_id != Session().session_id
 
 
-# ---------------------------------------------------------------------------------------------------------- threads
+# ----------------------------------------------------------------------------------------------------------
+# threads
 
 THREADS, EACH = 32, 60
 
@@ -403,8 +417,12 @@ def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> N
     assert session[int].all() == (THREADS * EACH,)
     assert len(session[Added]) == THREADS * EACH
     for log in (session[str].all(), [event.tool_names[0] for event in session[ToolsInjected]]):
-        by_thread = [[text for text in log if text.startswith(f"{thread}.")] for thread in range(THREADS)]
-        assert by_thread == [[f"{thread}.{step}" for step in range(EACH)] for thread in range(THREADS)]
+        by_thread = [
+            [text for text in log if text.startswith(f"{thread}.")] for thread in range(THREADS)
+        ]
+        assert by_thread == [
+            [f"{thread}.{step}" for step in range(EACH)] for thread in range(THREADS)
+        ]
     assert len(seen) == THREADS * EACH
     assert all(total == folded == kept for total, folded, kept in seen)
 

@@ -1,4 +1,6 @@
-"""L10: whatever is appended, seeded, cleared, captured and put back, a slice equals its plain-list model."""
+"""L10: whatever is appended, seeded, cleared, captured and put back, a slice equals its plain-list
+model.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -68,7 +70,9 @@ type Captured = tuple[SessionSnapshot, Model]
 
 
 class SlicesEqualLists(RuleBasedStateMachine):
-    """Several sessions, which may take over each other's snapshots; branches part, and each goes on by itself."""
+    """Several sessions, which may take over each other's snapshots; branches part, and each goes on
+    by itself.
+    """
 
     pairs = Bundle[Pair]("pairs")
     captures = Bundle[Captured]("captures")
@@ -90,7 +94,11 @@ class SlicesEqualLists(RuleBasedStateMachine):
         self.all.append(Pair())
         return self.all[-1]
 
-    @rule(pair=pairs, kind=st.sampled_from(KINDS), values=st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    @rule(
+        pair=pairs,
+        kind=st.sampled_from(KINDS),
+        values=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    )
     def append(self, pair: Pair, kind: type, values: list[int]) -> None:
         for value in values:
             pair.session[kind].append(kind(value))

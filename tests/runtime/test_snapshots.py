@@ -50,7 +50,8 @@ STEPS = st.builds(
     st.integers(),
     st.text(st.characters(exclude_categories=["Cs"])),
     st.sampled_from(Mood),
-    st.none() | st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(fold=0)),  # JSON has no fold
+    # JSON has no fold
+    st.none() | st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(fold=0)),
 )
 PLANS = st.builds(
     Plan,
@@ -91,11 +92,18 @@ def test_telemetry_and_empty_slices_stay_out() -> None:
     before = session(1)
     before.bus.publish(ToolsInjected((), "x"))
     assert before[str].all() == ()
-    assert json.loads(before.snapshot().to_json()) == {"version": 1, "slices": {"builtins:int": [1]}}
+    assert json.loads(before.snapshot().to_json()) == {
+        "version": 1,
+        "slices": {"builtins:int": [1]},
+    }
 
 
-@pytest.mark.parametrize("copied", [deepcopy, lambda snapshot: pickle.loads(pickle.dumps(snapshot))])
-def test_a_copy_of_a_snapshot_is_like_it_at_any_length(copied: Callable[[SessionSnapshot], SessionSnapshot]) -> None:
+@pytest.mark.parametrize(
+    "copied", [deepcopy, lambda snapshot: pickle.loads(pickle.dumps(snapshot))]
+)
+def test_a_copy_of_a_snapshot_is_like_it_at_any_length(
+    copied: Callable[[SessionSnapshot], SessionSnapshot],
+) -> None:
     before, after = session("gone", *map(Step, range(5000))), Session()
     before[str].clear()
     after.restore(copied(before.snapshot()))
@@ -118,11 +126,16 @@ def test_a_file_that_names_telemetry_leaves_it_as_it_is() -> None:
     after = Session()
     after.bus.publish(ToolsInjected((), "x"))
     name = f"{ToolsInjected.__module__}:{ToolsInjected.__qualname__}"
-    after.restore(after.parse_snapshot(json.dumps({"version": 1, "slices": {name: []}}), types=[ToolsInjected]))
+    after.restore(
+        after.parse_snapshot(
+            json.dumps({"version": 1, "slices": {name: []}}), types=[ToolsInjected]
+        )
+    )
     assert len(after[ToolsInjected]) == 1
 
 
-# ---------------------------------------------------------------------------------------------- what a file may name
+# ----------------------------------------------------------------------------------------------
+# what a file may name
 
 
 def test_a_session_knows_the_types_of_its_slices_and_of_its_reducers() -> None:
@@ -141,7 +154,7 @@ def _never() -> Any:
 def test_a_type_that_the_session_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(SerdeError) as caught:
         Session().parse_snapshot(session(Step(1)).snapshot().to_json())
-    [fault] = caught.value.faults
+    [fault] = caught.value.issues
     assert fault.path == ("slices", f"{__name__}:Step")
     assert fault.message == "no type of that name is known here; give it in types="
 
@@ -178,21 +191,26 @@ def test_a_name_in_a_file_imports_nothing(tmp_path: Path) -> None:
         ('{"version": 1, "slices": {}, "more": 1}', ("more",)),
         ('{"version": 1, "slices": {"builtins:int": 1}}', ("slices", "builtins:int")),
         ('{"version": 1, "slices": {"builtins:int": ["x"]}}', ("slices", "builtins:int", 0)),
-        ('{"version": 1, "slices": {"builtins:int": [1], "os:system": ["x"]}}', ("slices", "os:system")),
+        (
+            '{"version": 1, "slices": {"builtins:int": [1], "os:system": ["x"]}}',
+            ("slices", "os:system"),
+        ),
         (b"\xff", ()),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(text: str | bytes, path: tuple[object, ...]) -> None:
+def test_what_does_not_fit_is_refused_with_its_place(
+    text: str | bytes, path: tuple[object, ...]
+) -> None:
     with pytest.raises(SerdeError) as caught:
         Session().parse_snapshot(text, types=[int])
-    assert path in [fault.path for fault in caught.value.faults]
+    assert path in [fault.path for fault in caught.value.issues]
 
 
 def test_every_fault_of_a_file_is_told_at_once() -> None:
     text = '{"version": 1, "slices": {"builtins:int": ["x", 1, "y"], "a:B": []}}'
     with pytest.raises(SerdeError) as caught:
         Session().parse_snapshot(text, types=[int])
-    assert len(caught.value.faults) == 3
+    assert len(caught.value.issues) == 3
 
 
 class Opaque:
@@ -251,7 +269,9 @@ class Zähler:  # noqa: PLC2401 - a name that JSON may escape
     ],
     ids=["subclass", "keys", "bytes"],
 )
-def test_a_value_that_json_would_change_is_refused_with_slice_path_and_type(order: Order, said: str) -> None:
+def test_a_value_that_json_would_change_is_refused_with_slice_path_and_type(
+    order: Order, said: str
+) -> None:
     one = Session()
     start = one.snapshot()
     one.dispatch(order)
@@ -261,7 +281,9 @@ def test_a_value_that_json_would_change_is_refused_with_slice_path_and_type(orde
         one.snapshot().since(start)
 
 
-def test_a_value_of_a_derived_class_in_the_slice_of_its_base_is_refused_when_it_is_written() -> None:
+def test_a_value_of_a_derived_class_in_the_slice_of_its_base_is_refused_when_it_is_written() -> (
+    None
+):
     one = Session()
     one[Pay].append(Pay(1))
     one[Pay].append(Card(2, "4111"))
@@ -272,7 +294,10 @@ def test_a_value_of_a_derived_class_in_the_slice_of_its_base_is_refused_when_it_
 
 def test_a_snapshot_may_be_written_anew_by_another_tool() -> None:
     text = session(Zähler(1), Step(2)).snapshot().to_json()
-    for again in (json.dumps(json.loads(text)), json.dumps(json.loads(text), indent=2, sort_keys=True)):
+    for again in (
+        json.dumps(json.loads(text)),
+        json.dumps(json.loads(text), indent=2, sort_keys=True),
+    ):
         after = Session()
         after.restore(after.parse_snapshot(again.encode(), types=[Zähler, Step]))
         assert after[Zähler].all() == (Zähler(1),)
@@ -306,7 +331,13 @@ def test_what_a_script_has_saved_is_read_by_who_imports_it(tmp_path: Path) -> No
     script, saved = tmp_path / "app.py", tmp_path / "saved.json"
     script.write_text(MOVED)
     environment = {"PYTHONPATH": ":".join([str(tmp_path), *filter(None, sys.path)])}
-    saving = run([sys.executable, str(script), str(saved)], env=environment, capture_output=True, text=True, check=True)
+    saving = run(
+        [sys.executable, str(script), str(saved)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert saving.stdout == ""
     assert '"__main__:Said"' in saved.read_text()
     reading = [sys.executable, "-c", "import app", str(saved)]
@@ -324,7 +355,9 @@ STEP = f"{__name__}:Step"
 def test_a_type_of_another_module_is_found_only_among_those_that_the_reader_names() -> None:
     text = json.dumps({"version": 1, "slices": {"gone:Step": [{"number": 1}]}})
     by_use = session(Step(2))
-    with pytest.raises(SerdeError, match=r"gone:Step: no type of that name is known here; give it in types="):
+    with pytest.raises(
+        SerdeError, match=r"gone:Step: no type of that name is known here; give it in types="
+    ):
         by_use.parse_snapshot(text)
     by_use.restore(by_use.parse_snapshot(text, types=[Step]))
     assert by_use[Step].all() == (Step(1),)
@@ -332,7 +365,9 @@ def test_a_type_of_another_module_is_found_only_among_those_that_the_reader_name
 
 def test_an_exact_name_comes_before_the_same_name_in_another_module() -> None:
     other = renamed(Step, "other")
-    text = json.dumps({"version": 1, "slices": {STEP: [{"number": 1}], "other:Step": [{"number": 2}]}})
+    text = json.dumps(
+        {"version": 1, "slices": {STEP: [{"number": 1}], "other:Step": [{"number": 2}]}}
+    )
     snapshot = SessionSnapshot.from_json(text, [other, Step])
     after = Session()
     after.restore(snapshot)
@@ -342,24 +377,33 @@ def test_an_exact_name_comes_before_the_same_name_in_another_module() -> None:
 
 def test_a_name_that_several_types_have_is_refused() -> None:
     text = json.dumps({"version": 1, "slices": {"gone:Step": []}})
-    with pytest.raises(SerdeError, match="several types in types= have that name in other modules; give one"):
+    with pytest.raises(
+        SerdeError, match="several types in types= have that name in other modules; give one"
+    ):
         Session().parse_snapshot(text, types=[Step, renamed(Step, "other")])
 
 
 def test_two_slices_that_are_read_as_one_type_are_refused() -> None:
-    text = json.dumps({"version": 1, "slices": {STEP: [{"number": 1}], "gone:Step": [{"number": 2}]}})
-    with pytest.raises(SerdeError, match=r"slices\.gone:Step: another slice here is read as the same type"):
+    text = json.dumps(
+        {"version": 1, "slices": {STEP: [{"number": 1}], "gone:Step": [{"number": 2}]}}
+    )
+    with pytest.raises(
+        SerdeError, match=r"slices\.gone:Step: another slice here is read as the same type"
+    ):
         Session().parse_snapshot(text, types=[Step])
 
 
 def test_changes_are_found_by_the_name_that_their_type_had() -> None:
-    assert list(parse_changes({"added": {"gone:Step": [{"number": 1}]}}, [Step])) == [("added", Step, [Step(1)])]
+    assert list(parse_changes({"added": {"gone:Step": [{"number": 1}]}}, [Step])) == [
+        ("added", Step, [Step(1)])
+    ]
 
 
 # --- Changes since a snapshot
 
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["append", "seed", "clear", "back", "open"]), st.integers(0, 9)), max_size=12
+    st.tuples(st.sampled_from(["append", "seed", "clear", "back", "open"]), st.integers(0, 9)),
+    max_size=12,
 )
 
 
@@ -376,7 +420,9 @@ def operate(one: Session, operations: list[tuple[str, int]]) -> None:
             case "back":
                 one.restore(kept[number % len(kept)])
             case _:
-                one.dispatch(SetVisibilityOverride(path=(str(number),), visibility=SectionVisibility.FULL))
+                one.dispatch(
+                    SetVisibilityOverride(path=(str(number),), visibility=SectionVisibility.FULL)
+                )
         kept.append(one.snapshot())
 
 

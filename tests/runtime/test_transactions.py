@@ -34,7 +34,9 @@ class Redirect(ControlFlow):
 class Cell:
     """A resource that can be put back, and can be told to fail at it."""
 
-    def __init__(self, name: str, undone: list[str], failure: type[BaseException] | None = None) -> None:
+    def __init__(
+        self, name: str, undone: list[str], failure: type[BaseException] | None = None
+    ) -> None:
         self.name = name
         self.value = 0
         self.undone = undone
@@ -50,14 +52,22 @@ class Cell:
         self.value = snapshot
 
 
-FAILURES = (ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ExceptionGroup)
+FAILURES = (
+    ValueError,
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    asyncio.CancelledError,
+    ExceptionGroup,
+)
 
 
 def raised(kind: type[BaseException]) -> BaseException:
     return ExceptionGroup("several", [ValueError()]) if kind is ExceptionGroup else kind()
 
 
-# ------------------------------------------------------------------------------------------- L3 over nested blocks
+# ------------------------------------------------------------------------------------------- L3
+# over nested blocks
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,8 @@ def test_nested_blocks_leave_what_their_model_leaves_and_end_as_it_does(block: B
     assert len(real.session[ToolsInjected]) == model.logged
 
 
-# ----------------------------------------------------------------------------------------------------- case by case
+# -----------------------------------------------------------------------------------------------------
+# case by case
 
 
 @pytest.mark.claim("TL-41", "PS-16")
@@ -308,13 +319,16 @@ def test_an_abandoned_generator_undoes_its_block() -> None:
     assert session[str].all() == ()
 
 
-# -------------------------------------------------------------------------------------------------- undo that fails
+# --------------------------------------------------------------------------------------------------
+# undo that fails
 
 
 def stuck(
     failure: type[BaseException], session: Session
 ) -> tuple[tuple[Cell, Cell, Cell], list[str], CompositeSnapshot]:
-    """Three cells, of which the middle one fails to go back; a session that has changed; and the way back."""
+    """Three cells, of which the middle one fails to go back; a session that has changed; and the
+    way back.
+    """
     undone: list[str] = []
     cells = (Cell("first", undone), Cell("second", undone, failure), Cell("third", undone))
     snapshot = create_snapshot(session, cells, "by hand")
@@ -336,7 +350,9 @@ def test_by_hand_everything_goes_back_newest_first() -> None:
     assert (session[str].all(), cells[0].value, cells[1].value) == ((), 0, 0)
 
 
-def test_a_failing_undo_is_reported_and_the_rest_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_undo_is_reported_and_the_rest_goes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     session = Session()
     cells, undone, snapshot = stuck(ValueError, session)
     with (
@@ -353,7 +369,9 @@ def test_a_failing_undo_is_reported_and_the_rest_goes_back(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
-def test_an_interrupt_during_an_undo_goes_on_after_the_rest_went_back(interrupt: type[BaseException]) -> None:
+def test_an_interrupt_during_an_undo_goes_on_after_the_rest_went_back(
+    interrupt: type[BaseException],
+) -> None:
     session = Session()
     cells, undone, snapshot = stuck(interrupt, session)
     with pytest.raises(interrupt):
@@ -363,7 +381,9 @@ def test_an_interrupt_during_an_undo_goes_on_after_the_rest_went_back(interrupt:
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failing_undo_does_not_displace_what_ended_the_block(failure: type[BaseException]) -> None:
+def test_a_failing_undo_does_not_displace_what_ended_the_block(
+    failure: type[BaseException],
+) -> None:
     """Else a cancellation would come out as an ordinary error, and be taken for one."""
     session, undone = Session(), list[str]()
     cells = (Cell("first", undone), Cell("second", undone, ValueError))
@@ -371,14 +391,18 @@ def test_a_failing_undo_does_not_displace_what_ended_the_block(failure: type[Bas
     with pytest.raises(failure) as caught:
         dispatch_and_raise(session, "dropped", error, *cells)
     assert caught.value is error
-    assert error.__notes__ == ["While undoing 'tool', 1 of 3 parts could not be put back (1 sub-exception)"]
+    assert error.__notes__ == [
+        "While undoing 'tool', 1 of 3 parts could not be put back (1 sub-exception)"
+    ]
     assert (undone, session[str].all()) == (["second", "first"], ())
 
 
 def test_an_interrupt_during_the_undo_of_an_ordinary_error_goes_on() -> None:
     session = Session()
     with pytest.raises(KeyboardInterrupt) as caught:
-        dispatch_and_raise(session, "dropped", ValueError("why it was undone"), Cell("cell", [], KeyboardInterrupt))
+        dispatch_and_raise(
+            session, "dropped", ValueError("why it was undone"), Cell("cell", [], KeyboardInterrupt)
+        )
     assert str(caught.value.__context__) == "why it was undone"
     assert session[str].all() == ()
 
@@ -398,7 +422,8 @@ def test_a_block_that_cannot_begin_changes_nothing() -> None:
     assert session[str].all() == ("kept",)
 
 
-# --------------------------------------------------------------------------------- with the resources of a context
+# --------------------------------------------------------------------------------- with the
+# resources of a context
 
 
 class Handle:
@@ -431,14 +456,20 @@ def context_of(log: list[Any], late: Late | None = None) -> ResourceContext:
         resources.get(Handle)
         return Second("second", log)
 
-    bindings: list[Binding[Any]] = [Binding(Handle, lambda _: Handle("first", log)), Binding(Second, second)]
+    bindings: list[Binding[Any]] = [
+        Binding(Handle, lambda _: Handle("first", log)),
+        Binding(Second, second),
+    ]
     if late is not None:
         bindings.append(Binding(Late, lambda _: late))
     return ResourceContext(ResourceRegistry.of(*bindings))
 
 
 def failing(
-    error: BaseException, resources: ResourceContext, *work: Callable[[], object], session: Session | None = None
+    error: BaseException,
+    resources: ResourceContext,
+    *work: Callable[[], object],
+    session: Session | None = None,
 ) -> None:
     """A block that does all this and then raises."""
     with tool_transaction(session or Session(), resources, "tool"):
@@ -471,7 +502,9 @@ def test_what_was_made_before_the_block_stays() -> None:
         assert resources.get(Handle) is first
 
 
-def test_what_an_inner_block_made_and_kept_goes_with_the_outer_one_and_as_it_was_at_its_birth() -> None:
+def test_what_an_inner_block_made_and_kept_goes_with_the_outer_one_and_as_it_was_at_its_birth() -> (
+    None
+):
     log: list[str] = []
     late = Late("late", log)
     with context_of([], late) as resources:
@@ -481,7 +514,12 @@ def test_what_an_inner_block_made_and_kept_goes_with_the_outer_one_and_as_it_was
                 resources.get(Late).value = 5
 
         with pytest.raises(ValueError, match="outer"):
-            failing(ValueError("outer"), resources, inner, lambda: setattr(resources.get(Late), "value", 6))
+            failing(
+                ValueError("outer"),
+                resources,
+                inner,
+                lambda: setattr(resources.get(Late), "value", 6),
+            )
         assert log == ["late", "late closed at 0"]
         assert late.value == 0
 
@@ -491,19 +529,32 @@ def test_an_outer_rollback_amid_an_inner_block_leaves_nothing_for_it_to_keep() -
     late = Late("late", log)
     with context_of([], late) as resources, tool_transaction(Session(), resources) as outer:
         with pytest.raises(ValueError, match="inner"):
-            failing(ValueError("inner"), resources, outer.rollback, lambda: setattr(resources.get(Late), "value", 5))
+            failing(
+                ValueError("inner"),
+                resources,
+                outer.rollback,
+                lambda: setattr(resources.get(Late), "value", 5),
+            )
         assert late.value == 0
         assert log == ["late", "late closed at 0"]
 
 
-def test_a_birth_that_cannot_be_undone_is_reported_and_the_rest_goes_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_birth_that_cannot_be_undone_is_reported_and_the_rest_goes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log: list[Any] = []
     session = Session()
     with context_of(log, Late("late", log, OSError)) as resources:
-        work = (lambda: session.dispatch("dropped"), lambda: resources.get(Handle), lambda: resources.get(Late))
+        work = (
+            lambda: session.dispatch("dropped"),
+            lambda: resources.get(Handle),
+            lambda: resources.get(Late),
+        )
         with pytest.raises(ValueError, match="no") as caught:
             failing(ValueError("no"), resources, *work, session=session)
-        assert caught.value.__notes__ == ["While undoing 'tool', 1 of 2 parts could not be put back (1 sub-exception)"]
+        assert caught.value.__notes__ == [
+            "While undoing 'tool', 1 of 2 parts could not be put back (1 sub-exception)"
+        ]
         assert log[:2] == ["late", "late closed at 0"]
         assert log[2][0] == "first"
     assert session[str].all() == ()

@@ -6,7 +6,14 @@ from typing import Any
 
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.runtime.events import InProcessEventBus
 from weakincentives.runtime.session import Session
 
@@ -31,9 +38,13 @@ def ok(params: object, *, context: ToolContext) -> ToolResult[object]:
     return ToolResult(message="ok")
 
 
-def tool(handler: Handler | None = ok, *, name: str = "probe", params: type[Any] = Args) -> Tool[Any, Any]:
+def tool(
+    handler: Handler | None = ok, *, name: str = "probe", params: type[Any] = Args
+) -> Tool[Any, Any]:
     """A tool of that handler; `Args` are its params unless others are given."""
-    return Tool[Any, Any](name=name, description="For tests.", handler=handler, params_type=params, result_type=object)
+    return Tool[Any, Any](
+        name=name, description="For tests.", handler=handler, params_type=params, result_type=object
+    )
 
 
 def prompt(*tools: Tool[Any, Any], text: str = "Do it.", output: Any = None) -> Prompt[Any]:
@@ -53,7 +64,9 @@ def told(message: Message) -> str:
     return message.content
 
 
-def only_answer(adapter: LoopAdapter, asked: Prompt[Any], session: Session | None = None) -> ToolMessage:
+def only_answer(
+    adapter: LoopAdapter, asked: Prompt[Any], session: Session | None = None
+) -> ToolMessage:
     """The one answer that an evaluation gave to a tool call."""
     [message] = answers(adapter.evaluate(asked, session=session or Session()).transcript)
     return message
@@ -83,4 +96,8 @@ def recorded[E](bus: InProcessEventBus | Any, kind: type[E]) -> list[E]:
 def fields_but(event: Any, *left_out: str) -> Mapping[str, object]:
     """An event's fields, without those that differ from run to run."""
     skipped = {"event_id", "created_at", "seconds", "timestamp", "session_id", *left_out}
-    return {one.name: getattr(event, one.name) for one in fields(event) if one.compare and one.name not in skipped}
+    return {
+        one.name: getattr(event, one.name)
+        for one in fields(event)
+        if one.compare and one.name not in skipped
+    }

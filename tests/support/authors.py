@@ -1,7 +1,8 @@
-"""What a prompt author has: a module with a template, tests of it, and the plugin, run as they would run them.
+"""What a prompt author has: a module with a template, tests of it, and the plugin, run as they
+would run them.
 
-pytester forgets the modules that a run within this process loads. Those whose classes meet those of others must not be
-loaded twice, so they are loaded here.
+pytester forgets the modules that a run within this process loads. Those whose classes meet those of
+others must not be loaded twice, so they are loaded here.
 """
 
 from importlib import import_module
@@ -78,7 +79,11 @@ for _name in (
     import_module(_name)
 
 # Installed, the plugin is found by its entry point; in a bare checkout it must be named.
-PLUGIN = () if entry_points(group="pytest11", name="weakincentives") else ("-p", "weakincentives.testing.plugin")
+PLUGIN = (
+    ()
+    if entry_points(group="pytest11", name="weakincentives")
+    else ("-p", "weakincentives.testing.plugin")
+)
 
 
 class Author:

@@ -17,7 +17,9 @@ from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
 
 
 def encoded(body: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `body` as it stands now, made the way that the SDK writes it: no NaN, no lone surrogates."""
+    """A copy of `body` as it stands now, made the way that the SDK writes it: no NaN, no lone
+    surrogates.
+    """
     text = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     copied: dict[str, Any] = json.loads(text)
     return copied
@@ -26,7 +28,9 @@ def encoded(body: dict[str, Any]) -> dict[str, Any]:
 class Talk:
     """A transcript and the codec that speaks it."""
 
-    def __init__(self, codec: Codec, text: str, *tools: ToolSpec, output: OutputSpec | None = None) -> None:
+    def __init__(
+        self, codec: Codec, text: str, *tools: ToolSpec, output: OutputSpec | None = None
+    ) -> None:
         self.codec = codec
         self.transcript: list[Message] = [UserMessage(text)]
         self._tools = tools
@@ -36,7 +40,9 @@ class Talk:
     def request(self) -> dict[str, Any]:
         """The body of the next request."""
         self._turn += 1
-        return self.codec.encode(ProviderRequest(self._turn, self.transcript, self._tools, self._output, None))
+        return self.codec.encode(
+            ProviderRequest(self._turn, self.transcript, self._tools, self._output, None)
+        )
 
     def hear(self, reply: object) -> AssistantMessage:
         """Takes a reply into the conversation; the wire's own objects are not touched."""
@@ -48,9 +54,14 @@ class Talk:
         self.transcript.extend(messages)
 
 
-ANY_TEXT = st.text(st.characters())  # lone surrogates included, which `st.text()` leaves out and JSON can spell
+# lone surrogates included, which `st.text()` leaves out and JSON can spell
+ANY_TEXT = st.text(st.characters())
 ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | ANY_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
     max_leaves=6,
 )

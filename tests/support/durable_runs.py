@@ -1,6 +1,8 @@
-"""An agent for tests of durable runs: it says what really happened in a file of facts that no rollback reaches.
+"""An agent for tests of durable runs: it says what really happened in a file of facts that no
+rollback reaches.
 
-Its model decides by the conversation alone, as a provider does, so any life of a run goes the same way.
+Its model decides by the conversation alone, as a provider does, so any life of a run goes the same
+way.
 """
 
 import os
@@ -11,13 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from support.agents import Note
-from weakincentives.adapters.core import Conversation, LoopAdapter
+from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.contrib.durable import DurableAgent, durable
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, UserMessage
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.prompt.renderer import RenderedPrompt
 from weakincentives.prompt.tool import Effect
 from weakincentives.runtime.events import ToolInvoked
@@ -48,7 +57,9 @@ class Job:
 
 
 class Facts:
-    """Lines in a file, each appended in one write, so that what was written before a kill is there after it."""
+    """Lines in a file, each appended in one write, so that what was written before a kill is there
+    after it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +72,11 @@ class Facts:
             os.close(file)
 
     def read(self) -> list[list[str]]:
-        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return (
+            [line.split() for line in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )
 
 
 def calls(*pairs: tuple[str, str]) -> AssistantMessage:
@@ -86,13 +101,18 @@ def nothing(place: str) -> None:
     """The hook of a run that nobody disturbs."""
 
 
-class Model(LoopAdapter, Conversation):
+class Model(LoopAdapter, Connection):
     """Says the next part of `story`; `hook` is told of each place that a run passes."""
 
     name = "model"
 
     def __init__(
-        self, facts: Facts, *, story: Sequence[AssistantMessage] = STORY, dynamic: bool = True, hook: Hook = nothing
+        self,
+        facts: Facts,
+        *,
+        story: Sequence[AssistantMessage] = STORY,
+        dynamic: bool = True,
+        hook: Hook = nothing,
     ) -> None:
         super().__init__()
         self._facts, self._story, self._dynamic, self._hook = facts, story, dynamic, hook
@@ -101,7 +121,7 @@ class Model(LoopAdapter, Conversation):
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "Model":
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "Model":
         return self
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -119,7 +139,9 @@ class Model(LoopAdapter, Conversation):
         return self.ask(request)
 
 
-def template(facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]] = ()) -> PromptTemplate[Answer]:
+def template(
+    facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]] = ()
+) -> PromptTemplate[Answer]:
     def effect(name: str, context: ToolContext) -> None:
         hook("before tool")
         facts.add("tool", name, context.idempotency_key)
@@ -162,7 +184,12 @@ def template(facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]]
     def tool(handler: Any, how: Effect = "repeatable") -> Tool[Any, Any]:
         name = handler.__name__
         return Tool[Any, Any](
-            name=name, description="x", handler=handler, params_type=Amount, result_type=object, effect=how
+            name=name,
+            description="x",
+            handler=handler,
+            params_type=Amount,
+            result_type=object,
+            effect=how,
         )
 
     more = MarkdownSection(
@@ -173,14 +200,23 @@ def template(facts: Facts, hook: Hook = nothing, extra: Sequence[Tool[Any, Any]]
         visibility=SectionVisibility.SUMMARY,
         tools=[tool(late), tool(later, "at_most_once")],
     )
-    own = [tool(note), tool(fail), tool(send, "at_most_once"), tool(look, "pure"), tool(replace), *extra]
+    own = [
+        tool(note),
+        tool(fail),
+        tool(send, "at_most_once"),
+        tool(look, "pure"),
+        tool(replace),
+        *extra,
+    ]
     task = MarkdownSection[Job](title="Task", key="task", template="Do $name.", tools=own)
     return PromptTemplate[Answer](ns="tests", key="durable", sections=[task, more])
 
 
 def session(run_id: str) -> Session:
     made = Session(session_id=run_id)
-    made[Seen].register(ToolInvoked, lambda view, event: Replace((Seen((view.latest() or Seen()).calls + 1),)))
+    made[Seen].register(
+        ToolInvoked, lambda view, event: Replace((Seen((view.latest() or Seen()).calls + 1),))
+    )
     made[Note].register(Note, lambda view, event: Append(event))
     return made
 

@@ -16,12 +16,18 @@ __all__ = ["ROOT", "answers", "run_example", "scripted"]
 ROOT = Path(__file__).parents[2]
 
 
-def run_example(name: str, *arguments: object, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+def run_example(
+    name: str, *arguments: object, folder: Path = ROOT
+) -> "subprocess.CompletedProcess[str]":
     """`python -m examples.NAME` in a folder."""
     return subprocess.run(
         [sys.executable, "-m", f"examples.{name}", *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), "COLUMNS": "200"},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
+            "COLUMNS": "200",
+        },
         capture_output=True,
         text=True,
         timeout=60,
@@ -31,7 +37,9 @@ def run_example(name: str, *arguments: object, folder: Path = ROOT) -> "subproce
 
 def scripted(server: ScriptedServer) -> OpenAIAdapter:
     """An adapter for the scripted provider."""
-    return OpenAIAdapter("m", api="responses", base_url=server.openai_url, api_key="none", max_retries=0)
+    return OpenAIAdapter(
+        "m", api="responses", base_url=server.openai_url, api_key="none", max_retries=0
+    )
 
 
 def answers(session: Session) -> list[str]:

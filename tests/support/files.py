@@ -44,7 +44,9 @@ def tree(files: Filesystem) -> Tree:
 
 
 def host_tree(root: str | Path) -> dict[str, tuple[int, int, bytes]]:
-    """Mode, time and content of all below a directory, as the host tells them; of directories the mode alone."""
+    """Mode, time and content of all below a directory, as the host tells them; of directories the
+    mode alone.
+    """
     found: dict[str, tuple[int, int, bytes]] = {}
     for above, directories, names in os.walk(root):
         for name in directories:
@@ -96,7 +98,10 @@ class Do:
         return None
 
     def _on_tree(self, files: Tree) -> None:
-        there, below = _kind(files, self.path), [at for at in files if f"{at}/".startswith(f"{self.path}/")]
+        there, below = (
+            _kind(files, self.path),
+            [at for at in files if f"{at}/".startswith(f"{self.path}/")],
+        )
         match self.what, there:
             case "rename", _:
                 self._rename(files, there)

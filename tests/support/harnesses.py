@@ -1,4 +1,6 @@
-"""Harnesses of the conformance suite for adapters that speak HTTP: the script is played by a scripted server."""
+"""Harnesses of the conformance suite for adapters that speak HTTP: the script is played by a
+scripted server.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -34,12 +36,15 @@ class HttpHarness:
         self.can = can
 
     @contextmanager
-    def open(self, steps: Sequence[Played], /, *, config: InnerLoopConfig, clock: Clock) -> Generator[Stage]:
+    def open(
+        self, steps: Sequence[Played], /, *, config: InnerLoopConfig, clock: Clock
+    ) -> Generator[Stage]:
         script = [self._play(step) for step in steps]
         ends_well = not steps or (
             isinstance(steps[-1], AssistantMessage) and steps[-1].finish in ("stop", "tool_calls")
         )
-        insists = Can.OWN_LOOP not in self.can and not ends_well  # a vendor's loop may ask again after a failure
+        # a vendor's loop may ask again after a failure
+        insists = Can.OWN_LOOP not in self.can and not ends_well
         with ScriptedServer(*script, *script[-1:] * (8 * insists), strict=not insists) as server:
             yield Stage(
                 self._make(server, config=config, clock=clock),
@@ -82,12 +87,20 @@ def sent_by_responses(request: Request) -> Sent:
     return Sent(
         tuple([one["content"] for one in items if one.get("role") == "user"]),
         tuple([tool["name"] for tool in request.json.get("tools", ())]),
-        tuple([(one["call_id"], one["output"]) for one in items if one.get("type") == "function_call_output"]),
+        tuple(
+            [
+                (one["call_id"], one["output"])
+                for one in items
+                if one.get("type") == "function_call_output"
+            ]
+        ),
     )
 
 
 def sent_by_messages(request: Request) -> Sent:
-    """What an Anthropic Messages request shows the model; of a tool `mcp__server__name` the last part."""
+    """What an Anthropic Messages request shows the model; of a tool `mcp__server__name` the last
+    part.
+    """
     texts: list[str] = []
     answers: list[tuple[str, str]] = []
     for message in request.json["messages"]:
@@ -97,7 +110,9 @@ def sent_by_messages(request: Request) -> Sent:
                 case {"type": "text", "text": text} if message["role"] == "user":
                     texts.append(text)
                 case {"type": "tool_result", "tool_use_id": call_id, "content": told}:
-                    answers.append((call_id, told if isinstance(told, str) else "".join(_texts(told))))
+                    answers.append(
+                        (call_id, told if isinstance(told, str) else "".join(_texts(told)))
+                    )
                 case _:
                     pass
     names = [tool["name"].rpartition("__")[2] for tool in request.json.get("tools", ())]

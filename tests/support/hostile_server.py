@@ -1,11 +1,13 @@
-"""A server on 127.0.0.1 that answers over a bare socket, so that it can do what no HTTP library would.
+"""A server on 127.0.0.1 that answers over a bare socket, so that it can do what no HTTP library
+would.
 
     with HostileServer(trickled_headers) as server:
         client = OpenAI(base_url=server.openai_url, api_key="test")
         ...
         assert server.left()  # the client has closed all its connections
 
-A behaviour is a function of a connection whose request has been read; it writes until the client has gone.
+A behaviour is a function of a connection whose request has been read; it writes until the client
+has gone.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from itertools import repeat
 from types import TracebackType
 from typing import Self
 
-__all__ = ["BEHAVIOURS", "SSE", "Connection", "HostileServer", "compressed", "redirected", "retried_later"]
+__all__ = [
+    "BEHAVIOURS",
+    "SSE",
+    "Connection",
+    "HostileServer",
+    "compressed",
+    "redirected",
+    "retried_later",
+]
 
 _PAUSE = 0.05
 
@@ -39,7 +49,11 @@ class Connection:
                 return b""
             read += piece
         head, _, body = read.partition(b"\r\n\r\n")
-        [length] = [int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+        [length] = [
+            int(line[15:])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length:")
+        ]
         while len(body) < length:
             body += self.socket.recv(65536)
         return head + b"\r\n\r\n" + body
@@ -95,7 +109,14 @@ BEHAVIOURS: dict[str, Behaviour] = {
 
 
 def _reply(status: str, *headers: str, body: bytes = b"{}") -> Behaviour:
-    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", "connection: close", *headers, "", ""]
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *headers,
+        "",
+        "",
+    ]
 
     def behave(connection: Connection) -> None:
         connection.send("\r\n".join(lines).encode() + body)
@@ -113,7 +134,9 @@ def redirected(to: str, status: int = 307, body: bytes = b"") -> Behaviour:
     return _reply(f"{status} Elsewhere", f"location: {to}", body=body)
 
 
-def compressed(size: int, status: str = "200 OK", kind: str = "application/json", of: bytes = b" ") -> Behaviour:
+def compressed(
+    size: int, status: str = "200 OK", kind: str = "application/json", of: bytes = b" "
+) -> Behaviour:
     """Sends `size` bytes in few."""
     with_gzip = gzip.compress(of * (size // len(of)), 9)
     return _reply(status, "content-encoding: gzip", f"content-type: {kind}", body=with_gzip)
@@ -136,7 +159,10 @@ class HostileServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._closing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -157,7 +183,9 @@ class HostileServer:
         return f"{self.url}/v1"
 
     def left(self, timeout: float = 10) -> bool:
-        """Whether the clients close all connections, or have closed them, before `timeout` seconds are over."""
+        """Whether the clients close all connections, or have closed them, before `timeout` seconds
+        are over.
+        """
         with self._changed:
             return self._changed.wait_for(lambda: not self._open, timeout)
 

@@ -1,6 +1,8 @@
-"""Calls whose handler writes state and files, each with a real SIGINT at some moment of it: `PROGRAM FOLDER SEED`.
+"""Calls whose handler writes state and files, each with a real SIGINT at some moment of it:
+`PROGRAM FOLDER SEED`.
 
-Fails with the first call that is left neither undone nor done as a whole; prints how many were interrupted.
+Fails with the first call that is left neither undone nor done as a whole; prints how many were
+interrupted.
 """
 
 import logging
@@ -16,7 +18,7 @@ from weakincentives.evaluation.messages import ToolCall
 from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import ToolContext, ToolResult
-from weakincentives.runtime.events import Work
+from weakincentives.runtime.events import Operation
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter
 
@@ -58,7 +60,7 @@ def main(root: Path, seed: int) -> None:
             config=InnerLoopConfig(),
             session=session,
             publish=lambda _: None,
-            work=Work(bus=session.bus, kind="evaluation", name="n"),
+            work=Operation(bus=session.bus, kind="evaluation", name="n"),
         )
         usual = 1.0
         for number in range(CALLS):
@@ -76,7 +78,9 @@ def main(root: Path, seed: int) -> None:
             done, began = False, perf_counter()
             try:
                 signal.setitimer(signal.ITIMER_REAL, delay)
-                [outcome] = executor.execute([ToolCall(str(number), "probe", f'{{"a": {int(fails)}}}')])
+                [outcome] = executor.execute(
+                    [ToolCall(str(number), "probe", f'{{"a": {int(fails)}}}')]
+                )
                 done = outcome.success
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
@@ -84,8 +88,14 @@ def main(root: Path, seed: int) -> None:
             if number < 8:
                 usual = min(usual, perf_counter() - began)
             left = (found(), [note.text for note in session[Note].all()])
-            if left not in ([(AFTER, ["written"])] if done else [(BEFORE, []), (AFTER, ["written"])][: 2 - fails]):
-                raise SystemExit(f"call {number} ({fails=}, {done=}) was interrupted after {delay} s and left {left}")
+            if left not in (
+                [(AFTER, ["written"])]
+                if done
+                else [(BEFORE, []), (AFTER, ["written"])][: 2 - fails]
+            ):
+                raise SystemExit(
+                    f"call {number} ({fails=}, {done=}) was interrupted after {delay} s and left {left}"
+                )
     files.close()
     sys.stdout.write(f"{interrupted}\n")
 

@@ -1,7 +1,9 @@
-"""The ledger of claims, made from the tests: a test that checks a claim says so by `@pytest.mark.claim("DT-13")`.
+"""The ledger of claims, made from the tests: a test that checks a claim says so by
+`@pytest.mark.claim("DT-13")`.
 
-`tests/ledger.toml` holds the claims. Run as a program this module prints each with its tests; it exits with 1 and says
-on standard error what is wrong: a claim without a test, a mark without a claim.
+`tests/ledger.toml` holds the claims. Run as a program this module prints each with its tests; it
+exits with 1 and says on standard error what is wrong: a claim without a test, a mark without a
+claim.
 """
 
 import ast
@@ -20,7 +22,9 @@ def read_claims(path: Path = TESTS / "ledger.toml") -> tuple[Claims, Mapping[str
     """The claims by id, and how many each group should have."""
     groups = tomllib.loads(path.read_text())
     counts = groups.pop("groups")
-    return {f"{group}-{row}": claim for group, rows in groups.items() for row, claim in rows.items()}, counts
+    return {
+        f"{group}-{row}": claim for group, rows in groups.items() for row, claim in rows.items()
+    }, counts
 
 
 def read_marks(tests: Path = TESTS) -> Mapping[str, Sequence[str]]:
@@ -39,11 +43,14 @@ def _marks(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
                 ast.FunctionDef(name=name, decorator_list=decorators)
                 | ast.AsyncFunctionDef(name=name, decorator_list=decorators)
             ):
-                yield from ((name, claim) for decorator in decorators for claim in _claims(decorator))
+                yield from (
+                    (name, claim) for decorator in decorators for claim in _claims(decorator)
+                )
             case ast.ClassDef(name=name):
                 yield from ((f"{name}::{inner}", claim) for inner, claim in _marks(statement.body))
             case ast.Assign(
-                targets=[ast.Attribute(value=ast.Name(id=name), attr="pytestmark")], value=ast.List(elts=marks)
+                targets=[ast.Attribute(value=ast.Name(id=name), attr="pytestmark")],
+                value=ast.List(elts=marks),
             ):  # a state machine's test case
                 yield from ((name, claim) for mark in marks for claim in _claims(mark))
             case _:
@@ -53,16 +60,26 @@ def _marks(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 def _claims(mark: ast.expr) -> Iterator[str]:
     match mark:
         case ast.Call(func=ast.Attribute(attr="claim"), args=arguments):
-            yield from (str(argument.value) for argument in arguments if isinstance(argument, ast.Constant))
+            yield from (
+                str(argument.value) for argument in arguments if isinstance(argument, ast.Constant)
+            )
         case _:
             pass
 
 
-def find_faults(claims: Claims, counts: Mapping[str, int], marks: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """One line for each fault of the ledger, whose groups should have as many claims as `counts` says."""
-    expected = [f"{group}-{number:02}" for group, count in counts.items() for number in range(1, count + 1)]
+def find_faults(
+    claims: Claims, counts: Mapping[str, int], marks: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """One line for each fault of the ledger, whose groups should have as many claims as `counts`
+    says.
+    """
+    expected = [
+        f"{group}-{number:02}" for group, count in counts.items() for number in range(1, count + 1)
+    ]
     yield from (f"{claim}: there is no such claim" for claim in expected if claim not in claims)
-    yield from (f"{claim}: is beyond the group's count" for claim in claims if claim not in expected)
+    yield from (
+        f"{claim}: is beyond the group's count" for claim in claims if claim not in expected
+    )
     for claim, text in claims.items():
         if not 0 < len(text) <= 100:
             yield f"{claim}: the claim has {len(text)} characters; use 1 to 100"

@@ -1,4 +1,6 @@
-"""Random tool calls: what they read and change in a session and its resources, and how they end. No claims here."""
+"""Random tool calls: what they read and change in a session and its resources, and how they end. No
+claims here.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -14,7 +16,14 @@ from weakincentives.runtime.events import Event
 from weakincentives.runtime.session import Append, Replace, Session
 from weakincentives.runtime.transactions import tool_transaction
 
-FAILURES = (ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, ExceptionGroup)
+FAILURES = (
+    ValueError,
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    asyncio.CancelledError,
+    ExceptionGroup,
+)
 
 
 class Redirect(ControlFlow):
@@ -26,7 +35,8 @@ def raised(kind: type[BaseException]) -> BaseException:
     return ExceptionGroup("several", [ValueError()]) if kind is ExceptionGroup else kind("planned")
 
 
-# ------------------------------------------------------------------------------------------------------ the session
+# ------------------------------------------------------------------------------------------------------
+# the session
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,8 @@ def session() -> Session:
     return made
 
 
-# ---------------------------------------------------------------------------------------------------- the resources
+# ----------------------------------------------------------------------------------------------------
+# the resources
 
 
 class Cell:
@@ -173,7 +184,9 @@ class World:
     """What stays when resources are closed and forgotten: the cells that their providers give."""
 
     cells: dict[str, Cell] = field(
-        default_factory=lambda: {kind.__name__: kind() for kind in (Cell, ForkableCell, LazyCell, CallCell)}
+        default_factory=lambda: {
+            kind.__name__: kind() for kind in (Cell, ForkableCell, LazyCell, CallCell)
+        }
     )
 
     def registry(self) -> ResourceRegistry:
@@ -192,12 +205,15 @@ class World:
         return {name: cell.read() for name, cell in self.cells.items()}
 
 
-# ----------------------------------------------------------------------------------------------------- the programs
+# -----------------------------------------------------------------------------------------------------
+# the programs
 
 
 @dataclass(frozen=True)
 class Op:
-    """One thing that a call does: `what`, with which type and numbers, or with further operations inside of it."""
+    """One thing that a call does: `what`, with which type and numbers, or with further operations
+    inside of it.
+    """
 
     what: str
     of: Any = None
@@ -217,14 +233,28 @@ class Program:
 _NUMBERS = st.integers(0, 3)
 _MANY = st.lists(_NUMBERS, max_size=2).map(tuple)
 SESSION_OPS: st.SearchStrategy[Op] = st.one_of(
-    st.builds(Op, st.sampled_from(["all", "latest", "len", "where", "clear", "clear some"]), st.sampled_from(STATE)),
+    st.builds(
+        Op,
+        st.sampled_from(["all", "latest", "len", "where", "clear", "clear some"]),
+        st.sampled_from(STATE),
+    ),
     st.builds(Op, st.just("append"), st.just(Plain), st.tuples(_NUMBERS)),
     st.builds(Op, st.just("seed"), st.just(Plain), _MANY),
-    st.builds(Op, st.just("dispatch"), st.sampled_from([Plain, Both, Brittle, Heard, Counted]), st.tuples(_NUMBERS)),
-    st.builds(Op, st.just("publish"), st.sampled_from([Heard, Heard, Counted]), st.tuples(_NUMBERS)),
+    st.builds(
+        Op,
+        st.just("dispatch"),
+        st.sampled_from([Plain, Both, Brittle, Heard, Counted]),
+        st.tuples(_NUMBERS),
+    ),
+    st.builds(
+        Op, st.just("publish"), st.sampled_from([Heard, Heard, Counted]), st.tuples(_NUMBERS)
+    ),
 )
 RESOURCE_OPS: st.SearchStrategy[Op] = st.builds(
-    Op, st.sampled_from(["read", "add", "add", "add by the prompt"]), st.sampled_from(KINDS), st.tuples(_NUMBERS)
+    Op,
+    st.sampled_from(["read", "add", "add", "add by the prompt"]),
+    st.sampled_from(KINDS),
+    st.tuples(_NUMBERS),
 )
 
 
@@ -276,7 +306,9 @@ def _do(op: Op, context: ToolContext, seen: list[object]) -> None:
             except ValueError as error:
                 seen.append(str(error))
         case "publish":
-            context.event_bus.publish(op.of(number=op.numbers[0], session_id=context.session.session_id))
+            context.event_bus.publish(
+                op.of(number=op.numbers[0], session_id=context.session.session_id)
+            )
         case "read":
             seen.append(context.resources.get(op.of).read())
         case "add":

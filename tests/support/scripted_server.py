@@ -46,7 +46,7 @@ class _Play:
         self._surplus = 0
         self.ids = Ids()
         self.requests: list[Request] = []
-        self.faults: list[Exception] = []
+        self.issues: list[Exception] = []
         self.closing = threading.Event()
 
     def respond(self, request: Request) -> Raw | Drop:
@@ -74,7 +74,7 @@ class _Play:
         try:
             return step(request)
         except Exception as fault:
-            self.faults.append(fault)
+            self.issues.append(fault)
             return Fail(400, f"a step of the script raised {fault!r}", "script_fault")
 
     def mismatch(self) -> str | None:
@@ -136,7 +136,8 @@ class _Listener(ThreadingHTTPServer):
     """Knows its open connections, so that closing it ends every thread, kept-alive or waiting."""
 
     daemon_threads = False  # so that server_close() joins them
-    request_queue_size = 128  # sixteen clients at once overflow the usual five: some wait a second, some are cut off
+    # sixteen clients at once overflow the usual five: some wait a second, some are cut off
+    request_queue_size = 128
 
     def __init__(self, play: _Play) -> None:
         self._play = play
@@ -159,7 +160,7 @@ class _Listener(ThreadingHTTPServer):
         """A client that went away is its own business; anything else fails the test at the end."""
         fault = sys.exception()
         if isinstance(fault, Exception) and not isinstance(fault, ConnectionError):
-            self._play.faults.append(fault)
+            self._play.issues.append(fault)
 
     @override
     def server_close(self) -> None:
@@ -181,7 +182,9 @@ class ScriptedServer:
     """
 
     port: ClassVar[int] = 0
-    """Any free one; another number is for runs that last, of one server after the other at one address."""
+    """Any free one; another number is for runs that last, of one server after the other at one
+    address.
+    """
 
     def __init__(self, *steps: Scripted, strict: bool = True) -> None:
         self._play = _Play(steps)
@@ -202,8 +205,8 @@ class ScriptedServer:
         trace: TracebackType | None,
     ) -> None:
         self._close()
-        if self._play.faults:
-            raise self._play.faults[0]
+        if self._play.issues:
+            raise self._play.issues[0]
         mismatch = self._play.mismatch()
         if mismatch and self._strict and error is None:
             raise ScriptError(mismatch)

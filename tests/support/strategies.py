@@ -1,7 +1,8 @@
 """Hypothesis strategies for prompts, and a model of what a tree of sections should give.
 
-A `Plan` is a section as plain data. `sections` builds the real thing from plans, with selectors that note when they are
-asked; `expected` walks the same plans by recursion, in the words of the specification, and shares no code with it.
+A `Plan` is a section as plain data. `sections` builds the real thing from plans, with selectors
+that note when they are asked; `expected` walks the same plans by recursion, in the words of the
+specification, and shares no code with it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +50,9 @@ KEYS = ("a", "b", "c", "a.b", "b.c", "step-1", "x_2", "0")
 
 @dataclass(frozen=True)
 class Plan:
-    """One section to be; `enabled` and `visibility` are answers, given in the form of signature beside them."""
+    """One section to be; `enabled` and `visibility` are answers, given in the form of signature
+    beside them.
+    """
 
     key: str
     params: type | None
@@ -109,7 +112,8 @@ class Expected:
         return [name for one in self.shown for name in one.tools]
 
 
-# ------------------------------------------------------------------------------------------------------- strategies
+# -------------------------------------------------------------------------------------------------------
+# strategies
 
 
 @st.composite
@@ -158,7 +162,8 @@ def params() -> st.SearchStrategy[list[object]]:
     ).map(lambda pair: [one for one in pair if one is not None])
 
 
-# ------------------------------------------------------------------------------------------------- the real sections
+# -------------------------------------------------------------------------------------------------
+# the real sections
 
 
 def paths(roots: Iterable[Plan], above: SectionPath = ()) -> Iterator[SectionPath]:
@@ -191,8 +196,12 @@ def sections(
                 template=plan.text,
                 summary=plan.summary,
                 params_type=plan.params,
-                enabled=_selector(plan.enabled_form, plan.enabled, log, path, "enabled", flipped=flipped),
-                visibility=_selector(plan.visibility_form, plan.visibility, log, path, "visibility", flipped=flipped),
+                enabled=_selector(
+                    plan.enabled_form, plan.enabled, log, path, "enabled", flipped=flipped
+                ),
+                visibility=_selector(
+                    plan.visibility_form, plan.visibility, log, path, "visibility", flipped=flipped
+                ),
                 tools=[Tool[Nothing, Nothing](name=name) for name in plan.tool_names(own)],
                 children=sections(plan.children, log, path, f"{own}.", flipped=flipped),
             )
@@ -202,7 +211,13 @@ def sections(
 
 # Any: one function stands for selectors of every form and answer.
 def _selector(
-    form: str, answer: Any, log: list[Asked], path: SectionPath, which: str, *, flipped: Collection[SectionPath]
+    form: str,
+    answer: Any,
+    log: list[Asked],
+    path: SectionPath,
+    which: str,
+    *,
+    flipped: Collection[SectionPath],
 ) -> Any:
     other = {True: False, False: True, FULL: SUMMARY, SUMMARY: FULL}[answer]
 
@@ -223,7 +238,8 @@ def _selector(
             return lambda params, *, session: ask(params, session)
 
 
-# --------------------------------------------------------------------------------------------------------- the model
+# ---------------------------------------------------------------------------------------------------------
+# the model
 
 
 def expected(
@@ -257,7 +273,9 @@ def _expect(
         def ask(which: str, form: str, path: SectionPath = path, params: object = params) -> None:
             if form != "constant":
                 given = params if "params" in form else None
-                found.asked.append(Asked(path, which, given, session if "session" in form else None))
+                found.asked.append(
+                    Asked(path, which, given, session if "session" in form else None)
+                )
 
         ask("enabled", plan.enabled_form)
         if not plan.enabled:
@@ -273,7 +291,10 @@ def _expect(
                 if child.enabled_form != "constant":
                     given = of_child if "params" in child.enabled_form else None
                     asked = Asked(
-                        (*path, child.key), "enabled", given, session if "session" in child.enabled_form else None
+                        (*path, child.key),
+                        "enabled",
+                        given,
+                        session if "session" in child.enabled_form else None,
                     )
                     found.asked_for_suffixes.append(asked)
                 if child.enabled:
@@ -285,11 +306,21 @@ def _expect(
         tools = tuple(plan.tool_names(own)) if shown is FULL else ()
         found.shown.append(Shown(path, plan, own, shown, part, tools))
         if shown is FULL:
-            _expect(found, plan.children, bound, overrides, session=session, above=path, number=f"{own}.")
+            _expect(
+                found,
+                plan.children,
+                bound,
+                overrides,
+                session=session,
+                above=path,
+                number=f"{own}.",
+            )
 
 
 def _filled(text: str, params: object) -> str:
-    lines = Template(text).substitute(vars(params) if params is not None else {}).rstrip().split("\n")
+    lines = (
+        Template(text).substitute(vars(params) if params is not None else {}).rstrip().split("\n")
+    )
     return "\n".join(dropwhile(lambda line: not line.strip(), lines))
 
 

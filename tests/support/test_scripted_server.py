@@ -35,7 +35,9 @@ def open_connection(server: ScriptedServer) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=5)
 
 
-def send(server: ScriptedServer, route: str, body: str | bytes, method: str = "POST") -> tuple[int, str]:
+def send(
+    server: ScriptedServer, route: str, body: str | bytes, method: str = "POST"
+) -> tuple[int, str]:
     with closing(open_connection(server)) as connection:
         connection.request(method, route, body, {"X-Probe": "1"})
         response = connection.getresponse()
@@ -227,9 +229,16 @@ def test_an_anthropic_stream_adds_up_to_the_turn() -> None:
     with ScriptedServer(say) as server:
         events = stream(server, MESSAGES)
     assert (events[0]["type"], events[-1]["type"]) == ("message_start", "message_stop")
-    deltas = [(event["index"], event["delta"]) for event in events if "index" in event and "delta" in event]
+    deltas = [
+        (event["index"], event["delta"])
+        for event in events
+        if "index" in event and "delta" in event
+    ]
     fields = ("thinking", "text", "partial_json", "partial_json")
-    filled = ["".join(delta.get(name, "") for at, delta in deltas if at == index) for index, name in enumerate(fields)]
+    filled = [
+        "".join(delta.get(name, "") for at, delta in deltas if at == index)
+        for index, name in enumerate(fields)
+    ]
     assert filled == ["thought", "text", '{"a": 1}', "{broken"]
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 

@@ -66,7 +66,10 @@ def test_chat_plays_two_turns_with_parallel_calls() -> None:
         first = chat(server, messages).choices[0]
         assert first.finish_reason == "tool_calls"
         messages.append(first.message.model_dump(exclude_none=True))
-        messages += [{"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.message.tool_calls]
+        messages += [
+            {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+            for call in first.message.tool_calls
+        ]
         second = chat(server, messages)
     names = [(call.function.name, call.function.arguments) for call in first.message.tool_calls]
     assert names == [("add", '{"a": 1}'), ("mul", '{"b": 2}')]
@@ -127,7 +130,9 @@ def test_a_refusal_stands_apart_from_the_text_in_both() -> None:
 def test_a_chat_stream_adds_up_to_the_turn() -> None:
     with ScriptedServer(PARALLEL, Say(refusal="no")) as server, client(server) as api:
         asked: Any = [{"role": "user", "content": "hi"}]
-        with api.chat.completions.stream(model=MODEL, messages=asked, stream_options={"include_usage": True}) as events:
+        with api.chat.completions.stream(
+            model=MODEL, messages=asked, stream_options={"include_usage": True}
+        ) as events:
             final = events.get_final_completion()
         with api.chat.completions.stream(model=MODEL, messages=asked) as events:
             refused = events.get_final_completion()
@@ -143,7 +148,9 @@ def test_a_chat_stream_adds_up_to_the_turn() -> None:
     assert refused.usage is None
 
 
-@pytest.mark.parametrize("say", [Say(PARALLEL.text, PARALLEL.calls, reasoning="hm"), Say(refusal="no")])
+@pytest.mark.parametrize(
+    "say", [Say(PARALLEL.text, PARALLEL.calls, reasoning="hm"), Say(refusal="no")]
+)
 def test_a_responses_stream_adds_up_to_the_turn(say: Say) -> None:
     with ScriptedServer(say, say) as server, client(server) as api:
         with api.responses.stream(model=MODEL, input="hi") as events:
@@ -184,7 +191,9 @@ def test_a_responses_stream_cut_short_ends_in_an_incomplete_response() -> None:
         (Fail(500, "oops"), InternalServerError),
     ],
 )
-def test_a_failure_is_the_sdk_s_own_exception(ask: Ask, fail: Fail, error: type[APIStatusError]) -> None:
+def test_a_failure_is_the_sdk_s_own_exception(
+    ask: Ask, fail: Fail, error: type[APIStatusError]
+) -> None:
     with ScriptedServer(fail) as server, pytest.raises(error) as caught:
         ask(server)
     assert (caught.value.status_code, caught.value.code) == (fail.status, fail.code)
@@ -226,7 +235,9 @@ def test_exhaustion_has_a_code_of_its_own(ask: Ask) -> None:
 
 
 async def _both_async(server: ScriptedServer) -> tuple[str | None, str]:
-    async with AsyncOpenAI(base_url=server.openai_url, api_key="test", max_retries=0, timeout=5) as api:
+    async with AsyncOpenAI(
+        base_url=server.openai_url, api_key="test", max_retries=0, timeout=5
+    ) as api:
         asked: Any = [{"role": "user", "content": "hi"}]
         completion = await api.chat.completions.create(model=MODEL, messages=asked)
         response = await api.responses.create(model=MODEL, input=asked)

@@ -1,4 +1,6 @@
-"""Hypothesis strategies for types that cross JSON, dataclasses made for the occasion included, and their values."""
+"""Hypothesis strategies for types that cross JSON, dataclasses made for the occasion included, and
+their values.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,20 @@ class Kind:
     key: bool = False
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)  # a lone surrogate has no place in JSON
-_OFFSETS = st.builds(lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-14 * 60, 14 * 60))
+# a lone surrogate has no place in JSON
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_OFFSETS = st.builds(
+    lambda minutes: timezone(timedelta(minutes=minutes)), st.integers(-14 * 60, 14 * 60)
+)
 _AWARE = st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC) | _OFFSETS)  # noqa: DTZ001 - the bounds must be naive
 _TREES: st.SearchStrategy[Tree] = st.recursive(
     st.builds(Tree, TEXT, st.just([])),
     lambda trees: st.builds(
-        Tree, TEXT, st.lists(trees, max_size=2), st.none() | trees, st.dictionaries(TEXT, trees, max_size=2)
+        Tree,
+        TEXT,
+        st.lists(trees, max_size=2),
+        st.none() | trees,
+        st.dictionaries(TEXT, trees, max_size=2),
     ),
     max_leaves=6,
 )
@@ -76,7 +85,11 @@ SCALARS = (
     Kind(UUID, st.uuids(), "string", key=True),
     Kind(Decimal, st.decimals(allow_nan=False, allow_infinity=False), "string", key=True),
     Kind(
-        Path, st.lists(st.text("ab. é", min_size=1, max_size=3), max_size=3).map(lambda parts: Path(*parts)), "string"
+        Path,
+        st.lists(st.text("ab. é", min_size=1, max_size=3), max_size=3).map(
+            lambda parts: Path(*parts)
+        ),
+        "string",
     ),
     Kind(Colour, st.sampled_from(Colour), "string", key=True),
     Kind(Literal["left", "right"], st.sampled_from(["left", "right"]), "string", key=True),
@@ -94,8 +107,11 @@ def applied(generic: type, *arguments: Any) -> Any:
 def kinds(draw: st.DrawFn, depth: int = 3) -> Kind:
     """Any type, containers and dataclasses up to `depth` levels deep."""
     if depth and draw(st.booleans()) and draw(st.booleans()):
-        members = plain_kinds(depth - 1).filter(lambda kind: kind.of is not Level)  # its 1 would pass for True
-        return union(draw(st.lists(members, min_size=2, max_size=3, unique_by=lambda kind: kind.shape)))
+        # its 1 would pass for True
+        members = plain_kinds(depth - 1).filter(lambda kind: kind.of is not Level)
+        return union(
+            draw(st.lists(members, min_size=2, max_size=3, unique_by=lambda kind: kind.shape))
+        )
     return draw(plain_kinds(depth))
 
 
@@ -112,7 +128,9 @@ def plain_kinds(draw: st.DrawFn, depth: int) -> Kind:
 
 
 def union(members: list[Kind]) -> Kind:
-    """Of types that JSON tells apart; a union of `str` and `date`, for one, can never come back as it was."""
+    """Of types that JSON tells apart; a union of `str` and `date`, for one, can never come back as
+    it was.
+    """
     of = reduce(or_, [member.of for member in members])
     values = st.one_of([member.values for member in members])
     return Kind(of, values, members[0].shape, hashable=all(member.hashable for member in members))
@@ -124,18 +142,29 @@ def containers(draw: st.DrawFn, depth: int) -> Kind:
     forms = ["list", "tuple", "pair", "dict", *(["set", "frozenset"] if item.hashable else [])]
     match draw(st.sampled_from(forms)):
         case "list":
-            return Kind(applied(list, item.of), st.lists(item.values, max_size=3), "array", hashable=False)
+            return Kind(
+                applied(list, item.of), st.lists(item.values, max_size=3), "array", hashable=False
+            )
         case "tuple":
             row = st.lists(item.values, max_size=3).map(tuple)
             return Kind(applied(tuple, item.of, ...), row, "array", hashable=item.hashable)
         case "pair":
             other = draw(kinds(depth))
             of = applied(tuple, item.of, other.of)
-            return Kind(of, st.tuples(item.values, other.values), "array", hashable=item.hashable and other.hashable)
+            return Kind(
+                of,
+                st.tuples(item.values, other.values),
+                "array",
+                hashable=item.hashable and other.hashable,
+            )
         case "set":
-            return Kind(applied(set, item.of), st.sets(item.values, max_size=3), "array", hashable=False)
+            return Kind(
+                applied(set, item.of), st.sets(item.values, max_size=3), "array", hashable=False
+            )
         case "frozenset":
-            return Kind(applied(frozenset, item.of), st.frozensets(item.values, max_size=3), "array")
+            return Kind(
+                applied(frozenset, item.of), st.frozensets(item.values, max_size=3), "array"
+            )
         case _:
             key = draw(st.sampled_from([kind for kind in SCALARS if kind.key]))
             values = st.dictionaries(key.values, item.values, max_size=3)
@@ -153,7 +182,9 @@ def dataclass_kinds(draw: st.DrawFn, depth: int = 2) -> Kind:
         default = draw(kind.values) if index >= required else None
         specs.append((name, kind.of) if index < required else (name, kind.of, _default(default)))
     frozen = draw(st.booleans())
-    of = make_dataclass("Made", specs, frozen=frozen, slots=draw(st.booleans()), kw_only=draw(st.booleans()))
+    of = make_dataclass(
+        "Made", specs, frozen=frozen, slots=draw(st.booleans()), kw_only=draw(st.booleans())
+    )
     values = st.builds(of, **{name: kind.values for name, kind in zip(names, fields, strict=True)})
     return Kind(of, values, "object", hashable=frozen and all(kind.hashable for kind in fields))
 

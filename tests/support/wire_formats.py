@@ -48,7 +48,9 @@ _KINDS = {
 
 
 def _kind(fail: Fail) -> str:
-    return fail.kind or _KINDS.get(fail.status, "api_error" if fail.status >= 500 else "invalid_request_error")
+    return fail.kind or _KINDS.get(
+        fail.status, "api_error" if fail.status >= 500 else "invalid_request_error"
+    )
 
 
 def _halves(text: str) -> Iterator[str]:
@@ -125,7 +127,9 @@ def _chat_events(reply: Json, asked: Json) -> Iterator[Event]:
 
 def _openai_error(fail: Fail) -> Json:
     kind = _kind(fail)
-    return {"error": {"message": fail.message, "type": kind, "param": fail.param, "code": fail.code}}
+    return {
+        "error": {"message": fail.message, "type": kind, "param": fail.param, "code": fail.code}
+    }
 
 
 # OpenAI Responses
@@ -237,7 +241,9 @@ def _argument_events(item: Json, at: Json) -> Iterator[Json]:
 def _item_events(item: Json, index: int) -> Iterator[Json]:
     """An output item: it is added empty, filled, then repeated whole."""
     at = {"item_id": item["id"], "output_index": index}
-    empty: Json = {"message": {"content": []}, "reasoning": {"summary": []}}.get(item["type"], {"arguments": ""})
+    empty: Json = {"message": {"content": []}, "reasoning": {"summary": []}}.get(
+        item["type"], {"arguments": ""}
+    )
     started = {**item, **empty, "status": "in_progress"}
     yield {"type": "response.output_item.added", "output_index": index, "item": started}
     for name in ("content", "summary"):
@@ -351,7 +357,9 @@ def _anthropic_error(fail: Fail) -> Json:
 
 
 _ROUTES = {
-    "/chat/completions": WireFormat(_chat_reply, _chat_events, _openai_error, end_of_stream=b"data: [DONE]\n\n"),
+    "/chat/completions": WireFormat(
+        _chat_reply, _chat_events, _openai_error, end_of_stream=b"data: [DONE]\n\n"
+    ),
     "/responses": WireFormat(_responses_reply, _responses_events, _openai_error),
     "/messages": WireFormat(_anthropic_reply, _anthropic_events, _anthropic_error),
 }

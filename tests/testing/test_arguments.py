@@ -1,4 +1,6 @@
-"""What a model may send: values that fit satisfy the schema, as another library judges; texts beside them."""
+"""What a model may send: values that fit satisfy the schema, as another library judges; texts
+beside them.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -39,7 +41,8 @@ def holds_null(value: Any) -> bool:
 def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.DataObject) -> None:
     schema = serde.json_schema(kind.of)
     value = data.draw(fitting(schema))
-    assert holds_null(value) or jsonschema_rs.is_valid(schema, value)  # a null can stand for what is left out
+    # a null can stand for what is left out
+    assert holds_null(value) or jsonschema_rs.is_valid(schema, value)
 
 
 @given(fitting(serde.json_schema(Limits)))
@@ -50,18 +53,31 @@ def test_a_value_keeps_to_every_limit_of_a_field(value: Any) -> None:
 
 
 def test_a_text_that_fits_holds_no_half_character() -> None:
-    line_schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    line_schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    }
     often = settings(max_examples=2_000, derandomize=True, database=None)
     with pytest.raises(NoSuchExample):
-        find(fitting(line_schema), lambda line: "\ud7ff" < max(line["text"], default="") < "\ue000", settings=often)
+        find(
+            fitting(line_schema),
+            lambda line: "\ud7ff" < max(line["text"], default="") < "\ue000",
+            settings=often,
+        )
 
 
 def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
     schema = serde.json_schema(Tree)
     root = {**schema["$defs"]["Tree"], "$defs": schema["$defs"]}
     same = settings(derandomize=True, database=None)
-    deep = find(fitting(root), lambda tree: any(one["children"] for one in tree["children"]), settings=same)
-    assert deep == {"children": [{"children": [{"children": [], "name": ""}], "name": ""}], "name": ""}
+    deep = find(
+        fitting(root), lambda tree: any(one["children"] for one in tree["children"]), settings=same
+    )
+    assert deep == {
+        "children": [{"children": [{"children": [], "name": ""}], "name": ""}],
+        "name": "",
+    }
 
 
 def test_among_what_does_not_fit_is_what_models_get_wrong() -> None:
@@ -75,5 +91,7 @@ def test_among_what_does_not_fit_is_what_models_get_wrong() -> None:
 
     collect()
     assert any("no_such_param" in one for one in found)
-    assert any(len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in found)
+    assert any(
+        len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in found
+    )
     assert any(isinstance(one.get("text", ""), list) for one in found)

@@ -1,4 +1,6 @@
-"""The conformance suite over the adapters of this library, and over adapters that are wrong on purpose."""
+"""The conformance suite over the adapters of this library, and over adapters that are wrong on
+purpose.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +26,14 @@ from weakincentives.limits import Spent, TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.testing import ScriptedAdapter
-from weakincentives.testing.conformance import ConformanceError, Harness, ScriptedHarness, check, run, scenarios
+from weakincentives.testing.conformance import (
+    ConformanceError,
+    Harness,
+    ScriptedHarness,
+    check,
+    run,
+    scenarios,
+)
 from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
 
 # Any below: prompts of every output.
@@ -32,7 +41,9 @@ from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
 
 def openai(api: Any) -> HttpHarness:
     def make(server: ScriptedServer, **given: Any) -> OpenAIAdapter:
-        return OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **given)
+        return OpenAIAdapter(
+            "m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **given
+        )
 
     return HttpHarness(make, sent_by_chat if api == "chat" else sent_by_responses, ~Can(0))
 
@@ -55,14 +66,16 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
     ],
 )
 def test_an_adapter_does_as_the_scenario_says(harness: Harness, scenario: Scenario) -> None:
-    # L8 among others: the final state is that of injection and of a new start, sync, async and streamed.
+    # L8 among others: the final state is that of injection and of a new start, sync, async and
+    # streamed.
     check(scenario, harness)
 
 
 def test_no_scenario_is_left_out_but_those_that_a_new_start_cannot_have() -> None:
     assert len(SCENARIOS) == len(BY_NAME) > 80
     left_out = {
-        name: [one.name for one in SCENARIOS if one not in scenarios(harness)] for name, harness in HARNESSES.items()
+        name: [one.name for one in SCENARIOS if one not in scenarios(harness)]
+        for name, harness in HARNESSES.items()
     }
     assert left_out.pop("scripted, starting again") == ["twice in one turn", "too early"]
     assert left_out == {"scripted": [], "chat": [], "responses": []}
@@ -93,19 +106,27 @@ class Hears(ScriptedAdapter):
 
 class DropsAnAnswer(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        last = max((n for n, one in enumerate(transcript) if isinstance(one, ToolMessage)), default=None)
+        last = max(
+            (n for n, one in enumerate(transcript) if isinstance(one, ToolMessage)), default=None
+        )
         return transcript if last is None else [*transcript[:last], *transcript[last + 1 :]]
 
 
 class MixesUpAnswers(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
         ids = [one.call_id for one in transcript if isinstance(one, ToolMessage)]
-        return [replace(one, call_id=ids.pop()) if isinstance(one, ToolMessage) else one for one in transcript]
+        return [
+            replace(one, call_id=ids.pop()) if isinstance(one, ToolMessage) else one
+            for one in transcript
+        ]
 
 
 class CutsLongAnswers(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        return [replace(o, content=o.content[:9999]) if isinstance(o, ToolMessage) else o for o in transcript]
+        return [
+            replace(o, content=o.content[:9999]) if isinstance(o, ToolMessage) else o
+            for o in transcript
+        ]
 
 
 class LosesToolsAfterInjection(Sends):
@@ -130,7 +151,9 @@ class RepeatsThePrompt(Sends):
 
 class KeepsRepairsToItself(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        return [one for n, one in enumerate(transcript) if n == 0 or not isinstance(one, UserMessage)]
+        return [
+            one for n, one in enumerate(transcript) if n == 0 or not isinstance(one, UserMessage)
+        ]
 
 
 class HearsOneCallATurn(Hears):
@@ -145,7 +168,10 @@ class HearsCallsBackwards(Hears):
 
 class ParsesLoosely(Hears):
     def altered(self, said: AssistantMessage) -> AssistantMessage:
-        calls = [replace(c, arguments=c.arguments if c.arguments[-1:] == "}" else "{}") for c in said.tool_calls]
+        calls = [
+            replace(c, arguments=c.arguments if c.arguments[-1:] == "}" else "{}")
+            for c in said.tool_calls
+        ]
         return replace(said, tool_calls=tuple(calls))
 
 
@@ -169,7 +195,9 @@ class HasOneFaultForAll(ScriptedAdapter):
         try:
             return super().ask(request)
         except PromptEvaluationError as error:
-            raise PromptEvaluationError(error.message, phase="request", code="client_error") from error
+            raise PromptEvaluationError(
+                error.message, phase="request", code="client_error"
+            ) from error
 
 
 class AnswersItsOwnFaults(ScriptedAdapter):
@@ -189,7 +217,9 @@ class Evaluates(ScriptedAdapter):
 
 class IgnoresTheDeadline(Evaluates):
     def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return super().evaluate(prompt.prompt.render(session=given["session"]), **{**given, "deadline": None})
+        return super().evaluate(
+            prompt.prompt.render(session=given["session"]), **{**given, "deadline": None}
+        )
 
 
 class IgnoresTheBudget(Evaluates):
@@ -217,7 +247,9 @@ class SwallowsTheNewStart(Evaluates):
         try:
             return super().evaluate(prompt, **given)
         except VisibilityExpansionRequired as signal:
-            return PromptResponse(prompt_name="", text=str(signal), output=None, usage=signal.spent.usage, turns=1)
+            return PromptResponse(
+                prompt_name="", text=str(signal), output=None, usage=signal.spent.usage, turns=1
+            )
 
 
 class LosesTheOutput(Evaluates):
@@ -261,17 +293,23 @@ class Unrestored:
 
 class DoesNotRollBack(Evaluates):
     def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], restores=False)})
+        return super().evaluate(
+            prompt, **{**given, "session": Unrestored(given["session"], restores=False)}
+        )
 
 
 class ForgetsToolEvents(Evaluates):
     def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], ToolInvoked)})
+        return super().evaluate(
+            prompt, **{**given, "session": Unrestored(given["session"], ToolInvoked)}
+        )
 
 
 class ForgetsInjectionEvents(Evaluates):
     def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return super().evaluate(prompt, **{**given, "session": Unrestored(given["session"], ToolsInjected)})
+        return super().evaluate(
+            prompt, **{**given, "session": Unrestored(given["session"], ToolsInjected)}
+        )
 
 
 class StreamsTwice(ScriptedAdapter):
@@ -299,7 +337,12 @@ class AsksOnceMore(ScriptedAdapter):
     ("wrong", "inject", "name", "told"),
     [
         (DropsAnAnswer, True, "one call", "answer to call_1_1: None"),
-        (MixesUpAnswers, True, "one call sees what another wrote", "answer to call_1_1: 'notes: a'"),
+        (
+            MixesUpAnswers,
+            True,
+            "one call sees what another wrote",
+            "answer to call_1_1: 'notes: a'",
+        ),
         (CutsLongAnswers, True, "a long answer", "answer to call_2_1"),
         (LosesToolsAfterInjection, True, "a section with tools", "tools of the last request"),
         (InjectsTwice, True, "a section with tools", "tools of the last request"),
@@ -323,7 +366,12 @@ class AsksOnceMore(ScriptedAdapter):
         (CountsTheLastTurnAlone, True, "one call", "usage"),
         (DoesNotRollBack, True, "a tool raises", "notes: 'a' instead of ''"),
         (ForgetsToolEvents, True, "one call", "events: 'RCCX' instead of 'RCTCX'"),
-        (ForgetsInjectionEvents, True, "a section with tools", "events: 'RCTCTCTCX' instead of 'RCTICTCTCX'"),
+        (
+            ForgetsInjectionEvents,
+            True,
+            "a section with tools",
+            "events: 'RCTCTCTCX' instead of 'RCTICTCTCX'",
+        ),
         (StreamsTwice, True, "an answer without a call", "the stream's pieces"),
         (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
     ],
@@ -337,7 +385,9 @@ def test_a_wrong_adapter_is_found_out(wrong: Any, inject: Any, name: str, told: 
 def test_an_adapter_that_is_wrong_in_one_way_only_is_found_out_in_that_way() -> None:
     scenario, harness = BY_NAME["tool calls"], ScriptedHarness(IgnoresTheBudgetWhenAsync)
     check(scenario, harness, "execute", "evaluate")
-    with pytest.raises(ConformanceError, match="tool calls, by evaluate_async:\n  the script has no reply"):
+    with pytest.raises(
+        ConformanceError, match="tool calls, by evaluate_async:\n  the script has no reply"
+    ):
         check(scenario, harness, "evaluate_async")
 
 

@@ -1,4 +1,6 @@
-"""What counts as shown: what the model could read in full, by itself or because it opened something."""
+"""What counts as shown: what the model could read in full, by itself or because it opened
+something.
+"""
 
 from weakincentives import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime.session import Session
@@ -10,10 +12,21 @@ def shown(*keys: str) -> Counts:
     """The counts of one evaluation in which the model reads these sections."""
     inner = [
         MarkdownSection(title="Open", key="open", template="Open."),
-        MarkdownSection(title="Shut", key="shut", template="Shut.", summary="s", visibility=SectionVisibility.SUMMARY),
+        MarkdownSection(
+            title="Shut",
+            key="shut",
+            template="Shut.",
+            summary="s",
+            visibility=SectionVisibility.SUMMARY,
+        ),
     ]
     outer = MarkdownSection(
-        title="Guide", key="guide", template="Guide.", summary="g", visibility=SectionVisibility.SUMMARY, children=inner
+        title="Guide",
+        key="guide",
+        template="Guide.",
+        summary="g",
+        visibility=SectionVisibility.SUMMARY,
+        children=inner,
     )
     off = MarkdownSection(title="Off", key="off", template="Off.", enabled=False)
     prompt = Prompt[None](ns="n", key="k", sections=[outer, off])

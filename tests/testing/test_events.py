@@ -9,11 +9,11 @@ from weakincentives.prompt import ToolResult
 from weakincentives.runtime.events import (
     Event,
     InProcessEventBus,
+    Operation,
     PromptExecuted,
     ProviderCalled,
     ToolInvoked,
     ToolsInjected,
-    Work,
 )
 from weakincentives.testing import Events, RecordedEvents
 from weakincentives.testing.events import line
@@ -45,7 +45,7 @@ def test_a_recording_keeps_what_is_published_until_it_stops_and_each_event_once(
     events.watch(other)
     bus.publish("mine")
     other.publish(called(1))
-    bus.publish(Work(bus=bus, kind="tool", name="t"))
+    bus.publish(Operation(bus=bus, kind="tool", name="t"))
     assert events.names() == ["str", "ProviderCalled"]
     events.stop()
     bus.publish("late")

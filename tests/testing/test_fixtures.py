@@ -21,7 +21,9 @@ class Shelf:
 def test_params_and_resources_of_a_bound_prompt_are_kept(tmp_path: Path) -> None:
     section = MarkdownSection[Customer](title="Task", key="task", template="Help $name.")
     shelf = Shelf()
-    prompt = Prompt[None](ns="n", key="k", sections=[section]).bind(Customer("Ada"), resources={Shelf: shelf})
+    prompt = Prompt[None](ns="n", key="k", sections=[section]).bind(
+        Customer("Ada"), resources={Shelf: shelf}
+    )
     override = SectionOverride(path=("task",), body="Greet $name.")
     LocalPromptOverridesStore(tmp_path).upsert(prompt.descriptor, override, tag="warm")
     made = PromptsWithOverrides(tmp_path, "warm")(prompt)

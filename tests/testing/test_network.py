@@ -1,4 +1,6 @@
-"""Tests that use the plugin reach this machine only, by whatever client; other projects' tests are left alone."""
+"""Tests that use the plugin reach this machine only, by whatever client; other projects' tests are
+left alone.
+"""
 
 import socket
 from contextlib import suppress
@@ -21,7 +23,15 @@ def reach(host="192.0.2.1"):
 
 
 @pytest.mark.parametrize(
-    "host", ["example.com", b"example.org", "192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "localhost.example.com"]
+    "host",
+    [
+        "example.com",
+        b"example.org",
+        "192.0.2.1",
+        "2001:db8::1",
+        "::ffff:192.0.2.1",
+        "localhost.example.com",
+    ],
 )
 def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None:
     with tried(refused=True) as hosts, pytest.raises(NetworkRefusedError) as caught:
@@ -33,7 +43,11 @@ def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None
 
 
 def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
-    with tried(refused=True) as hosts, socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+    with (
+        tried(refused=True) as hosts,
+        socket.socket() as stream,
+        socket.socket(type=socket.SOCK_DGRAM) as datagrams,
+    ):
         for send in (
             lambda: stream.connect(("192.0.2.1", 80)),
             lambda: stream.connect_ex(("192.0.2.2", 80)),
@@ -48,7 +62,8 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "::", None]
+    "host",
+    ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "::", None],
 )
 def test_this_machine_is_reached(host: str | None) -> None:
     with tried(refused=True) as hosts:
@@ -58,7 +73,8 @@ def test_this_machine_is_reached(host: str | None) -> None:
 
 def test_this_machine_may_look_itself_up() -> None:
     """As smtplib does, whomever it connects to."""
-    with tried(refused=True) as hosts, suppress(socket.gaierror):  # not every machine's name has an address
+    # not every machine's name has an address
+    with tried(refused=True) as hosts, suppress(socket.gaierror):
         socket.gethostbyname(socket.gethostname())
     assert hosts == []
 
@@ -145,7 +161,9 @@ def test_an_unknown_value_of_the_ini_option_is_refused_with_those_there_are(auth
     ran.stderr.fnmatch_lines(["*wink_network is 'true'; use 'fixtures', 'loopback' or 'any'*"])
 
 
-def test_a_test_is_told_whom_it_tried_to_reach_and_what_to_do_even_where_a_client_hides_it(author: Author) -> None:
+def test_a_test_is_told_whom_it_tried_to_reach_and_what_to_do_even_where_a_client_hides_it(
+    author: Author,
+) -> None:
     ran = author.runs(
         """
 def test_plain():
@@ -180,7 +198,9 @@ def test_other():
 """
 
 
-def test_a_live_test_is_skipped_unless_asked_for_and_alone_may_use_the_network(author: Author) -> None:
+def test_a_live_test_is_skipped_unless_asked_for_and_alone_may_use_the_network(
+    author: Author,
+) -> None:
     ran = author.runs(LIVE, "-rs", *LOOPBACK)
     ran.assert_outcomes(skipped=1, failed=1)
     ran.stdout.fnmatch_lines(["*reaches a real provider; run it with --wink-live*"])

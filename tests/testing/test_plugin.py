@@ -16,7 +16,8 @@ def text(ran: pytest.RunResult) -> str:
     return "\n".join(ran.outlines)
 
 
-# --------------------------------------------------------------------------------------------------------- fixtures
+# ---------------------------------------------------------------------------------------------------------
+# fixtures
 
 
 def test_an_agent_is_tested_without_a_provider_both_ways_to_open_a_section(author: Author) -> None:
@@ -37,7 +38,9 @@ def test_each_test_has_its_own(wink_session, wink_events):
     ran.assert_outcomes(passed=3)
 
 
-def test_a_script_that_is_not_played_to_its_end_fails_the_test_and_shows_the_rest(author: Author) -> None:
+def test_a_script_that_is_not_played_to_its_end_fails_the_test_and_shows_the_rest(
+    author: Author,
+) -> None:
     ran = author.runs("""
 def test_left(scripted_adapter, wink_session):
     scripted_adapter([say("one"), say("two"), pay]).evaluate(template.bind(), session=wink_session)
@@ -93,7 +96,9 @@ def test_short(scripted_adapter, wink_session):
     scripted_adapter([pay]).evaluate(template.bind(), session=wink_session)
 """)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*ScriptExhaustedError: *no reply for request 2; the model was last told *'refund'*"])
+    ran.stdout.fnmatch_lines(
+        ["*ScriptExhaustedError: *no reply for request 2; the model was last told *'refund'*"]
+    )
 
 
 def test_a_function_decides_any_number_of_replies_from_what_the_model_sees(author: Author) -> None:
@@ -114,7 +119,9 @@ def test_unused(function_adapter):
     ran.assert_outcomes(passed=2)
 
 
-def test_events_come_from_every_session_of_the_adapters_and_from_watched_buses(author: Author) -> None:
+def test_events_come_from_every_session_of_the_adapters_and_from_watched_buses(
+    author: Author,
+) -> None:
     ran = author.runs("""
 def test_events(scripted_adapter, wink_events):
     adapter = scripted_adapter([say("one"), say("two")])
@@ -144,7 +151,12 @@ def test_order(scripted_adapter, wink_session, wink_events):
             "PromptExecuted*text='Done.' turns=2",
         ]
     )
-    told = text(ran).partition("Captured events call")[2].partition("disclosure coverage")[0].splitlines()[1:-1]
+    told = (
+        text(ran)
+        .partition("Captured events call")[2]
+        .partition("disclosure coverage")[0]
+        .splitlines()[1:-1]
+    )
     assert len(told) == 6
     assert all(len(line) < 120 for line in told)
 
@@ -234,7 +246,8 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
         assert name in helped
 
 
-# -------------------------------------------------------------------------------------------------------- overrides
+# --------------------------------------------------------------------------------------------------------
+# overrides
 
 OVERRIDES = """
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
@@ -259,14 +272,18 @@ def test_without(wink_overrides):
     ran.assert_outcomes(passed=2)
 
 
-def test_a_tag_under_which_nothing_is_stored_fails_the_test_with_the_tags_there_are(author: Author) -> None:
+def test_a_tag_under_which_nothing_is_stored_fails_the_test_with_the_tags_there_are(
+    author: Author,
+) -> None:
     ran = author.runs(f"""{OVERRIDES}
 @pytest.mark.wink_overrides(tag="breif", root="stored")
 def test_misspelt(wink_overrides):
     assert wink_overrides(template).render().text
 """)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*nothing is stored for shop/support under tag 'breif' in '*'; tags there: brief"])
+    ran.stdout.fnmatch_lines(
+        ["*nothing is stored for shop/support under tag 'breif' in '*'; tags there: brief"]
+    )
 
 
 def test_a_stale_override_fails_the_test_with_its_place_and_the_remedy(author: Author) -> None:
@@ -315,7 +332,8 @@ def test_forgotten():
     assert "marked wink_overrides, but it does not take the fixture of that name" in text(ran)
 
 
-# --------------------------------------------------------------------------------------------------------- coverage
+# ---------------------------------------------------------------------------------------------------------
+# coverage
 
 COVERED = """
 @pytest.mark.parametrize("run", [1, 2, 3])
@@ -359,10 +377,13 @@ def test_there_is_no_summary_where_no_test_saw_a_prompt(author: Author) -> None:
     assert "disclosure coverage" not in text(ran)
 
 
-# ------------------------------------------------------------------------------------------------------------- cost
+# -------------------------------------------------------------------------------------------------------------
+# cost
 
 
-def test_a_plugin_that_is_not_used_loads_five_modules_of_ours_and_nothing_else(tmp_path: Path) -> None:
+def test_a_plugin_that_is_not_used_loads_five_modules_of_ours_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "test_empty.py").write_text("def test_nothing(): pass\n")
     (tmp_path / "conftest.py").write_text(
         "import sys\ndef pytest_unconfigure(): open('modules', 'w').write(' '.join(sys.modules))\n"

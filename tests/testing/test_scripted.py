@@ -34,14 +34,20 @@ def test_say_takes_text_and_gives_values_as_json() -> None:
 
 def test_call_takes_dicts_dataclasses_and_raw_text() -> None:
     message = call(("a", {"x": 1}), ("b", Point(1, 2)), ("c", '{"broken'), usage=TokenUsage(3))
-    assert [one.arguments for one in message.tool_calls] == ['{"x": 1}', '{"x":1,"y":2}', '{"broken']
+    assert [one.arguments for one in message.tool_calls] == [
+        '{"x": 1}',
+        '{"x":1,"y":2}',
+        '{"broken',
+    ]
     assert (message.finish, message.usage) == ("tool_calls", TokenUsage(3))
 
 
 def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
     for wrong in (("find_order", {"order_id": "A-7"}), (("find_order",),)):
         given: Any = wrong
-        with pytest.raises(TypeError, match=r"call got .*find_order.*; give it pairs of a name and arguments"):
+        with pytest.raises(
+            TypeError, match=r"call got .*find_order.*; give it pairs of a name and arguments"
+        ):
             call(*given)
 
 
@@ -61,7 +67,9 @@ def test_a_script_of_other_things_than_messages_says_which_one_is_wrong() -> Non
 def test_the_typed_answer_comes_back() -> None:
     response = ScriptedAdapter([say(Point(1, 2))]).evaluate(prompt(output=Point), session=Session())
     assert response.output == Point(1, 2)
-    many = ScriptedAdapter([say([Point(1, 2)])]).evaluate(prompt(output=list[Point]), session=Session())
+    many = ScriptedAdapter([say([Point(1, 2)])]).evaluate(
+        prompt(output=list[Point]), session=Session()
+    )
     assert many.output == [Point(1, 2)]
 
 
@@ -83,7 +91,9 @@ def test_a_scripted_error_is_raised_with_how_far_the_evaluation_had_come() -> No
     assert (error.turns, error.usage, len(error.transcript)) == (2, TokenUsage(10, 5), 3)
     with pytest.raises(PromptEvaluationError):
         adapter.evaluate(prompt(text="Again."), session=session)
-    assert (error.turns, len(error.transcript)) == (1, 1), "it tells of the evaluation that it ended"
+    assert (error.turns, len(error.transcript)) == (1, 1), (
+        "it tells of the evaluation that it ended"
+    )
     assert [event.error for event in session[ProviderCalled].all() if event.error] == [
         "PromptEvaluationError: 500: down [request/server_error]"
     ] * 2
@@ -112,17 +122,25 @@ def test_requests_are_kept_as_they_were_when_they_were_made() -> None:
 
 
 def test_call_ids_are_filled_in_and_own_ones_kept() -> None:
-    own = AssistantMessage(tool_calls=(ToolCall("mine", "probe", "{}"), ToolCall("", "probe", "{}")))
+    own = AssistantMessage(
+        tool_calls=(ToolCall("mine", "probe", "{}"), ToolCall("", "probe", "{}"))
+    )
     adapter = ScriptedAdapter([own, call(("probe", {})), say("done")])
     response = adapter.evaluate(prompt(tool()), session=Session())
     said = [message for message in response.transcript if isinstance(message, AssistantMessage)]
-    assert [one.call_id for message in said for one in message.tool_calls] == ["mine", "call_1", "call_2"]
+    assert [one.call_id for message in said for one in message.tool_calls] == [
+        "mine",
+        "call_1",
+        "call_2",
+    ]
 
 
 def test_one_script_serves_many_threads() -> None:
     adapter = ScriptedAdapter([say(str(index)) for index in range(64)])
     with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(lambda _: adapter.evaluate(prompt(), session=Session()).text, range(64)))
+        texts = list(
+            pool.map(lambda _: adapter.evaluate(prompt(), session=Session()).text, range(64))
+        )
     assert sorted(map(int, texts)) == list(range(64))
 
 
@@ -138,7 +156,9 @@ def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread(
     with pytest.raises(AttributeError):
         adapter.supports_dynamic_tools = True
     asked: Prompt[Any] = prompt()
-    got = asyncio.run(adapter.evaluate_async(asked, session=Session(), bus=None, deadline=None, budget=None))
+    got = asyncio.run(
+        adapter.evaluate_async(asked, session=Session(), bus=None, deadline=None, budget=None)
+    )
     assert got == (asked, ["budget", "bus", "deadline", "session"])
 
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 import weakincentives
 from support.authors import PLUGIN
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, SectionVisibility, Tool
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Section,
+    SectionVisibility,
+    Tool,
+)
 from weakincentives.testing import render_states
 from weakincentives.testing.snapshots import PromptExtension
 
@@ -35,7 +42,11 @@ class Answer:
 
 
 def shop(
-    *, task: str = "Help.", refunds: str = "Within `30` days.", tool: str = "refund", more: Section[Any] | None = None
+    *,
+    task: str = "Help.",
+    refunds: str = "Within `30` days.",
+    tool: str = "refund",
+    more: Section[Any] | None = None,
 ) -> PromptTemplate[Answer]:
     return PromptTemplate[Answer](
         ns="shop",
@@ -203,7 +214,8 @@ def told(before: object, after: object) -> list[str]:
     return first.split(", ")
 
 
-# ------------------------------------------------------------------------------------------------------- what it holds
+# -------------------------------------------------------------------------------------------------------
+# what it holds
 
 
 def test_a_file_reads_as_states_sections_tools_and_output_the_same_on_every_python() -> None:
@@ -219,7 +231,10 @@ def test_a_file_grows_by_one_state_for_a_summarized_section_unless_more_are_give
     template = PromptTemplate(
         ns="t",
         key="k",
-        sections=[MarkdownSection(title=f"s{n}", template="x", summary="y", visibility=SUMMARY) for n in range(5)],
+        sections=[
+            MarkdownSection(title=f"s{n}", template="x", summary="y", visibility=SUMMARY)
+            for n in range(5)
+        ],
     )
     assert golden(template).count("## State `") == 7
     assert golden(render_states(template)).count("## State `") == 32
@@ -227,17 +242,23 @@ def test_a_file_grows_by_one_state_for_a_summarized_section_unless_more_are_give
 
 @pytest.mark.parametrize("wrong", ["text", (), ("text",), None, shop().render()])
 def test_what_is_no_prompt_is_refused(wrong: object) -> None:
-    with pytest.raises(TypeError, match="compare a Prompt, a PromptTemplate or what render_states gave"):
+    with pytest.raises(
+        TypeError, match="compare a Prompt, a PromptTemplate or what render_states gave"
+    ):
         golden(wrong)
 
 
-bodies = st.text(st.sampled_from("`#-a$ \n\r\té\u2028"), max_size=30).map(lambda text: text.replace("$", "$$"))
+bodies = st.text(st.sampled_from("`#-a$ \n\r\té\u2028"), max_size=30).map(
+    lambda text: text.replace("$", "$$")
+)
 
 
 @given(bodies, bodies)
 def test_a_section_that_changes_is_named_and_no_other(before: str, after: str) -> None:
     old, new = shop(refunds=before), shop(refunds=after)
-    same = [state.text for state in render_states(old)] == [state.text for state in render_states(new)]
+    same = [state.text for state in render_states(old)] == [
+        state.text for state in render_states(new)
+    ]
     assert (golden(old) == golden(new)) is same
     if not same:
         assert told(old, new) == ["Section `refunds` changed"]
@@ -268,7 +289,8 @@ def test_a_section_that_is_not_the_same_in_each_state_is_kept_as_each_shows_it()
     ]
 
 
-# -------------------------------------------------------------------------------------------------- what a failure says
+# --------------------------------------------------------------------------------------------------
+# what a failure says
 
 
 def test_a_changed_section_is_named_with_a_diff_of_it_alone() -> None:
@@ -289,10 +311,15 @@ def test_a_changed_contract_is_named_by_its_tool() -> None:
 
     def with_(params: Any) -> PromptTemplate[Any]:
         tool: Tool[Any, Any] = Tool(name="look", description="Look.", params_type=params)
-        return PromptTemplate(ns="t", key="k", sections=[MarkdownSection(title="a", template="a", tools=[tool])])
+        return PromptTemplate(
+            ns="t", key="k", sections=[MarkdownSection(title="a", template="a", tools=[tool])]
+        )
 
     found = changes(with_(Refund), with_(Other))
-    assert found[:2] == ["Tool `look` changed; where that is meant, run pytest with --snapshot-update", "Tool `look`:"]
+    assert found[:2] == [
+        "Tool `look` changed; where that is meant, run pytest with --snapshot-update",
+        "Tool `look`:",
+    ]
     assert '-      "description": "As on the bill.",' in found
     assert '+      "description": "As on the receipt.",' in found
 
@@ -321,7 +348,10 @@ def test_a_changed_output_is_told() -> None:
         return PromptTemplate[output](ns="t", key="k", sections=[])
 
     assert told(asking(Answer), asking(list[Answer])) == ["Output `Answer` changed"]
-    assert told(asking(Answer), asking(Refund)) == ["Output `Refund` is new", "Output `Answer` is gone"]
+    assert told(asking(Answer), asking(Refund)) == [
+        "Output `Refund` is new",
+        "Output `Answer` is gone",
+    ]
 
 
 def test_tools_in_another_order_are_told() -> None:
@@ -339,17 +369,21 @@ def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
 
 def test_an_edited_file_is_told_even_where_no_part_of_it_changed() -> None:
     edited = GOLDEN.replace("\n\n## Tool", "\n\n\n## Tool")
-    assert said(edited, GOLDEN) == ["the file was edited; where that is meant, run pytest with --snapshot-update"]
+    assert said(edited, GOLDEN) == [
+        "the file was edited; where that is meant, run pytest with --snapshot-update"
+    ]
 
 
-# ------------------------------------------------------------------------------------------------------ under syrupy
+# ------------------------------------------------------------------------------------------------------
+# under syrupy
 
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A prompt in a module, and tests of it."""
     monkeypatch.setenv("PYTHONPATH", str(Path(weakincentives.__file__).parents[1]))
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # syrupy would take it for a worker's run
+    # syrupy would take it for a worker's run
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makepyfile(
         manual="""
         from weakincentives import MarkdownSection, PromptTemplate
@@ -388,7 +422,9 @@ def files(suite: pytest.Pytester) -> list[str]:
 def test_files_are_missed_then_written_then_held(suite: pytest.Pytester) -> None:
     missed = run(suite)
     missed.assert_outcomes(failed=3)
-    missed.stdout.fnmatch_lines(["*Snapshot 'test_manual' does not exist!*", "*run pytest with --snapshot-update*"])
+    missed.stdout.fnmatch_lines(
+        ["*Snapshot 'test_manual' does not exist!*", "*run pytest with --snapshot-update*"]
+    )
     run(suite, "--snapshot-update").assert_outcomes(passed=3)
     assert files(suite) == [
         "test_days[1].md",
@@ -420,7 +456,9 @@ def test_files_are_missed_then_written_then_held(suite: pytest.Pytester) -> None
     run(suite).assert_outcomes(passed=3)
 
 
-def test_files_that_no_test_uses_fail_the_run_and_go_with_the_update(suite: pytest.Pytester) -> None:
+def test_files_that_no_test_uses_fail_the_run_and_go_with_the_update(
+    suite: pytest.Pytester,
+) -> None:
     run(suite, "--snapshot-update")
     tests = suite.path / "test_manual.py"
     tests.write_text(tests.read_text().replace("[1, 2]", "[1]"))

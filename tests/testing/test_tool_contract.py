@@ -1,4 +1,6 @@
-"""The contract of tools: good ones keep it, and for each promise a tool that breaks it is found and told why."""
+"""The contract of tools: good ones keep it, and for each promise a tool that breaks it is found and
+told why.
+"""
 
 import asyncio
 import itertools
@@ -73,7 +75,9 @@ def tills() -> dict[Any, Any]:
 
 def breach(handler: Callable[..., Any], effect: Any = "repeatable", **given: Any) -> str:
     """What is found wrong with a tool of this handler."""
-    tool = Tool(name="wrong", handler=handler, effect=effect, params_type=given.pop("params_type", Text))
+    tool = Tool(
+        name="wrong", handler=handler, effect=effect, params_type=given.pop("params_type", Text)
+    )
     with pytest.raises(ToolContractError) as caught:
         assert_tool_contract(tool, max_examples=EXAMPLES, **given)
     return str(caught.value)
@@ -126,7 +130,10 @@ def look(params: Text, *, context: ToolContext) -> ToolResult[list[str]]:
 
 def read_on(params: Text, *, context: ToolContext) -> ToolResult[None]:
     raise VisibilityExpansionRequired(
-        "read on", requested_overrides={("notes",): SectionVisibility.FULL}, reason="", section_keys=("notes",)
+        "read on",
+        requested_overrides={("notes",): SectionVisibility.FULL},
+        reason="",
+        section_keys=("notes",),
     )
 
 
@@ -137,9 +144,19 @@ def read_on(params: Text, *, context: ToolContext) -> ToolResult[None]:
         pytest.param(Tool(name="remember", handler=remember), {}, id="stateful"),
         pytest.param(Tool(name="wait", handler=wait), {}, id="async"),
         pytest.param(Tool(name="ping", handler=ping, params_type=Nothing), {}, id="no params"),
-        pytest.param(Tool(name="sell", handler=sell, effect="at_most_once"), {"resources": tills}, id="at most once"),
-        pytest.param(Tool(name="sell_once", handler=sell_once), {"resources": tills}, id="by its key"),
-        pytest.param(Tool(name="look", handler=look, effect="pure"), {"resources": tills}, id="reads a resource"),
+        pytest.param(
+            Tool(name="sell", handler=sell, effect="at_most_once"),
+            {"resources": tills},
+            id="at most once",
+        ),
+        pytest.param(
+            Tool(name="sell_once", handler=sell_once), {"resources": tills}, id="by its key"
+        ),
+        pytest.param(
+            Tool(name="look", handler=look, effect="pure"),
+            {"resources": tills},
+            id="reads a resource",
+        ),
         pytest.param(Tool(name="read_on", handler=read_on), {}, id="control flow"),
     ],
 )
@@ -170,9 +187,13 @@ def test_a_tool_finds_its_prompt_with_sections_resources_and_state() -> None:
     seen = set[tuple[str, str]]()
 
     def tell(params: Nothing, *, context: ToolContext) -> ToolResult[str]:
-        nested = context.adapter.evaluate(Prompt(ns="t", key="n"), session=context.session, bus=context.event_bus)
+        nested = context.adapter.evaluate(
+            Prompt(ns="t", key="n"), session=context.session, bus=context.event_bus
+        )
         seen.add((context.prompt.key, nested.text))
-        return ToolResult("", f"{context.session[Note].latest()} {context.resources.get(Till).sold}")
+        return ToolResult(
+            "", f"{context.session[Note].latest()} {context.resources.get(Till).sold}"
+        )
 
     template = PromptTemplate(
         ns="tests",
@@ -183,7 +204,8 @@ def test_a_tool_finds_its_prompt_with_sections_resources_and_state() -> None:
 
     def session() -> Session:
         made = Session()
-        made[Note].register(ToolInvoked, lambda _, event: Append(Note(event.name)))  # nothing that the tool does
+        # nothing that the tool does
+        made[Note].register(ToolInvoked, lambda _, event: Append(Note(event.name)))
         made.dispatch(Note("first"))
         return made
 
@@ -287,7 +309,9 @@ def test_an_exception_that_is_not_announced_is_found_with_the_least_arguments() 
         "success=False, raise ToolValidationError, or name the exception in raises=\n"
         'arguments: {"text": "", "times": 0}'
     )
-    assert_tool_contract(Tool(name="divide", handler=divide), raises=(LookupError, ZeroDivisionError))
+    assert_tool_contract(
+        Tool(name="divide", handler=divide), raises=(LookupError, ZeroDivisionError)
+    )
 
 
 def test_an_exception_of_an_async_handler_is_its_cause() -> None:
@@ -342,13 +366,17 @@ def test_a_value_that_json_cannot_hold_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "value"), [(Note, Text("")), (list[int], ["one"]), (int | None, "1"), (type(None), 1)], ids=repr
+    ("of", "value"),
+    [(Note, Text("")), (list[int], ["one"]), (int | None, "1"), (type(None), 1)],
+    ids=repr,
 )
 def test_a_value_of_another_type_than_declared_is_found(of: Any, value: Any) -> None:
     def other(params: Text, *, context: ToolContext) -> ToolResult[Any]:
         return ToolResult("Here.", value)
 
-    with pytest.raises(ToolContractError, match=r"its result has the value .*; let it be of the result type"):
+    with pytest.raises(
+        ToolContractError, match=r"its result has the value .*; let it be of the result type"
+    ):
         assert_tool_contract(Tool(name="other", handler=other, params_type=Text, result_type=of))
 
 
@@ -361,7 +389,9 @@ def test_a_failed_call_that_a_resource_does_not_undo_is_found() -> None:
         return {Till: Alias()}
 
     said = breach(sell, effect="at_most_once", resources=resources)
-    assert "a failed call changed resource Till; let restore() put back what snapshot() copied" in said
+    assert (
+        "a failed call changed resource Till; let restore() put back what snapshot() copied" in said
+    )
 
 
 def test_a_failed_call_whose_undo_raises_is_found() -> None:
@@ -397,7 +427,9 @@ def test_a_failed_call_that_changes_what_a_slice_holds_in_its_place_is_found() -
 
 
 def test_a_pure_tool_that_changes_the_session_is_found() -> None:
-    assert "its effect is 'pure', yet it changed slice Note; declare 'repeatable'" in breach(remember, effect="pure")
+    assert "its effect is 'pure', yet it changed slice Note; declare 'repeatable'" in breach(
+        remember, effect="pure"
+    )
 
 
 def test_a_pure_tool_that_changes_files_is_found() -> None:
@@ -408,7 +440,9 @@ def test_a_pure_tool_that_changes_files_is_found() -> None:
     def resources() -> dict[Any, Any]:
         return {Filesystem: InMemoryFilesystem({"a.txt": b"here"})}
 
-    assert "its effect is 'pure', yet it changed resource Filesystem" in breach(touch, "pure", resources=resources)
+    assert "its effect is 'pure', yet it changed resource Filesystem" in breach(
+        touch, "pure", resources=resources
+    )
     assert_tool_contract(Tool(name="touch", handler=touch), resources=resources)
 
 
@@ -425,7 +459,8 @@ def test_a_pure_tool_that_answers_in_two_ways_is_found() -> None:
 def test_a_repeatable_tool_that_does_more_when_it_is_run_again_is_found() -> None:
     said = breach(sell, resources=tills)
     assert (
-        "its effect is 'repeatable', yet the same call run again changed resource Till; declare 'at_most_once'" in said
+        "its effect is 'repeatable', yet the same call run again changed resource Till; declare 'at_most_once'"
+        in said
     )
     assert 'arguments: {"text": "0"}' in said
 
@@ -498,10 +533,15 @@ def count_rows(params: Text, *, context: ToolContext) -> ToolResult[int]:
 @pytest.mark.parametrize("state", [None, {Database: rows}], ids=["not told", "told"])
 @pytest.mark.parametrize(
     "tool",
-    [Tool(name="add", handler=add, effect="at_most_once"), Tool(name="count", handler=count_rows, effect="pure")],
+    [
+        Tool(name="add", handler=add, effect="at_most_once"),
+        Tool(name="count", handler=count_rows, effect="pure"),
+    ],
     ids=lambda tool: tool.name,
 )
-def test_savepoints_of_a_database_are_no_change_and_none_is_left_open(tool: Tool[Any, Any], state: Any) -> None:
+def test_savepoints_of_a_database_are_no_change_and_none_is_left_open(
+    tool: Tool[Any, Any], state: Any
+) -> None:
     made: list[Database] = []
     assert_tool_contract(tool, resources=databases(made), state=state or {}, max_examples=EXAMPLES)
     assert len(made) > EXAMPLES
@@ -535,11 +575,17 @@ def test_a_reader_tells_the_state_of_a_resource_without_snapshots_too() -> None:
     def resources() -> dict[Any, Any]:
         return {Tally: Tally()}
 
-    assert_tool_contract(Tool(name="raise_it", handler=raise_it), resources=resources, max_examples=EXAMPLES)
+    assert_tool_contract(
+        Tool(name="raise_it", handler=raise_it), resources=resources, max_examples=EXAMPLES
+    )
     said = breach(raise_it, resources=resources, state={Tally: total})
     assert "a failed call changed resource Tally" in said
-    with pytest.raises(ValueError, match="state= names Till, for which no singleton is bound; bound: Tally"):
-        assert_tool_contract(Tool(name="look", handler=look), resources=resources, state={Till: len})
+    with pytest.raises(
+        ValueError, match="state= names Till, for which no singleton is bound; bound: Tally"
+    ):
+        assert_tool_contract(
+            Tool(name="look", handler=look), resources=resources, state={Till: len}
+        )
 
 
 # --- hypothesis
@@ -597,7 +643,8 @@ def test_seed_and_database_of_hypothesis_do_as_its_users_expect(tmp_path: Path) 
     first = run()
     assert "ToolContractError: tool 'small': its handler raised ValueError('too large'); " in first
     assert 'arguments: {"number": 1001}' in first
-    assert "small_fits(" in first  # under this name the database keeps it, so that no other tool is given it
+    # under this name the database keeps it, so that no other tool is given it
+    assert "small_fits(" in first
     assert "Tool handler failed" not in first
     assert numbers(run())[0] == "number 1001"  # what failed before comes first
     seeded = numbers(run("--hypothesis-seed=1"))
@@ -615,5 +662,10 @@ def test_the_door_needs_no_hypothesis_and_the_assertion_says_what_it_needs() -> 
         "except ImportError as error: print(error)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert (
+        done.stdout
+        == "assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'\n"
+    )

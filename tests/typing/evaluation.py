@@ -1,4 +1,6 @@
-"""An evaluation gives what the prompt declares, whichever adapter runs it; a session knows the types of its slices."""
+"""An evaluation gives what the prompt declares, whichever adapter runs it; a session knows the
+types of its slices.
+"""
 
 from dataclasses import dataclass
 from typing import assert_type
@@ -38,7 +40,9 @@ assert_type(openai.evaluate(text.bind(), session=session).output, None)
 assert_type(openai.evaluate(text.bind(), session=session).text, str)
 
 # The double for tests.
-assert_type(ScriptedAdapter([say("done")]).evaluate(one.bind(), session=session).output, Answer | None)
+assert_type(
+    ScriptedAdapter([say("done")]).evaluate(one.bind(), session=session).output, Answer | None
+)
 
 
 # An adapter of the user's own.
@@ -62,7 +66,9 @@ assert_type(Echo().evaluate(text.bind(), session=session).output, None)
 
 async def evaluate_async() -> None:
     assert_type((await openai.evaluate_async(one.bind(), session=session)).output, Answer | None)
-    assert_type((await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer] | None)
+    assert_type(
+        (await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer] | None
+    )
 
 
 # A handler evaluates a further prompt through its context.
@@ -74,7 +80,9 @@ def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
 
 
 async def ask_async(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
-    response = await context.adapter.evaluate_async(one.bind(), session=context.session, bus=context.event_bus)
+    response = await context.adapter.evaluate_async(
+        one.bind(), session=context.session, bus=context.event_bus
+    )
     assert_type(response.output, Answer | None)
     return ToolResult(message=response.text, value=response.output)
 

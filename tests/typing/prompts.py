@@ -29,18 +29,24 @@ assert_type(many, PromptTemplate[list[Answer]])
 assert_type(text, PromptTemplate[None])
 assert_type(one.output_type, type[Answer] | None)
 assert_type(many.output_type, type[list[Answer]] | None)
-assert_type(PromptTemplate(ns="n", key="k", structured_output=StructuredOutputConfig(Answer)), PromptTemplate[Answer])
+assert_type(
+    PromptTemplate(ns="n", key="k", structured_output=StructuredOutputConfig(Answer)),
+    PromptTemplate[Answer],
+)
 
 # Binding, from the template and by hand.
 assert_type(Prompt(one), Prompt[Answer])
 assert_type(Prompt(many), Prompt[list[Answer]])
 assert_type(Prompt(text), Prompt[None])
-assert_type(Prompt(one, overrides_store=LocalPromptOverridesStore(), overrides_tag="v2"), Prompt[Answer])
+assert_type(
+    Prompt(one, overrides_store=LocalPromptOverridesStore(), overrides_tag="v2"), Prompt[Answer]
+)
 assert_type(one.bind(Task("g")), Prompt[Answer])
 assert_type(many.bind().bind(Task("g")).bind(), Prompt[list[Answer]])
 assert_type(Prompt[Answer](ns="n", key="k", sections=[]), Prompt[Answer])
 assert_type(
-    Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Answer)).template, PromptTemplate[Answer]
+    Prompt[Answer](ns="n", key="k", structured_output=StructuredOutputConfig(Answer)).template,
+    PromptTemplate[Answer],
 )
 assert_type(Prompt(ns="n", key="k"), Prompt[None])
 

@@ -1,8 +1,8 @@
 """A section's selectors and defaults are judged against its params type.
 
-Of the two checkers only pyright looks into a lambda here: mypy infers one when a single callable is expected, and a
-selector has four forms. Neither infers a keyword-only parameter of a lambda, so a selector that reads the session is
-best a function with annotations, which both judge.
+Of the two checkers only pyright looks into a lambda here: mypy infers one when a single callable is
+expected, and a selector has four forms. Neither infers a keyword-only parameter of a lambda, so a
+selector that reads the session is best a function with annotations, which both judge.
 """
 
 from dataclasses import dataclass
@@ -55,11 +55,18 @@ def shown_by_both(params: Task, *, session: StateView) -> SectionVisibility:
 
 # Functions of all four forms.
 assert_type(MarkdownSection[Task](title="T", template="", enabled=always), MarkdownSection[Task])
-assert_type(MarkdownSection[Task](title="T", template="", enabled=by_session), MarkdownSection[Task])
+assert_type(
+    MarkdownSection[Task](title="T", template="", enabled=by_session), MarkdownSection[Task]
+)
 assert_type(MarkdownSection[Task](title="T", template="", enabled=by_params), MarkdownSection[Task])
 assert_type(MarkdownSection[Task](title="T", template="", enabled=by_both), MarkdownSection[Task])
-assert_type(MarkdownSection[Task](title="T", template="", visibility=shown_by_both), MarkdownSection[Task])
-assert_type(MarkdownSection[Task](title="T", template="", enabled=True, visibility=SUMMARY), MarkdownSection[Task])
+assert_type(
+    MarkdownSection[Task](title="T", template="", visibility=shown_by_both), MarkdownSection[Task]
+)
+assert_type(
+    MarkdownSection[Task](title="T", template="", enabled=True, visibility=SUMMARY),
+    MarkdownSection[Task],
+)
 
 # Lambdas of all four forms.
 MarkdownSection[Task](title="T", template="", enabled=lambda: True, visibility=lambda: FULL)

@@ -9,7 +9,9 @@ from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
 from weakincentives.testing import PromptState, render_states
 
 
-def test_prompts(prompt: Prompt[None], template: PromptTemplate[int], prompt_snapshot: SnapshotAssertion) -> None:
+def test_prompts(
+    prompt: Prompt[None], template: PromptTemplate[int], prompt_snapshot: SnapshotAssertion
+) -> None:
     assert prompt == prompt_snapshot
     assert template == prompt_snapshot(name="template")
     assert render_states(prompt, limit=3) == prompt_snapshot

@@ -1,4 +1,6 @@
-"""What the fixtures of the pytest plugin give is typed: events by their type, adapters and prompts by their output."""
+"""What the fixtures of the pytest plugin give is typed: events by their type, adapters and prompts
+by their output.
+"""
 
 from dataclasses import dataclass
 from typing import assert_type
@@ -32,7 +34,10 @@ def test_events(wink_events: RecordedEvents) -> None:
     assert_type(wink_events[ToolInvoked], Events[ToolInvoked])
     assert_type(wink_events[ToolInvoked][0], ToolInvoked)
     assert_type(wink_events[ToolInvoked][1:], Events[ToolInvoked])
-    assert_type(wink_events[ToolInvoked].where(lambda event: event.success, name="find"), Events[ToolInvoked])
+    assert_type(
+        wink_events[ToolInvoked].where(lambda event: event.success, name="find"),
+        Events[ToolInvoked],
+    )
     assert_type([event.turns for event in wink_events[PromptExecuted]], list[int])
     assert_type(wink_events[0], object)
     assert_type(wink_events.watch(InProcessEventBus()), InProcessEventBus)

@@ -1,4 +1,6 @@
-"""A tool knows its params and result types from a subscript, from its handler, or from its arguments."""
+"""A tool knows its params and result types from a subscript, from its handler, or from its
+arguments.
+"""
 
 from dataclasses import dataclass
 from typing import assert_type

@@ -1,4 +1,6 @@
-"""The Chat Completions codec: what OpenAI and most compatible servers (llama.cpp, vLLM, Ollama, …) speak."""
+"""The Chat Completions codec: what OpenAI and most compatible servers (llama.cpp, vLLM, Ollama, …)
+speak.
+"""
 
 from io import StringIO
 from operator import itemgetter
@@ -11,7 +13,8 @@ from .codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
 __all__ = ["ChatCodec"]
 
 _USAGE = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
-_FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}  # else as its calls say
+# else as its calls say
+_FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}
 
 
 class ChatCodec(Codec):
@@ -33,14 +36,19 @@ class ChatCodec(Codec):
             usage = event.get("usage") or usage
         if "finish_reason" not in choice:
             return None
-        whole = {key: _in_order(value) if isinstance(value, list) else value for key, value in message.items()}
+        whole = {
+            key: _in_order(value) if isinstance(value, list) else value
+            for key, value in message.items()
+        }
         return {"choices": [{"message": _written(whole), **choice}], "usage": usage}
 
-    def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
+    # Any: read key by key, each checked where it matters
+    def decode(self, reply: Any) -> AssistantMessage:
         """The choice of a reply whose index is 0."""
         match reply, _choices(reply):
             case ({"error": {"message": said}}, _) | (_, [{"error": {"message": said}}, *_]):
-                raise provider_failed(self.provider, said)  # some gateways report a failure with status 200
+                # some gateways report a failure with status 200
+                raise provider_failed(self.provider, said)
             case _, [{"message": dict() as message, **choice}, *_]:
                 pass
             case _:
@@ -52,7 +60,9 @@ class ChatCodec(Codec):
             match item:
                 case {"function": {"name": name, **function}}:
                     fallback = f"call_{len(self.items)}_{index}"
-                    call = call_of(item.get("id"), name, function.get("arguments"), fallback_id=fallback)
+                    call = call_of(
+                        item.get("id"), name, function.get("arguments"), fallback_id=fallback
+                    )
                     item["id"] = call.call_id
                     calls.append(call)
                 case _:
@@ -80,12 +90,24 @@ class ChatCodec(Codec):
         """The provider's own message where we have it: it may hold fields that must come back."""
         for wire in message.wire:
             if isinstance(wire, dict) and wire.get("role") == "assistant":
-                return [wire if "content" in wire or "tool_calls" in wire else {**wire, "content": ""}]
+                return [
+                    wire if "content" in wire or "tool_calls" in wire else {**wire, "content": ""}
+                ]
         calls = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
             for call in message.tool_calls
         ]
-        return [{"role": "assistant", "content": message.text, **({"tool_calls": calls} if calls else {})}]
+        return [
+            {
+                "role": "assistant",
+                "content": message.text,
+                **({"tool_calls": calls} if calls else {}),
+            }
+        ]
 
     def answer(self, message: ToolMessage) -> Wire:
         return dict(message.as_dict())
@@ -95,16 +117,23 @@ _WHOLE = frozenset({"id", "name", "role", "type"})  # not in pieces, though some
 
 
 def _choices(reply: Any) -> list[Wire]:  # Any: a reply or an event of a stream, of whatever shape
-    """The choices of index 0. Others come only where `options` ask for them by `n`; an index may be left out."""
+    """The choices of index 0.
+
+    Others come only where `options` ask for them by `n`; an index may be left out.
+    """
     match reply:
         case {"choices": [*choices]}:
-            return [one for one in choices if isinstance(one, dict) and one.get("index") in (0, None)]
+            return [
+                one for one in choices if isinstance(one, dict) and one.get("index") in (0, None)
+            ]
         case _:
             return []
 
 
 def _pieces(event: Any) -> list[tuple[Wire, Wire]]:  # Any: as above
-    """The deltas that an event of a stream brings for the choice of index 0, each with what stands beside it."""
+    """The deltas that an event of a stream brings for the choice of index 0, each with what stands
+    beside it.
+    """
     return [
         (choice["delta"], {key: value for key, value in choice.items() if key != "delta"})
         for choice in _choices(event)
@@ -115,7 +144,8 @@ def _pieces(event: Any) -> list[tuple[Wire, Wire]]:  # Any: as above
 def _add(whole: Wire, delta: Wire) -> None:
     """Adds `delta` to `whole`: text to text, and to the items of lists by their `index`.
 
-    Texts are kept in buffers until all pieces are there; adding to a `str` each time would take quadratic time.
+    Texts are kept in buffers until all pieces are there; adding to a `str` each time would take
+    quadratic time.
     """
     for key, piece in delta.items():
         match whole.get(key), piece:
@@ -133,7 +163,9 @@ def _add(whole: Wire, delta: Wire) -> None:
                 _add(inner, piece)
             case before, list():
                 whole[key] = items = before if isinstance(before, list) else []
-                if key == "tool_calls" or any(isinstance(item, dict) and "index" in item for item in piece):
+                if key == "tool_calls" or any(
+                    isinstance(item, dict) and "index" in item for item in piece
+                ):
                     _add_items(items, piece)
                 else:  # annotations and the like come whole
                     items += piece
@@ -143,7 +175,11 @@ def _add(whole: Wire, delta: Wire) -> None:
 
 def _add_items(items: list[Wire], pieces: list[Any]) -> None:  # Any: as the server has them
     for place, piece in enumerate(pieces):
-        same = [item for at, item in enumerate(items) if item.get("index", at) == piece.get("index", place)]
+        same = [
+            item
+            for at, item in enumerate(items)
+            if item.get("index", at) == piece.get("index", place)
+        ]
         if same and not _begins(piece, same[-1].get("id")):
             _add(same[-1], piece)
         else:
@@ -153,7 +189,9 @@ def _add_items(items: list[Wire], pieces: list[Any]) -> None:  # Any: as the ser
 
 
 def _in_order(items: list[Any]) -> list[Any]:  # Any: as the server has them
-    """Items of a list by their `index`, which is of pieces alone; as they came, where it does not tell them apart."""
+    """Items of a list by their `index`, which is of pieces alone; as they came, where it does not
+    tell them apart.
+    """
     if not all(isinstance(item, dict) for item in items):
         return items
     places = [item.pop("index", at) for at, item in enumerate(items)]
@@ -171,8 +209,14 @@ def _written(value: Any) -> Any:  # Any: JSON with buffers in place of texts, an
 
 
 def _begins(piece: Any, before: object) -> bool:
-    """Whether a call begins although its index was there `before`, with an id: some servers give all calls the same."""
-    return bool(before and piece.get("id") not in (None, "", before) and (piece.get("function") or {}).get("name"))
+    """Whether a call begins although its index was there `before`, with an id: some servers give
+    all calls the same.
+    """
+    return bool(
+        before
+        and piece.get("id") not in (None, "", before)
+        and (piece.get("function") or {}).get("name")
+    )
 
 
 def _text(content: Any) -> str:  # Any: a text, null, or from some servers a list of parts
@@ -180,4 +224,8 @@ def _text(content: Any) -> str:  # Any: a text, null, or from some servers a lis
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else ()
-    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return "".join(
+        part["text"]
+        for part in parts
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    )

@@ -1,4 +1,5 @@
-"""What codecs are and share: writing a transcript piece by piece, reading a reply without trusting its shape.
+"""What codecs are and share: writing a transcript piece by piece, reading a reply without trusting
+its shape.
 
 And the conversation that goes by way of one: what asking is like, whichever SDK sends the requests.
 """
@@ -27,9 +28,9 @@ from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.renderer import RenderedPrompt
 from ..serde import Json
-from .core import Conversation, LoopAdapter
+from .core import Connection, LoopAdapter
 from .portal import pieces_from_thread, portal
-from .provider_errors import request_fault
+from .provider_errors import error_from_request
 
 __all__ = [
     "Codec",
@@ -44,7 +45,9 @@ __all__ = [
 ]
 
 _GRACE = 0.25
-"""Seconds that a request may take to end after its deadline before a synchronous caller leaves it behind."""
+"""Seconds that a request may take to end after its deadline before a synchronous caller leaves it
+behind.
+"""
 
 _NO_EVENT = object()
 
@@ -56,12 +59,14 @@ type Wire = dict[str, Any]
 class CodecOptions:
     """How requests are written.
 
-    `prompt_role` is the role of the prompt's message: every server takes a user message, not all a system message.
-    `structured_output` asks for typed output by the API's own means, or by words in the prompt for servers without it.
-    `tools_in_conversation` places tools that are added later in the conversation instead of the tools list, which
-    keeps the part of the request that the provider has cached. `extra` goes into every request and replaces what it
-    names there, but for the prompt's tools, before which its own stand, and the declared output. Raises `ValueError`
-    for a role or a way of output that there is not, and for `extra` that holds the conversation or `stream`.
+    `prompt_role` is the role of the prompt's message: every server takes a user message, not all a
+    system message. `structured_output` asks for typed output by the API's own means, or by words in
+    the prompt for servers without it. `tools_in_conversation` places tools that are added later in
+    the conversation instead of the tools list, which keeps the part of the request that the
+    provider has cached. `extra` goes into every request and replaces what it names there, but for
+    the prompt's tools, before which its own stand, and the declared output. Raises `ValueError` for
+    a role or a way of output that there is not, and for `extra` that holds the conversation or
+    `stream`.
     """
 
     model: str
@@ -72,9 +77,13 @@ class CodecOptions:
 
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
-            raise ValueError(f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'")
+            raise ValueError(
+                f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'"
+            )
         if self.prompt_role not in ("user", "system", "developer"):
-            raise ValueError(f"prompt_role is {self.prompt_role!r}; use 'user', 'system' or 'developer'")
+            raise ValueError(
+                f"prompt_role is {self.prompt_role!r}; use 'user', 'system' or 'developer'"
+            )
         if ours := self.extra.keys() & {"input", "messages", "stream"}:
             raise ValueError(f"options {sorted(ours)} are set by the adapter; leave them out")
 
@@ -95,8 +104,8 @@ class CodecOptions:
 class Codec(ABC):
     """One conversation in a provider's terms; it encodes only what is new since its last request.
 
-    `items` are the messages of the next request and `tools` its tools by name; both only grow, but for removed tools.
-    A subclass says how each of them is written and how a reply is read.
+    `items` are the messages of the next request and `tools` its tools by name; both only grow, but
+    for removed tools. A subclass says how each of them is written and how a reply is read.
     """
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
@@ -117,7 +126,9 @@ class Codec(ABC):
                     self.items.append({"role": "user", "content": content})
                 case UserMessage(content):
                     asked = "" if output is None or native else f"\n\n{output_instructions(output)}"
-                    self.items.append({"role": self.options.prompt_role, "content": content + asked})
+                    self.items.append(
+                        {"role": self.options.prompt_role, "content": content + asked}
+                    )
                 case AssistantMessage():
                     self.items += self.assistant(message)
                 case ToolMessage():
@@ -133,8 +144,12 @@ class Codec(ABC):
         return self.options.around({**self.body(output if native else None), **tools})
 
     @abstractmethod
-    def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
-        """The reply, given as plain JSON values. Raises `PromptEvaluationError` for what is no reply."""
+    # Any: read key by key, each checked where it matters
+    def decode(self, reply: Any) -> AssistantMessage:
+        """The reply, given as plain JSON values.
+
+        Raises `PromptEvaluationError` for what is no reply.
+        """
 
     streaming: Wire
     """What a request has besides when its reply is to come in pieces."""
@@ -145,11 +160,15 @@ class Codec(ABC):
 
     @abstractmethod
     def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
-        """The whole reply for `decode`, from all events of its stream; `None` when they do not make one."""
+        """The whole reply for `decode`, from all events of its stream; `None` when they do not make
+        one.
+        """
 
     @abstractmethod
     def body(self, output: OutputSpec | None) -> Wire:
-        """The request's own part: the items, and the declared output if the API is to be asked for it."""
+        """The request's own part: the items, and the declared output if the API is to be asked for
+        it.
+        """
 
     @abstractmethod
     def tool(self, spec: ToolSpec) -> Wire:
@@ -174,13 +193,19 @@ class Codec(ABC):
 
 
 class CodecAdapter(LoopAdapter):
-    """An adapter that asks by way of a codec; a subclass sends the requests and says what it means when that fails.
+    """An adapter that asks by way of a codec; a subclass sends the requests and says what it means
+    when that fails.
 
     `left` are the seconds until the deadline, `None` without one.
     """
 
     def __init__(
-        self, codec: type[Codec], options: CodecOptions, *, config: InnerLoopConfig | None, clock: Clock
+        self,
+        codec: type[Codec],
+        options: CodecOptions,
+        *,
+        config: InnerLoopConfig | None,
+        clock: Clock,
     ) -> None:
         super().__init__(config=config, clock=clock)
         self.model = options.model
@@ -189,18 +214,24 @@ class CodecAdapter(LoopAdapter):
 
     @property
     def cancellable(self) -> bool:
-        """Whether a synchronous evaluation with a deadline may ask by `send_async`, on an event loop of ours.
+        """Whether a synchronous evaluation with a deadline may ask by `send_async`, on an event
+        loop of ours.
 
-        It can be cancelled there. Otherwise `send` runs in a thread, which is left behind when the deadline passes.
+        It can be cancelled there. Otherwise `send` runs in a thread, which is left behind when the
+        deadline passes.
         """
         return True
 
     @abstractmethod
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: bytes of JSON, JSON, or a stream
-        """The reply to a request as JSON, in bytes or in plain values, or its events, to iterate over."""
+    # Any: bytes of JSON, JSON, or a stream
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
+        """The reply to a request as JSON, in bytes or in plain values, or its events, to iterate
+        over.
+        """
 
     @abstractmethod
-    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:  # Any: as above
+    # Any: as above
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
         """As `send`, without blocking the event loop."""
 
     def end(self, events: Any) -> None:
@@ -216,20 +247,21 @@ class CodecAdapter(LoopAdapter):
         """What sending raised, as one of our errors."""
 
     @abstractmethod
-    def harmless(self, error: Exception) -> Exception | None:
+    def safe_cause(self, error: Exception) -> Exception | None:
         """`error` as a cause to show, unless it could quote the key."""
 
     @abstractmethod
     def without_keys(self, text: str) -> str:
         """`text` without the keys of this adapter."""
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
+    # Any: a prompt of any output
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
         """A new conversation with this adapter's model."""
         return _CodecConversation(self, self._codec(self._options, self.name))
 
 
 @dataclass(frozen=True, slots=True)
-class _CodecConversation(Conversation):
+class _CodecConversation(Connection):
     adapter: CodecAdapter  # Any: prompts of every output
     codec: Codec
 
@@ -250,8 +282,10 @@ class _CodecConversation(Conversation):
         with self._faults(request.deadline) as left:
             return decoded(self.codec, await self._reply(body, left))
 
-    async def _reply(self, body: Wire, left: float | None, *, stream: bool = False) -> Any:  # Any: as `send` gives it
-        async with asyncio.timeout(left):  # an SDK's own time-out starts anew with each byte and each retry
+    # Any: as `send` gives it
+    async def _reply(self, body: Wire, left: float | None, *, stream: bool = False) -> Any:
+        # an SDK's own time-out starts anew with each byte and each retry
+        async with asyncio.timeout(left):
             return await self.adapter.send_async(body, left, stream=stream)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
@@ -273,13 +307,17 @@ class _CodecConversation(Conversation):
             answer = decoded(self.codec, events, joined=True)
         yield answer
 
-    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+    async def ask_stream_async(
+        self, request: ProviderRequest, /
+    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
         body = self.codec.encode(request) | self.codec.streaming
         events: list[Any] = []  # Any: the SDK's own, or JSON
         with self._faults(request.deadline) as left:
             source = await self._reply(body, left, stream=True)
             try:
-                async for event in source if left is None else self._timed(source, request.deadline):
+                async for event in (
+                    source if left is None else self._timed(source, request.deadline)
+                ):
                     events.append(event)
                     if text := self.codec.text_of(event):
                         yield TextDelta(text)
@@ -288,20 +326,24 @@ class _CodecConversation(Conversation):
             answer = decoded(self.codec, events, joined=True)
         yield answer
 
-    async def _timed(self, source: Any, deadline: Deadline | None) -> AsyncGenerator[Any]:  # Any: an SDK's own stream
+    # Any: an SDK's own stream
+    async def _timed(self, source: Any, deadline: Deadline | None) -> AsyncGenerator[Any]:
         """The events of a stream, each of which must come before the deadline."""
         events = aiter(source)
         while (event := await self._next_event(events, deadline)) is not _NO_EVENT:
             yield event
 
-    async def _next_event(self, events: Any, deadline: Deadline | None) -> Any:  # Any: an SDK's iterator and its items
+    # Any: an SDK's iterator and its items
+    async def _next_event(self, events: Any, deadline: Deadline | None) -> Any:
         """The next event of a stream, `_NO_EVENT` at its end."""
         async with asyncio.timeout(self.adapter.seconds_left(deadline)):
             event = await anext(events, _NO_EVENT)
-        self.adapter.check_deadline(deadline)  # a flood of events leaves a time-out no moment to act
+        # a flood of events leaves a time-out no moment to act
+        self.adapter.check_deadline(deadline)
         return event
 
-    def _direct(self, body: Wire, left: float | None, *, stream: bool) -> Generator[Any]:  # Any: as `send` gives it
+    # Any: as `send` gives it
+    def _direct(self, body: Wire, left: float | None, *, stream: bool) -> Generator[Any]:
         """The events of a stream, or the one reply."""
         reply = self.adapter.send(body, left, stream=stream)
         if not stream:
@@ -313,7 +355,9 @@ class _CodecConversation(Conversation):
             self.adapter.end(reply)
 
     def _from_portal(self, body: Wire, deadline: Deadline) -> Generator[Any]:  # Any: as above
-        """The events of a stream that is read asynchronously, so that each wait for one can be cancelled."""
+        """The events of a stream that is read asynchronously, so that each wait for one can be
+        cancelled.
+        """
         with portal.open() as run:
             left = self.adapter.seconds_left(deadline) or 0
             source = run(self._reply(body, left, stream=True), left + _GRACE)
@@ -326,31 +370,40 @@ class _CodecConversation(Conversation):
                         return
                     yield event
             finally:
-                run.start(self._end(source))  # not awaited: the garbage collector may close this on the loop's thread
+                # not awaited: the garbage collector may close this on the loop's thread
+                run.start(self._end(source))
 
     async def _end(self, source: Any) -> None:  # Any: an SDK's own stream
         with suppress(Exception):  # such as that the garbage collector has begun to close it
             await self.adapter.end_async(source)
 
-    def _from_thread(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> Generator[Any]:  # Any: as above
+    # Any: as above
+    def _from_thread(
+        self, body: Wire, deadline: Deadline | None, *, stream: bool
+    ) -> Generator[Any]:
         """The events of a stream, or the one reply, from a client that can only be left behind."""
 
         def seconds_left() -> float:
             return self.adapter.seconds_left(deadline) or 0
 
-        return pieces_from_thread(lambda: self._direct(body, seconds_left(), stream=stream), seconds_left)
+        return pieces_from_thread(
+            lambda: self._direct(body, seconds_left(), stream=stream), seconds_left
+        )
 
     @contextmanager
     def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
-        """Makes what sending raises one of our errors, without keys; gives the seconds until the deadline."""
+        """Makes what sending raises one of our errors, without keys; gives the seconds until the
+        deadline.
+        """
         try:
             yield self.adapter.seconds_left(deadline)
         except PromptEvaluationError as error:
-            error.message = self.adapter.without_keys(error.message)  # of a reply that quotes the request
+            # of a reply that quotes the request
+            error.message = self.adapter.without_keys(error.message)
             error.args = (error.message,)
             raise
         except Exception as error:
-            raise self.adapter.fault(error) from self.adapter.harmless(error)
+            raise self.adapter.fault(error) from self.adapter.safe_cause(error)
 
 
 def output_instructions(output: OutputSpec) -> str:
@@ -359,8 +412,10 @@ def output_instructions(output: OutputSpec) -> str:
     return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
 
 
-def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessage:  # Any: as in `Codec.decode`
-    """What `codec` reads in `reply`, or in the events of its stream if it is to be `joined` from them.
+# Any: as in `Codec.decode`
+def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessage:
+    """What `codec` reads in `reply`, or in the events of its stream if it is to be `joined` from
+    them.
 
     A shape that the codec did not expect is a malformed reply, whatever it trips over.
     """
@@ -369,8 +424,11 @@ def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessa
             reply = codec.joined(reply)
         elif isinstance(reply, bytes):
             reply = json.loads(reply)
-        # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an SDK.
-        return codec.decode(json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str))))
+        # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an
+        # SDK.
+        return codec.decode(
+            json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str)))
+        )
     except PromptEvaluationError:
         raise
     except Exception as error:
@@ -380,23 +438,31 @@ def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessa
 
 def provider_failed(provider: str, message: object) -> PromptEvaluationError:
     """The error for a reply that says itself that there is no answer."""
-    return request_fault(provider, "provider_failed", str(message), "try again later", phase="response")
+    return error_from_request(
+        provider, "provider_failed", str(message), "try again later", phase="response"
+    )
 
 
 def malformed(provider: str, what: str) -> PromptEvaluationError:
     """The error for a reply of the wrong shape."""
     told, remedy = f"the reply is malformed: {what}", "check that base_url serves this API"
-    return request_fault(provider, "malformed", told, remedy, phase="response")
+    return error_from_request(provider, "malformed", told, remedy, phase="response")
 
 
 def call_of(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:
     """A tool call; some servers leave the id out or send arguments as an object."""
-    text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+    text = (
+        arguments
+        if isinstance(arguments, str)
+        else json.dumps({} if arguments is None else arguments)
+    )
     return ToolCall(str(call_id or fallback_id), str(name or ""), text)
 
 
 def usage_of(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
-    """Token counts by the provider's `names` for input, output and the details that hold cached input."""
+    """Token counts by the provider's `names` for input, output and the details that hold cached
+    input.
+    """
     if not isinstance(usage, dict):
         return TokenUsage()
     details = usage.get(names[2])
@@ -405,4 +471,5 @@ def usage_of(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
 
 
 def _count(value: object) -> int:
-    return max(int(value), 0) if isinstance(value, int | float) else 0  # less than nothing would lengthen a budget
+    # less than nothing would lengthen a budget
+    return max(int(value), 0) if isinstance(value, int | float) else 0

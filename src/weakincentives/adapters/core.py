@@ -1,4 +1,6 @@
-"""What every adapter is, and the one way in which adapters with our own inner loop evaluate a prompt."""
+"""What every adapter is, and the one way in which adapters with our own inner loop evaluate a
+prompt.
+"""
 
 import logging
 from abc import abstractmethod
@@ -24,16 +26,30 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
-from ..runtime.events import OverridesDropped, ParamsMissing, PromptExecuted, PromptRendered, ProviderCalled, Work
+from ..runtime.events import (
+    Operation,
+    OverridesDropped,
+    ParamsMissing,
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+)
 
-__all__ = ["Conversation", "LoopAdapter", "PromptEvaluationError", "PromptResponse", "ProviderAdapter", "ThrottleError"]
+__all__ = [
+    "Connection",
+    "LoopAdapter",
+    "PromptEvaluationError",
+    "PromptResponse",
+    "ProviderAdapter",
+    "ThrottleError",
+]
 
 _log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 365.0 * 24 * 3600  # neither sockets nor locks take every number of seconds
 
 
-class Conversation(Protocol):
+class Connection(Protocol):
     """One evaluation's line to the provider; it may remember what it has encoded already.
 
     `provider_tools` stand for tools that the provider runs by itself.
@@ -61,13 +77,17 @@ class Conversation(Protocol):
         ...
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        """The pieces of the model's text as they come, then the whole message; by default one piece."""
+        """The pieces of the model's text as they come, then the whole message; by default one
+        piece.
+        """
         answer = self.ask(request)
         if answer.text:
             yield TextDelta(answer.text)
         yield answer
 
-    async def ask_stream_async(self, request: ProviderRequest, /) -> AsyncGenerator[TextDelta | AssistantMessage]:
+    async def ask_stream_async(
+        self, request: ProviderRequest, /
+    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
         """As `ask_stream`, without blocking the event loop."""
         answer = await self.ask_async(request)
         if answer.text:
@@ -76,9 +96,11 @@ class Conversation(Protocol):
 
 
 class LoopAdapter(ProviderAdapter):
-    """An adapter whose conversations our own inner loop drives; a subclass says how to ask its provider.
+    """An adapter whose conversations our own inner loop drives; a subclass says how to ask its
+    provider.
 
-    `config` holds the rules of the loop; an evaluation's budget replaces the one in it, the earliest deadline holds.
+    `config` holds the rules of the loop; an evaluation's budget replaces the one in it, the
+    earliest deadline holds.
     """
 
     name: str = "adapter"
@@ -97,11 +119,14 @@ class LoopAdapter(ProviderAdapter):
         return self.config.budget
 
     @abstractmethod
-    def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:  # Any: a prompt of any output
+    # Any: a prompt of any output
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
         """Opens a line to the provider for one evaluation of `rendered`."""
 
     def seconds_left(self, deadline: Deadline | None) -> float | None:
-        """Seconds until the deadline, as a time-out: never zero, at most a year; `None` without a deadline."""
+        """Seconds until the deadline, as a time-out: never zero, at most a year; `None` without a
+        deadline.
+        """
         if deadline is None:
             return None
         return min(max(0.001, deadline.remaining(self.clock()).total_seconds()), _LONGEST_WAIT)
@@ -121,7 +146,14 @@ class LoopAdapter(ProviderAdapter):
         with _Run(self, prompt, **given) as run:
             with run.resources, closing(run.line):
                 journal = self.journal(run.tools)
-                events = drive(run.loop, run.ask, run.tools, journal=journal, clock=self.clock, calls_told=False)
+                events = drive(
+                    run.loop,
+                    run.ask,
+                    run.tools,
+                    journal=journal,
+                    clock=self.clock,
+                    calls_told=False,
+                )
                 [end] = deque(events, maxlen=1)
             return run.response(end)
 
@@ -130,7 +162,9 @@ class LoopAdapter(ProviderAdapter):
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             async with run.resources, aclosing(run.line):
-                events = drive_async(run.loop, run.ask_async, run.tools, clock=self.clock, calls_told=False)
+                events = drive_async(
+                    run.loop, run.ask_async, run.tools, clock=self.clock, calls_told=False
+                )
                 end = [event async for event in events][-1]
             return run.response(end)
 
@@ -170,7 +204,10 @@ class LoopAdapter(ProviderAdapter):
 
 
 class _Run[Out]:
-    """What one evaluation puts together before it starts, and the events around it. Enter it to run it."""
+    """What one evaluation puts together before it starts, and the events around it.
+
+    Enter it to run it.
+    """
 
     def __init__(
         self,
@@ -185,13 +222,21 @@ class _Run[Out]:
     ) -> None:
         self._started = perf_counter()
         self.clock = adapter.clock
-        check_arguments(prompt, session, deadline, budget, kinds=(Prompt, RenderedPrompt, PromptTemplate))
-        rendered = prompt if isinstance(prompt, RenderedPrompt) else prompt.render(session=session, deadline=deadline)
+        check_arguments(
+            prompt, session, deadline, budget, kinds=(Prompt, RenderedPrompt, PromptTemplate)
+        )
+        rendered = (
+            prompt
+            if isinstance(prompt, RenderedPrompt)
+            else prompt.render(session=session, deadline=deadline)
+        )
         bound = rendered.prompt
         if bound is None:
-            raise ValueError("evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer")
+            raise ValueError(
+                "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
+            )
         self.resources = bound.resources
-        self.line = adapter.converse(rendered)
+        self.line = adapter.connect(rendered)
         offered = rendered
         if self.line.provider_tools:
             offered = replace(rendered, tools=(*rendered.tools, *self.line.provider_tools))
@@ -205,7 +250,7 @@ class _Run[Out]:
             param_descriptions=texts,
             config=_rules(adapter, budget or adapter.budget, deadline, rendered.deadline),
         )
-        self.work = Work(
+        self.work = Operation(
             bus=session.bus if bus is None else bus,
             kind="evaluation",
             name=bound.name,
@@ -226,8 +271,12 @@ class _Run[Out]:
         )
         self._announce(rendered, bound, tuple([tool.name for tool in offered.tools]))
 
-    def _announce(self, rendered: RenderedPrompt[Out], prompt: Prompt[Out], tools: tuple[str, ...]) -> None:
-        """Says what the model is shown, which stored texts it is not, and which sections it cannot open."""
+    def _announce(
+        self, rendered: RenderedPrompt[Out], prompt: Prompt[Out], tools: tuple[str, ...]
+    ) -> None:
+        """Says what the model is shown, which stored texts it is not, and which sections it cannot
+        open.
+        """
         self.publish(
             PromptRendered(
                 ns=prompt.ns,
@@ -255,10 +304,16 @@ class _Run[Out]:
             kinds = sorted({kind.__name__ for kind in rendered.missing_params.values()})
             sections = tuple([".".join(path) for path in rendered.missing_params])
             remedy = f"bind them: prompt.bind({', '.join([f'{kind}(…)' for kind in kinds])})"
-            _log.warning("Params of hidden sections are missing; %s", remedy, extra={"sections": sections})
+            _log.warning(
+                "Params of hidden sections are missing; %s", remedy, extra={"sections": sections}
+            )
             self.publish(
                 ParamsMissing(
-                    ns=prompt.ns, key=prompt.key, sections=sections, remedy=remedy, session_id=self.session_id
+                    ns=prompt.ns,
+                    key=prompt.key,
+                    sections=sections,
+                    remedy=remedy,
+                    session_id=self.session_id,
                 )
             )
 
@@ -267,7 +322,9 @@ class _Run[Out]:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Tells an error how far this conversation had come; one from a tool's own evaluation knows of that only."""
+        """Tells an error how far this conversation had come; one from a tool's own evaluation knows
+        of that only.
+        """
         if isinstance(error, VisibilityExpansionRequired):
             error.spent, error.decisions = self.loop.spent, self.tools.decisions
         elif isinstance(error, PromptEvaluationError):
@@ -275,7 +332,9 @@ class _Run[Out]:
         self.work.__exit__(kind, error, trace)
 
     def ask(self, request: ProviderRequest) -> Iterator[TextDelta | AssistantMessage]:
-        """The model's next message, with an event for the call; pieces of it come first where these are wanted."""
+        """The model's next message, with an event for the call; pieces of it come first where these
+        are wanted.
+        """
         with _Call(self, request) as call:
             if not self.work.streamed:
                 call.answer = self.line.ask(request)
@@ -287,7 +346,9 @@ class _Run[Out]:
                         yield piece
         yield call.answer
 
-    async def ask_async(self, request: ProviderRequest) -> AsyncGenerator[TextDelta | AssistantMessage]:
+    async def ask_async(
+        self, request: ProviderRequest
+    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
         """As `ask`, without blocking the event loop."""
         with _Call(self, request) as call:
             if not self.work.streamed:
@@ -304,7 +365,8 @@ class _Run[Out]:
     def response(self, finished: object) -> PromptResponse[Out]:
         """The response to a finished conversation; its event is published first."""
         assert isinstance(finished, Finished)  # noqa: S101 - a conversation that ends otherwise has raised
-        output: Any = finished.output  # Any: parsed by the prompt's own declaration, which is what Out stands for
+        # Any: parsed by the prompt's own declaration, which is what Out stands for
+        output: Any = finished.output
         work, loop = self.work, self.loop
         self.publish(
             PromptExecuted(
@@ -326,7 +388,7 @@ class _Run[Out]:
             turns=loop.turns,
             transcript=tuple(loop.transcript),
         )
-        work.gave(response)
+        work.set_result(response)
         return response
 
 
@@ -334,7 +396,10 @@ _NO_ANSWER = AssistantMessage()
 
 
 class _Call:
-    """One call of the provider, of which an event is made when it is over. A class, since each turn enters one."""
+    """One call of the provider, of which an event is made when it is over.
+
+    A class, since each turn enters one.
+    """
 
     __slots__ = ("_gave", "_part", "_request", "_run", "_started", "answer")
 
@@ -352,11 +417,19 @@ class _Call:
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
         run, deadline, answer, error = self._run, self._request.deadline, self.answer, raised
-        if isinstance(raised, Exception) and deadline is not None and deadline.has_passed(run.clock()):
+        if (
+            isinstance(raised, Exception)
+            and deadline is not None
+            and deadline.has_passed(run.clock())
+        ):
             told = "the deadline passed during a request"
-            error = DeadlineExceededError(told, phase="limit", code="deadline", provider=run.work.provider)
+            error = DeadlineExceededError(
+                told, phase="limit", code="deadline", provider=run.work.provider
+            )
         elif raised is None and answer is _NO_ANSWER:
-            error = TypeError(f"{type(run.line).__name__} streamed no whole AssistantMessage; it comes last")
+            error = TypeError(
+                f"{type(run.line).__name__} streamed no whole AssistantMessage; it comes last"
+            )
         called = ProviderCalled(
             adapter=run.work.provider,
             turn=self._request.turn,
@@ -385,7 +458,9 @@ def _repair(request: ProviderRequest) -> str:
     return last.content if request.turn > 1 and isinstance(last, UserMessage) else ""
 
 
-def _rules(adapter: LoopAdapter, budget: Budget | None, *deadlines: Deadline | None) -> InnerLoopConfig:
+def _rules(
+    adapter: LoopAdapter, budget: Budget | None, *deadlines: Deadline | None
+) -> InnerLoopConfig:
     """The adapter's rules, with the budget and the first of all deadlines of one evaluation."""
     own = budget and budget.deadline(adapter.clock())
     ends = [one for one in (*deadlines, adapter.config.deadline, own) if one]

@@ -1,6 +1,8 @@
-"""`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec. Needs the extra `litellm`.
+"""`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec. Needs the
+extra `litellm`.
 
-The only module that imports LiteLLM, which takes seconds and 150 MB: that happens when an adapter is made.
+The only module that imports LiteLLM, which takes seconds and 150 MB: that happens when an adapter
+is made.
 """
 
 import os
@@ -21,7 +23,7 @@ from ..redaction import Redactor, header_credentials
 from .chat import ChatCodec
 from .codec import CodecAdapter, CodecOptions, Wire, malformed
 from .litellm_clients import LiteLLMClients, refusal
-from .provider_errors import check_key, request_fault, status_fault
+from .provider_errors import check_key, error_from_request, error_from_status
 from .replies import MAX_REPLY_BYTES
 
 __all__ = ["LiteLLMAdapter"]
@@ -29,7 +31,14 @@ __all__ = ["LiteLLMAdapter"]
 _PROVIDER = "litellm"
 _SERVER_ERROR = 500
 _OBSERVERS = (
-    *("callbacks", "input_callback", "success_callback", "failure_callback", "service_callback", "logger_fn"),
+    *(
+        "callbacks",
+        "input_callback",
+        "success_callback",
+        "failure_callback",
+        "service_callback",
+        "logger_fn",
+    ),
     *("_async_input_callback", "_async_success_callback", "_async_failure_callback", "max_budget"),
 )
 """Where LiteLLM keeps who wants to hear of a call: its own attributes, and options of a call."""
@@ -49,13 +58,15 @@ _VARIABLES = {
 
 
 class LiteLLMAdapter(CodecAdapter):
-    """Evaluates prompts on the model that LiteLLM knows as `model`, such as `"anthropic/claude-sonnet-4-5"`.
+    """Evaluates prompts on the model that LiteLLM knows as `model`, such as
+    `"anthropic/claude-sonnet-4-5"`.
 
-    Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in seconds for a request.
-    `max_retries` goes to the provider's own client where LiteLLM uses one (OpenAI and compatible servers); elsewhere
-    nothing is retried. `structured_output="auto"` asks for typed output by the API's own means where LiteLLM says that
-    the model has them, else in words. `options` go into every call. `max_reply_bytes`
-    bounds a reply after decompression. Raises `ImportError` without the extra `litellm`.
+    Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in
+    seconds for a request. `max_retries` goes to the provider's own client where LiteLLM uses one
+    (OpenAI and compatible servers); elsewhere nothing is retried. `structured_output="auto"` asks
+    for typed output by the API's own means where LiteLLM says that the model has them, else in
+    words. `options` go into every call. `max_reply_bytes` bounds a reply after decompression.
+    Raises `ImportError` without the extra `litellm`.
     """
 
     name = _PROVIDER
@@ -80,28 +91,43 @@ class LiteLLMAdapter(CodecAdapter):
         # LiteLLM fetches both tables from the network unless it is told to take its own copies.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
-        os.environ.setdefault("LOGGING_EXECUTOR_MAX_THREADS", "8")  # it keeps 100 threads for its log
-        self.litellm: Any = import_module("litellm")  # Any: often not installed where types are checked
+        # it keeps 100 threads for its log
+        os.environ.setdefault("LOGGING_EXECUTOR_MAX_THREADS", "8")
+        # Any: often not installed where types are checked
+        self.litellm: Any = import_module("litellm")
         vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
         self._internal = _internal_call()
         self._environment = self._provider_prefixes(model, base_url)
         self._sent: deque[str] = deque(maxlen=_KNOWN_CREDENTIALS)
         if structured_output == "auto":
-            structured_output = "native" if self.litellm.supports_response_schema(model=model) else "prompted"
+            structured_output = (
+                "native" if self.litellm.supports_response_schema(model=model) else "prompted"
+            )
         codec_options = CodecOptions(
-            model=model, prompt_role=prompt_role, structured_output=structured_output, extra=dict(options or {})
+            model=model,
+            prompt_role=prompt_role,
+            structured_output=structured_output,
+            extra=dict(options or {}),
         )
         super().__init__(_LiteLLMCodec, codec_options, config=config, clock=clock)
         if max_reply_bytes < 1:
-            raise ValueError(f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0")
+            raise ValueError(
+                f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0"
+            )
         self.timeout = timeout
         self._clients = LiteLLMClients(self.litellm, max_reply_bytes)
         self.api_key = api_key
-        self._arguments: Wire = {"api_base": base_url, "api_key": api_key, "max_retries": max_retries}
+        self._arguments: Wire = {
+            "api_base": base_url,
+            "api_key": api_key,
+            "max_retries": max_retries,
+        }
 
     @property
     def redactor(self) -> Redactor:
-        """Masks what was given or sent as a credential: keys, `options`, headers, the provider's own variables."""
+        """Masks what was given or sent as a credential: keys, `options`, headers, the provider's
+        own variables.
+        """
         return Redactor(tuple(_credentials(self._options.extra))).adding(
             [self.api_key, *_from_environment(self._environment), *self._sent]
         )
@@ -119,7 +145,12 @@ class LiteLLMAdapter(CodecAdapter):
         def note(details: Wire) -> None:
             """Notes the credentials that LiteLLM found for this request, before it sends them."""
             headers = (details.get("additional_args") or {}).get("headers") or {}
-            self._note([details.get("api_key"), *header_credentials({f"{key}": f"{headers[key]}" for key in headers})])
+            self._note(
+                [
+                    details.get("api_key"),
+                    *header_credentials({f"{key}": f"{headers[key]}" for key in headers}),
+                ]
+            )
             if callable(listener):
                 listener(details)
 
@@ -144,22 +175,31 @@ class LiteLLMAdapter(CodecAdapter):
         return _Stream(reply) if stream else _plain(reply)
 
     def _provider_prefixes(self, model: str, base_url: str | None) -> tuple[str, ...]:
-        """What the variables of the model's provider begin with; nothing for a model that LiteLLM does not know."""
+        """What the variables of the model's provider begin with; nothing for a model that LiteLLM
+        does not know.
+        """
         try:
             provider = str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
         except Exception:  # LiteLLM's own; the first request will say it
             return ()
         own = re.sub(r"^text-completion-|[-_](ai|chat)$|[^a-z0-9]", "", provider.lower()).upper()
-        return (own, *(prefix for name, more in _VARIABLES.items() if name in provider for prefix in more))
+        return (
+            own,
+            *(prefix for name, more in _VARIABLES.items() if name in provider for prefix in more),
+        )
 
     @contextmanager
     def _unobserved(self, body: Wire) -> Generator[None]:
-        """Calls LiteLLM without its logging, unless a callback or a budget of LiteLLM's is there to read it.
+        """Calls LiteLLM without its logging, unless a callback or a budget of LiteLLM's is there to
+        read it.
 
-        LiteLLM logs each call in threads and in a queue, whose entries it carries from an event loop to the next with
-        a warning.
+        LiteLLM logs each call in threads and in a queue, whose entries it carries from an event
+        loop to the next with a warning.
         """
-        observers = [*(getattr(self.litellm, name, None) for name in _OBSERVERS), *map(body.get, _OBSERVERS)]
+        observers = [
+            *(getattr(self.litellm, name, None) for name in _OBSERVERS),
+            *map(body.get, _OBSERVERS),
+        ]
         if self._internal is None or any(observers):
             yield
             return
@@ -175,7 +215,8 @@ class LiteLLMAdapter(CodecAdapter):
 
     async def end_async(self, events: Any) -> None:
         source = _source(events)
-        close: Any = getattr(source, "aclose", None) or getattr(source, "close", None)  # LiteLLM's own
+        # LiteLLM's own
+        close: Any = getattr(source, "aclose", None) or getattr(source, "close", None)
         if close is not None:
             await close()
 
@@ -187,18 +228,26 @@ class LiteLLMAdapter(CodecAdapter):
         if (refused := refusal(_PROVIDER, causes, self.without_keys)) is not None:
             return refused
         if isinstance(error, TimeoutError | litellm.Timeout):
-            return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
+            return error_from_request(
+                _PROVIDER, "timeout", "the provider did not answer in time", "raise timeout"
+            )
         if lost := next((type(one).__name__ for one in causes if _is_transport_error(one)), None):
-            return request_fault(_PROVIDER, "connection", f"no connection ({lost})", "check base_url and the network")
-        if status == _SERVER_ERROR and any(isinstance(one, ValueError | LookupError) for one in causes):
+            return error_from_request(
+                _PROVIDER, "connection", f"no connection ({lost})", "check base_url and the network"
+            )
+        if status == _SERVER_ERROR and any(
+            isinstance(one, ValueError | LookupError) for one in causes
+        ):
             return malformed(_PROVIDER, "it is no JSON of this API")
         if not isinstance(status, int):
             told = self.without_keys(f"{type(error).__name__}: {error}")
-            return request_fault(_PROVIDER, "client_error", told, "check the adapter's options")
+            return error_from_request(
+                _PROVIDER, "client_error", told, "check the adapter's options"
+            )
         body = getattr(error, "body", None)
         said: Wire = body if isinstance(body, dict) else {}
         too_long = isinstance(error, litellm.ContextWindowExceededError)
-        return status_fault(
+        return error_from_status(
             _PROVIDER,
             status,
             message=self.without_keys(str(said.get("message") or getattr(error, "message", error))),
@@ -206,7 +255,7 @@ class LiteLLMAdapter(CodecAdapter):
             retry_after=(getattr(error, "litellm_response_headers", None) or {}).get("retry-after"),
         )
 
-    def harmless(self, error: Exception) -> Exception | None:
+    def safe_cause(self, error: Exception) -> Exception | None:
         """`error`, unless it or what led to it quotes a key."""
         refused = getattr(error, "status_code", None) in (401, 403)
         return None if refused or self.redactor.quoted_in(error) else error
@@ -222,7 +271,9 @@ def _credentials(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def _from_environment(prefixes: Iterable[str]) -> Iterator[str]:
-    """The credentials that LiteLLM may read from variables of a provider, to trade them for tokens, say."""
+    """The credentials that LiteLLM may read from variables of a provider, to trade them for tokens,
+    say.
+    """
     for name, value in os.environ.items():
         ours = any(name.replace("_", "").startswith(prefix) for prefix in prefixes)
         if ours and any(word in name for word in _CREDENTIAL_WORDS) and len(value.split()) == 1:
@@ -230,7 +281,9 @@ def _from_environment(prefixes: Iterable[str]) -> Iterator[str]:
 
 
 def _internal_call() -> ContextVar[bool] | None:
-    """What tells LiteLLM that a call is a part of another one, which it does not log; `None` where it has none."""
+    """What tells LiteLLM that a call is a part of another one, which it does not log; `None` where
+    it has none.
+    """
     try:
         internal = import_module("litellm._internal_context").is_internal_call
     except (ImportError, AttributeError):
@@ -242,8 +295,13 @@ class _LiteLLMCodec(ChatCodec):
     """Chat Completions, and what LiteLLM adds to the pieces of a stream."""
 
     def joined(self, events: list[Any]) -> object:
-        """The whole reply; `None` where nothing came, for which LiteLLM would make up an end of its own."""
-        if not any(event.get("usage") or any(one.get("delta") for one in event["choices"]) for event in events):
+        """The whole reply; `None` where nothing came, for which LiteLLM would make up an end of its
+        own.
+        """
+        if not any(
+            event.get("usage") or any(one.get("delta") for one in event["choices"])
+            for event in events
+        ):
             return None
         beside: Wire = {}
         for event in events:
@@ -254,17 +312,20 @@ class _LiteLLMCodec(ChatCodec):
             message = choice["message"]
             if blocks := _thinking(message.pop("thinking_blocks", ())):
                 message["thinking_blocks"] = blocks
-            if rest := {key: value for key, value in beside.items() if key not in ("citation", *message)}:
+            if rest := {
+                key: value for key, value in beside.items() if key not in ("citation", *message)
+            }:
                 message["provider_specific_fields"] = rest
         return reply
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A stream of LiteLLM as Chat Completions JSON, with the usage that the provider reported at its end.
+    """A stream of LiteLLM as Chat Completions JSON, with the usage that the provider reported at
+    its end.
 
-    LiteLLM replaces usage that was not reported by an estimate of its own, and takes an answer of equal pieces, such
-    as a long table, for a model that does not come to an end.
+    LiteLLM replaces usage that was not reported by an estimate of its own, and takes an answer of
+    equal pieces, such as a long table, for a model that does not come to an end.
     """
 
     source: Any  # LiteLLM's own, for both iterations
@@ -284,11 +345,15 @@ class _Stream:
         yield self._usage()
 
     def _usage(self) -> Wire:
-        """An event with the counts of all chunks as they came; a later count replaces an earlier one."""
+        """An event with the counts of all chunks as they came; a later count replaces an earlier
+        one.
+        """
         usage: Wire = {}
         for chunk in getattr(self.source, "chunks", ()):
             for key, count in (_dumped(getattr(chunk, "usage", None)) or {}).items():
-                usage[key] = {**usage.get(key, {}), **_counted(count)} if isinstance(count, dict) else count
+                usage[key] = (
+                    {**usage.get(key, {}), **_counted(count)} if isinstance(count, dict) else count
+                )
         return {"choices": [], "usage": usage}
 
 
@@ -309,7 +374,9 @@ def _counted(counts: Wire) -> Wire:
 
 
 def _thinking(blocks: Iterable[Wire]) -> list[Wire]:
-    """Whole blocks of the pieces in which they come; a signature ends one. Without it a block cannot be sent back."""
+    """Whole blocks of the pieces in which they come; a signature ends one. Without it a block
+    cannot be sent back.
+    """
     whole: list[Wire] = []
     texts: list[str] = []
     for block in blocks:
@@ -333,21 +400,31 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _is_transport_error(error: BaseException) -> bool:
     """By name: the HTTP library behind a route is httpx, httpx2 or another."""
-    return isinstance(error, OSError) or any(base.__name__ == "TransportError" for base in type(error).__mro__)
+    return isinstance(error, OSError) or any(
+        base.__name__ == "TransportError" for base in type(error).__mro__
+    )
 
 
 def _source(stream: _Stream) -> Any:  # Any: LiteLLM's own
-    """What LiteLLM reads a stream from and leaves open: closed by the garbage collector, it can deadlock httpcore."""
+    """What LiteLLM reads a stream from and leaves open: closed by the garbage collector, it can
+    deadlock httpcore.
+    """
     inner = getattr(stream.source, "completion_stream", None)
     return getattr(inner, "streaming_response", inner)
 
 
 def _plain(reply: Any) -> Any:  # Any: LiteLLM's own reply, and JSON of every shape
-    """The reply as Chat Completions JSON: what LiteLLM puts beside the message goes, or to where it belongs."""
+    """The reply as Chat Completions JSON: what LiteLLM puts beside the message goes, or to where it
+    belongs.
+    """
     body = reply.model_dump()
     for choice in body.get("choices") or ():
         message: Wire = choice["message"]
-        beside = {key: value for key, value in (message.pop("provider_specific_fields", None) or {}).items() if value}
+        beside = {
+            key: value
+            for key, value in (message.pop("provider_specific_fields", None) or {}).items()
+            if value
+        }
         message["refusal"] = beside.pop("refusal", None)
         if beside:
             message["provider_specific_fields"] = beside

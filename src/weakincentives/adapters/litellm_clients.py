@@ -1,7 +1,8 @@
 """HTTP clients that LiteLLM sends by: they follow no redirect and bound each reply.
 
-LiteLLM takes a client of ours for each call where it knows its kind: the SDK's for OpenAI and compatible servers, its
-own handler for others. For routes with clients of yet other kinds (Azure, custom providers) it keeps its own.
+LiteLLM takes a client of ours for each call where it knows its kind: the SDK's for OpenAI and
+compatible servers, its own handler for others. For routes with clients of yet other kinds (Azure,
+custom providers) it keeps its own.
 """
 
 import asyncio
@@ -15,14 +16,24 @@ from typing import Any
 
 from ..evaluation.errors import PromptEvaluationError
 from .codec import Wire
-from .provider_errors import request_fault
+from .provider_errors import error_from_request
 from .replies import ACCEPTED_ENCODINGS, ReplyTooLargeError, bound_reply, redirect_error
 
 __all__ = ["LiteLLMClients", "refusal"]
 
 _HANDLED = frozenset(
     {
-        *("anthropic", "bedrock", "deepseek", "fireworks_ai", "gemini", "groq", "hosted_vllm", "mistral", "ollama"),
+        *(
+            "anthropic",
+            "bedrock",
+            "deepseek",
+            "fireworks_ai",
+            "gemini",
+            "groq",
+            "hosted_vllm",
+            "mistral",
+            "ollama",
+        ),
         *("ollama_chat", "openrouter", "together_ai", "vertex_ai", "xai"),
     }
 )
@@ -46,7 +57,9 @@ def refusal(
         if isinstance(cause, _RedirectError):
             return redirect_error(provider, cause.status, cause.location, redact)
         if isinstance(cause, ReplyTooLargeError):
-            return request_fault(provider, "reply_too_large", str(cause), "raise max_reply_bytes", phase="response")
+            return error_from_request(
+                provider, "reply_too_large", str(cause), "raise max_reply_bytes", phase="response"
+            )
     return None
 
 
@@ -60,14 +73,18 @@ class LiteLLMClients:
         self._max_reply_bytes = max_reply_bytes
         self._lock = Lock()
         self._handler: Any = None  # Any: LiteLLM's own
-        self._handlers: dict[asyncio.AbstractEventLoop, tuple[Any, Any]] = {}  # Any: handler and finalizer
-        # The SDK passes its own errors on; any other it takes for a lost connection, and asks again.
+        # Any: a handler of LiteLLM and its finalizer.
+        self._handlers: dict[asyncio.AbstractEventLoop, tuple[Any, Any]] = {}
+        # The SDK passes its own errors on; any other it takes for a lost connection, and asks
+        # again.
         base = self._openai.OpenAIError
         self._redirected = type("RedirectError", (_RedirectError, base), {})
         self._too_large = type("ReplyTooLargeError", (ReplyTooLargeError, base), {})
 
     def client(self, arguments: Wire) -> Wire:
-        """The argument `client` for a call of `completion`; nothing where LiteLLM must take its own."""
+        """The argument `client` for a call of `completion`; nothing where LiteLLM must take its
+        own.
+        """
         with self._lock:
             if self._handler is None:
                 self._handler = self._http.HTTPHandler(follow_redirects=False)
@@ -100,7 +117,8 @@ class LiteLLMClients:
     async def _judge_async(self, response: Any) -> None:  # Any: httpx's
         self._judge(response)
 
-    def _for_route(self, arguments: Wire, handler: Any, sdk: Any) -> Wire:  # Any: LiteLLM's and the SDK's own
+    # Any: LiteLLM's and the SDK's own
+    def _for_route(self, arguments: Wire, handler: Any, sdk: Any) -> Wire:
         litellm, taken = self._litellm, {"client", "shared_session", "mock_response"}
         if taken & arguments.keys() or litellm.client_session or litellm.aclient_session:
             return {}
@@ -117,7 +135,9 @@ class LiteLLMClients:
         if provider in _HANDLED:
             return {"client": handler}
         if provider == "openai":
-            found_key = key or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
+            found_key = (
+                key or litellm.api_key or litellm.openai_key or os.environ.get("OPENAI_API_KEY")
+            )
             variables = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE")
             found_base = base or litellm.api_base or variables or "https://api.openai.com/v1"
         elif provider not in litellm.openai_compatible_providers:
@@ -128,7 +148,10 @@ class LiteLLMClients:
         return {"client": client}
 
 
-async def _hold(handlers: Any, loop: asyncio.AbstractEventLoop, handler: Any) -> AsyncGenerator[Any]:  # Any: LiteLLM's
+# Any: LiteLLM's
+async def _hold(
+    handlers: Any, loop: asyncio.AbstractEventLoop, handler: Any
+) -> AsyncGenerator[Any]:
     """A generator, because these are what a loop ends before it closes."""
     try:
         yield handler
@@ -138,7 +161,8 @@ async def _hold(handlers: Any, loop: asyncio.AbstractEventLoop, handler: Any) ->
         await handler.close()
 
 
-def _end(loop: asyncio.AbstractEventLoop, held: AsyncGenerator[Any]) -> None:  # Any: LiteLLM's handler
+# Any: LiteLLM's handler
+def _end(loop: asyncio.AbstractEventLoop, held: AsyncGenerator[Any]) -> None:
     async def close() -> None:
         await held.aclose()
 

@@ -1,7 +1,9 @@
-"""Lets a synchronous caller stop waiting: for a coroutine, which is cancelled, or for a thread, which is left behind.
+"""Lets a synchronous caller stop waiting: for a coroutine, which is cancelled, or for a thread,
+which is left behind.
 
-A portal runs coroutines on an event loop in a thread of its own: a cancelled request closes its connection, sleeps no
-further and sends nothing more. `pieces_from_thread` is for clients that have no coroutines.
+A portal runs coroutines on an event loop in a thread of its own: a cancelled request closes its
+connection, sleeps no further and sends nothing more. `pieces_from_thread` is for clients that have
+no coroutines.
 """
 
 import asyncio
@@ -31,8 +33,8 @@ class Caller:
     def __call__[T](self, work: Coroutine[Any, Any, T], timeout: float, /) -> T:
         """Runs a coroutine and returns its result. Its context variables are the caller's.
 
-        Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is cancelled then, as it is
-        when the caller is interrupted.
+        Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is
+        cancelled then, as it is when the caller is interrupted.
         """
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -42,7 +44,9 @@ class Caller:
             del future  # its exception has this frame in its traceback
 
     def start(self, work: Coroutine[Any, Any, object], /) -> None:
-        """Starts a coroutine without waiting for it, from any thread; drops it once the loop has ended."""
+        """Starts a coroutine without waiting for it, from any thread; drops it once the loop has
+        ended.
+        """
         try:
             asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -52,7 +56,8 @@ class Caller:
 class Portal:
     """Runs coroutines for any number of threads at once.
 
-    The loop starts with its first user, ends after it had none for `idle` seconds, and starts anew when needed.
+    The loop starts with its first user, ends after it had none for `idle` seconds, and starts anew
+    when needed.
     """
 
     def __init__(self, idle: float = _IDLE_SECONDS) -> None:
@@ -60,7 +65,9 @@ class Portal:
         self.forget()
 
     def forget(self) -> None:
-        """Starts from nothing, as a child process must: it has its parent's portal, but not the thread."""
+        """Starts from nothing, as a child process must: it has its parent's portal, but not the
+        thread.
+        """
         self._lock = threading.Lock()
         self._users: set[object] = set()
         self._used_at = 0.0
@@ -73,8 +80,8 @@ class Portal:
     def open(self) -> Generator[Caller]:
         """Keeps the loop while the block runs, and gives what runs coroutines there.
 
-        Code that runs on the loop itself, such as a callback of an SDK, gets another portal's: a loop cannot wait for
-        its own work.
+        Code that runs on the loop itself, such as a callback of an SDK, gets another portal's: a
+        loop cannot wait for its own work.
         """
         if threading.current_thread() is self._thread:
             self._inner = self._inner or Portal(self._idle)
@@ -87,12 +94,15 @@ class Portal:
             self._users.add(user)
         try:
             yield Caller(loop)
-        finally:  # without the lock: the garbage collector may end the block at any place, in any thread
+        # without the lock: the garbage collector may end the block at any place, in any thread
+        finally:
             self._used_at = monotonic()
             self._users.discard(user)
 
     def close(self) -> None:
-        """Ends the loop, whoever uses it, and waits until its connections are closed, a second at most."""
+        """Ends the loop, whoever uses it, and waits until its connections are closed, a second at
+        most.
+        """
         if self._inner is not None:
             self._inner.close()
         with self._lock:
@@ -105,13 +115,17 @@ class Portal:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         ready: SimpleQueue[asyncio.AbstractEventLoop] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run_loop, args=(ready,), name="weakincentives-portal", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_loop, args=(ready,), name="weakincentives-portal", daemon=True
+        )
         self._thread.start()
         self._loop = ready.get()
         return self._loop
 
     def _run_loop(self, ready: "SimpleQueue[asyncio.AbstractEventLoop]") -> None:
-        """As `asyncio.run`, which cannot end a loop at interpreter exit: it starts a thread to do so."""
+        """As `asyncio.run`, which cannot end a loop at interpreter exit: it starts a thread to do
+        so.
+        """
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(self._serve(ready))
@@ -130,7 +144,11 @@ class Portal:
                 async with asyncio.timeout(self._idle):
                     await closing.wait()
             with self._lock:
-                if self._loop is loop and not self._users and monotonic() - self._used_at >= self._idle:
+                if (
+                    self._loop is loop
+                    and not self._users
+                    and monotonic() - self._used_at >= self._idle
+                ):
                     self._loop = None
                     return
 
@@ -142,10 +160,14 @@ async def _cancel_tasks() -> None:
         await asyncio.wait(tasks, timeout=_EXIT_SECONDS)
 
 
-def pieces_from_thread[T](pieces: Callable[[], Generator[T]], seconds_left: Callable[[], float]) -> Generator[T]:
-    """Yields what `pieces()` yields in a thread; raises `TimeoutError` when the next piece does not come in time.
+def pieces_from_thread[T](
+    pieces: Callable[[], Generator[T]], seconds_left: Callable[[], float]
+) -> Generator[T]:
+    """Yields what `pieces()` yields in a thread; raises `TimeoutError` when the next piece does not
+    come in time.
 
-    The thread is left behind then: it closes the generator and ends as soon as a piece comes or is refused.
+    The thread is left behind then: it closes the generator and ends as soon as a piece comes or is
+    refused.
     """
     queue: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()
     abandoned = threading.Event()
@@ -164,7 +186,9 @@ def pieces_from_thread[T](pieces: Callable[[], Generator[T]], seconds_left: Call
         except BaseException as error:  # the caller raises it
             queue.put(error)
 
-    threading.Thread(target=copy_context().run, args=(work,), name="weakincentives-request", daemon=True).start()
+    threading.Thread(
+        target=copy_context().run, args=(work,), name="weakincentives-request", daemon=True
+    ).start()
     item = None
     try:
         while True:

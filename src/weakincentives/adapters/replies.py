@@ -8,15 +8,25 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError
-from .provider_errors import request_fault
+from .provider_errors import error_from_request
 
-__all__ = ["ACCEPTED_ENCODINGS", "MAX_REPLY_BYTES", "ReplyTooLargeError", "bound_reply", "redirect_error"]
+__all__ = [
+    "ACCEPTED_ENCODINGS",
+    "MAX_REPLY_BYTES",
+    "ReplyTooLargeError",
+    "bound_reply",
+    "redirect_error",
+]
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""The default of `max_reply_bytes`: the pieces of a streamed answer of 128,000 tokens take some 45 MB."""
+"""The default of `max_reply_bytes`: the pieces of a streamed answer of 128,000 tokens take some 45
+MB.
+"""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
-"""What a request must ask for in `Accept-Encoding`: other ways of compression have no bounded reader here."""
+"""What a request must ask for in `Accept-Encoding`: other ways of compression have no bounded
+reader here.
+"""
 
 _PIECE = 1024 * 1024
 _PART = 2048  # of events, which an SDK may take a millisecond each to read
@@ -31,12 +41,13 @@ class ReplyTooLargeError(Exception):
 def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
     response: Any, max_bytes: int, error: type[ReplyTooLargeError] = ReplyTooLargeError
 ) -> None:
-    """Makes an unread `response` raise `ReplyTooLargeError` once it has given `max_bytes` decompressed bytes.
+    """Makes an unread `response` raise `ReplyTooLargeError` once it has given `max_bytes`
+    decompressed bytes.
 
-    `error` may be a subclass that an SDK passes on. The body is decompressed in pieces of 1 MiB, so that memory stays
-    bounded however well it was compressed. Reading a body that is compressed in another way than `ACCEPTED_ENCODINGS`
-    raises `zlib.error`. Asynchronous readers get a stream of events in small parts and pause for the event loop, so
-    that a flood of events can be cancelled.
+    `error` may be a subclass that an SDK passes on. The body is decompressed in pieces of 1 MiB, so
+    that memory stays bounded however well it was compressed. Reading a body that is compressed in
+    another way than `ACCEPTED_ENCODINGS` raises `zlib.error`. Asynchronous readers get a stream of
+    events in small parts and pause for the event loop, so that a flood of events can be cancelled.
     """
 
     def iter_bytes(_chunk_size: int | None = None) -> Iterator[bytes]:
@@ -66,7 +77,9 @@ def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
     response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes
 
 
-def _decompressor(encoding: str, max_bytes: int, error: type[ReplyTooLargeError]) -> Callable[[bytes], Iterator[bytes]]:
+def _decompressor(
+    encoding: str, max_bytes: int, error: type[ReplyTooLargeError]
+) -> Callable[[bytes], Iterator[bytes]]:
     """Returns a function from raw to decompressed bytes, which raises `error` beyond `max_bytes`."""
     encoding = encoding.strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
@@ -92,20 +105,31 @@ def _decompressor(encoding: str, max_bytes: int, error: type[ReplyTooLargeError]
     return decompress
 
 
-def _inflated(zipped: Any, raw: bytes) -> Iterator[bytes]:  # Any: the class of zlib's objects has no public name
+# Any: the class of zlib's objects has no public name
+def _inflated(zipped: Any, raw: bytes) -> Iterator[bytes]:
     while piece := zipped.decompress(raw, _PIECE):
         yield piece
         raw = zipped.unconsumed_tail
 
 
-def redirect_error(provider: str, status: int, location: str, redact: Callable[[str], str]) -> PromptEvaluationError:
-    """Returns the error for a redirect, which is never followed: the prompt and the key would go along."""
+def redirect_error(
+    provider: str, status: int, location: str, redact: Callable[[str], str]
+) -> PromptEvaluationError:
+    """Returns the error for a redirect, which is never followed: the prompt and the key would go
+    along.
+    """
     try:
         host = urlsplit(location).netloc.rpartition("@")[2]
     except ValueError:  # brackets that hold no address
         host = ""
     shown = redact(host)[:_LONGEST_HOST]
-    message = f"the server redirects to {shown!r}, and redirects are not followed" if host else "the server redirects"
-    error = request_fault(provider, "redirect", message, "set base_url to the address that serves this API")
+    message = (
+        f"the server redirects to {shown!r}, and redirects are not followed"
+        if host
+        else "the server redirects"
+    )
+    error = error_from_request(
+        provider, "redirect", message, "set base_url to the address that serves this API"
+    )
     error.status = status
     return error

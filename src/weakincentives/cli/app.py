@@ -28,7 +28,10 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer gives the optio
 def _options(
     *,
     version: Annotated[
-        bool, Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+        bool,
+        Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None: ...
 

@@ -10,7 +10,8 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Runs `wink` on the process's arguments.
 
-    Exit codes: 0 fine, 1 something was found or the provider failed, 2 the command cannot do what it was asked.
+    Exit codes: 0 fine, 1 something was found or the provider failed, 2 the command cannot do what
+    it was asked.
     """
     try:
         from .app import app
@@ -21,14 +22,15 @@ def main() -> NoReturn:
     from ..evaluation.errors import PromptEvaluationError
     from ..prompt.errors import PromptRenderError
     from .output import in_one_line
-    from .target import Mistake, how_to_set
+    from .target import UsageError, how_to_set
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a model's text may hold what a terminal cannot show
+            # a model's text may hold what a terminal cannot show
+            stream.reconfigure(errors="replace")
     try:
         app(prog_name="wink")
-    except (Mistake, WeakIncentivesError, ImportError, OSError) as error:
+    except (UsageError, WeakIncentivesError, ImportError, OSError) as error:
         if isinstance(error, PromptRenderError) and error.missing is not None:
             error.detail = f"On the command line, {how_to_set(error.missing)}"
         sys.stderr.write(f"wink: {in_one_line(str(error))}\n")

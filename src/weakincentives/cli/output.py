@@ -1,4 +1,6 @@
-"""What `wink` prints: text that cannot steer the terminal, JSON, wide tables. What they say is not decided here."""
+"""What `wink` prints: text that cannot steer the terminal, JSON, wide tables. What they say is not
+decided here.
+"""
 
 import json
 import sys
@@ -10,13 +12,21 @@ from .. import serde
 __all__ = ["counted", "in_one_line", "shown", "wide_console", "write_json"]
 
 # Control characters but for tab and line feed, and those that turn the direction of text.
-_STEERING = (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_STEERING = (
+    *range(9),
+    *range(11, 32),
+    *range(127, 160),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
 _HIDDEN = dict.fromkeys(_STEERING, "?")
 _ESCAPED = {code: f"\\u{code:04x}" for code in _STEERING}
 
 
 def shown(text: str) -> str:
-    """`text`, whoever wrote it, with a question mark for each character that would steer a terminal."""
+    """`text`, whoever wrote it, with a question mark for each character that would steer a
+    terminal.
+    """
     return text.translate(_HIDDEN)
 
 

@@ -1,4 +1,6 @@
-"""`wink overrides`: texts of a prompt that are replaced without a change of code, from seeding them to rebasing."""
+"""`wink overrides`: texts of a prompt that are replaced without a change of code, from seeding them
+to rebasing.
+"""
 
 import os
 import shlex
@@ -16,13 +18,15 @@ from ..prompt.overrides.model import OverridesTag, TextId, TextKind
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from .output import shown
-from .target import Mistake, Target, bound_prompt, tell_unknown_tag, text_in
+from .target import Target, UsageError, bound_prompt, tell_unknown_tag, text_in
 
 __all__ = ["app"]
 
 app = Typer(no_args_is_help=True, help="Replace texts of a prompt without a change of code.")
 Tag = Annotated[str, Option(help="The set of overrides.")]
-Text = Annotated[str, Argument(help="KIND:PLACE as `seed` and `diff` show it, such as body:context.history.")]
+Text = Annotated[
+    str, Argument(help="KIND:PLACE as `seed` and `diff` show it, such as body:context.history.")
+]
 
 
 @app.command("list")
@@ -46,16 +50,28 @@ def edit_(
     text: Text,
     *,
     tag: Tag = "latest",
-    file: Annotated[Path | None, Option(help="Take the text from this file, - for standard input.")] = None,
+    file: Annotated[
+        Path | None, Option(help="Take the text from this file, - for standard input.")
+    ] = None,
 ) -> None:
-    """Replace one text, in your editor or from a file; for a stale one the editor shows what is stored."""
-    descriptor, store, one = bound_prompt(target).descriptor, LocalPromptOverridesStore(), _text_id(text)
+    """Replace one text, in your editor or from a file; for a stale one the editor shows what is
+    stored.
+    """
+    descriptor, store, one = (
+        bound_prompt(target).descriptor,
+        LocalPromptOverridesStore(),
+        _text_id(text),
+    )
     now = descriptor.texts.get(one)
     if now is None or not now.accepts_overrides:
-        open_ = ", ".join(_name(known) for known, of in descriptor.texts.items() if of.accepts_overrides)
-        raise Mistake(f"{text!r} is no text that can be replaced; there are {open_ or 'none'}")
+        open_ = ", ".join(
+            _name(known) for known, of in descriptor.texts.items() if of.accepts_overrides
+        )
+        raise UsageError(f"{text!r} is no text that can be replaced; there are {open_ or 'none'}")
     held = store.resolve(descriptor, tag)
-    before = {**{stale.id: stale.text for stale in held.stale}, **held.texts}.get(one, now.text).rstrip("\n")
+    before = {**{stale.id: stale.text for stale in held.stale}, **held.texts}.get(
+        one, now.text
+    ).rstrip("\n")
     written = (_edited(before) if file is None else text_in(file)).rstrip("\n")
     if file is not None or written != before:
         store.replace(descriptor, {one: written}, tag)
@@ -63,12 +79,16 @@ def edit_(
 
 @app.command()
 def diff(target: Target, *, tag: Tag = "latest") -> None:
-    """Print how the stored texts differ from the code's; for a stale one, from what it was written against."""
+    """Print how the stored texts differ from the code's; for a stale one, from what it was written
+    against.
+    """
     prompt, store = _stored(target, tag)
     descriptor = prompt.descriptor
     held = store.resolve(descriptor, tag)
     for one, text in held.texts.items():
-        _print_diff(descriptor.texts[one].text, text, f"{_name(one)} (code)", f"{_name(one)} ({tag})")
+        _print_diff(
+            descriptor.texts[one].text, text, f"{_name(one)} (code)", f"{_name(one)} ({tag})"
+        )
     for stale in held.stale:
         name = _name(stale.id)
         _print([f"{name} is stale: {stale.reason}"])
@@ -108,7 +128,8 @@ def check(target: Target, *, tag: Tag = "latest") -> None:
         raise Exit(1)
 
 
-def _stored(target: str, tag: str) -> tuple[Prompt[Any], LocalPromptOverridesStore]:  # Any: a prompt of any output
+# Any: a prompt of any output
+def _stored(target: str, tag: str) -> tuple[Prompt[Any], LocalPromptOverridesStore]:
     """The prompt and the store, after word of a tag that the prompt does not have."""
     prompt, store = bound_prompt(target), LocalPromptOverridesStore()
     tell_unknown_tag(store, prompt, tag)
@@ -119,17 +140,17 @@ def _edited(text: str) -> str:
     """The text as the user's editor leaves it."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise Mistake("no editor is known; set EDITOR, or give the text with --file")
+        raise UsageError("no editor is known; set EDITOR, or give the text with --file")
     with TemporaryDirectory() as folder:
         file = Path(folder, "text.md")
         file.write_text(f"{text}\n", encoding="utf-8")
         try:
             command = shlex.split(editor)
         except ValueError as error:
-            raise Mistake(f"editor {editor!r}: {error}") from error
+            raise UsageError(f"editor {editor!r}: {error}") from error
         done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - the user's own choice
         if done.returncode:
-            raise Mistake(f"{editor!r} exited with {done.returncode}; nothing was changed")
+            raise UsageError(f"{editor!r} exited with {done.returncode}; nothing was changed")
         return text_in(file)
 
 
@@ -147,4 +168,5 @@ def _name(one: TextId) -> str:
 
 def _text_id(text: str) -> TextId:
     kind, _, place = text.partition(":")
-    return TextId(cast(TextKind, kind), place)  # an unknown kind is in no descriptor, which is what is asked next
+    # an unknown kind is in no descriptor, which is what is asked next
+    return TextId(cast(TextKind, kind), place)

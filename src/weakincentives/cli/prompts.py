@@ -30,9 +30,13 @@ def render(
     tag: Tag = None,
     open_: Open = None,
     summary: Summary = None,
-    as_json: Annotated[bool, Option("--json", help="Text, tools, output and spans as JSON.")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Text, tools, output and spans as JSON.")
+    ] = False,
 ) -> None:
-    """Print exactly the text that the model is sent; on a terminal with `?` for what would steer it."""
+    """Print exactly the text that the model is sent; on a terminal with `?` for what would steer
+    it.
+    """
     prompt = bound_prompt(target, params, set_, tag)
     rendered = prompt.render(session=Session(), visibility_overrides=opened(prompt, open_, summary))
     if not as_json:
@@ -40,7 +44,10 @@ def render(
         return
     whole = {
         "text": rendered.text,
-        "tools": [tool_to_spec(tool, rendered.tool_param_descriptions.get(tool.name)) for tool in rendered.tools],
+        "tools": [
+            tool_to_spec(tool, rendered.tool_param_descriptions.get(tool.name))
+            for tool in rendered.tools
+        ],
         "output": rendered.structured_output and output_to_spec(rendered.structured_output),
         "spans": [one._asdict() for one in rendered.spans],
     }
@@ -56,10 +63,12 @@ def tree(
     open_: Open = None,
     summary: Summary = None,
 ) -> None:
-    """Print the sections: how each is shown, its tools, its size now, and its size with all below it once open."""
+    """Print the sections: how each is shown, its tools, its size now, and its size with all below
+    it once open.
+    """
     prompt = bound_prompt(target, params, set_, tag)
     rendered = prompt.render(session=Session(), visibility_overrides=opened(prompt, open_, summary))
-    texts = {one.path: one for one in measure(rendered.scene)}
+    texts = {one.path: one for one in measure(rendered.view)}
     tokens, how = token_counter()
     table = Table("", "section", "shown", "tools", box=None, pad_edge=False, header_style="bold")
     for title in ("characters", "tokens", "open"):
@@ -68,16 +77,25 @@ def tree(
         one = texts.get(node.path)
         shown = "disabled" if one is None else one.visibility.value if one.visibility else "hidden"
         sizes = (
-            (one.shown and f"{len(one.shown):,}", one.shown and f"{tokens(one.shown):,}", f"{one.weight:,}")
+            (
+                one.shown and f"{len(one.shown):,}",
+                one.shown and f"{tokens(one.shown):,}",
+                f"{one.expanded_size:,}",
+            )
             if one
             else ()
         )
-        table.add_row(f"{node.number}.", node.key, shown, ", ".join(tool.name for tool in node.tools), *sizes)
-    table.add_row("", "whole prompt", "", "", f"{len(rendered.text):,}", f"{tokens(rendered.text):,}", "")
+        table.add_row(
+            f"{node.number}.", node.key, shown, ", ".join(tool.name for tool in node.tools), *sizes
+        )
+    table.add_row(
+        "", "whole prompt", "", "", f"{len(rendered.text):,}", f"{tokens(rendered.text):,}", ""
+    )
     console = wide_console()
     console.print(table)
     console.print(
-        f"Tokens: {how}. open: characters once open, with tools and all below that is then shown.", soft_wrap=True
+        f"Tokens: {how}. open: characters once open, with tools and all below that is then shown.",
+        soft_wrap=True,
     )
 
 
@@ -87,10 +105,17 @@ def check(
     params: Params = None,
     set_: Set = None,
     tag: Tag = None,
-    form: Annotated[Literal["text", "github", "json"], Option("--format", help="How to write findings.")] = "text",
-    ignore: Annotated[list[str] | None, Option(help="A code to leave out, or code:section. Repeatable.")] = None,
+    form: Annotated[
+        Literal["text", "github", "json"], Option("--format", help="How to write findings.")
+    ] = "text",
+    ignore: Annotated[
+        list[str] | None, Option(help="A code to leave out, or code:section. Repeatable.")
+    ] = None,
 ) -> None:
-    """Look for what is likely to mislead the model or to cost for nothing. Exits with 1 when something was found."""
+    """Look for what is likely to mislead the model or to cost for nothing.
+
+    Exits with 1 when something was found.
+    """
     prompt = bound_prompt(target, params, set_, tag)
     report = analyze(prompt, session=Session())
     ignored = {*(ignore or ())}
@@ -105,7 +130,9 @@ def check(
         sys.stdout.writelines(f"{shown(_annotation(one, report.prompt))}\n" for one in found)
     else:
         sys.stdout.writelines(
-            shown(f"{one.severity}: {_key(one.section_path)}: {one.message}; {one.remedy} [{one.code}]\n")
+            shown(
+                f"{one.severity}: {_key(one.section_path)}: {one.message}; {one.remedy} [{one.code}]\n"
+            )
             for one in found
         )
         sys.stdout.write(
@@ -125,7 +152,9 @@ def _for_command_line(finding: Finding, prompt: Prompt[Any]) -> Finding:
 
 @lru_cache(maxsize=1)
 def token_counter() -> tuple[Callable[[str], int], str]:
-    """Counts a text's tokens, and says how: by tiktoken where it and its data are here, else four characters each."""
+    """Counts a text's tokens, and says how: by tiktoken where it and its data are here, else four
+    characters each.
+    """
     import hashlib
     import os
     import tempfile
@@ -135,9 +164,12 @@ def token_counter() -> tuple[Callable[[str], int], str]:
     cache = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     folder = Path(cache) if cache else Path(tempfile.gettempdir(), "data-gym-cache")
     try:
-        if (folder / hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).is_file():  # else it would download
+        # else it would download
+        if (folder / hashlib.sha1(url.encode(), usedforsecurity=False).hexdigest()).is_file():
             encoding = import_module("tiktoken").get_encoding("o200k_base")
-            return lambda text: len(encoding.encode(text, disallowed_special=())), "o200k_base of tiktoken"
+            return lambda text: len(
+                encoding.encode(text, disallowed_special=())
+            ), "o200k_base of tiktoken"
     except Exception:  # noqa: S110 - not installed, or data that it cannot read: an estimate does
         pass
     return lambda text: -(-len(text) // 4), "estimated at four characters each"

@@ -24,7 +24,18 @@ from ..protocols import EventBus
 from ..runtime.events import Event
 from ..runtime.session.session import Session
 from .output import counted, in_one_line, wide_console, write_json
-from .target import Mistake, Open, Params, Set, Summary, Tag, Target, bound_prompt, loaded, opened
+from .target import (
+    Open,
+    Params,
+    Set,
+    Summary,
+    Tag,
+    Target,
+    UsageError,
+    bound_prompt,
+    loaded,
+    opened,
+)
 from .timeline import Timeline
 
 __all__ = ["advise", "run", "show"]
@@ -40,7 +51,9 @@ _PROVIDERS = {
 def run(
     target: Target,
     *,
-    adapter: Annotated[str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")] = "openai",
+    adapter: Annotated[
+        str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")
+    ] = "openai",
     model: Annotated[str | None, Option(help="The model's name.")] = None,
     base_url: Annotated[str | None, Option(help="Where the provider's API is served.")] = None,
     api: Annotated[str | None, Option(help="responses or chat (openai only).")] = None,
@@ -49,9 +62,13 @@ def run(
     tag: Tag = None,
     open_: Open = None,
     summary: Summary = None,
-    log: Annotated[Path | None, Option(help="Write the events to this file, one JSON object a line.")] = None,
+    log: Annotated[
+        Path | None, Option(help="Write the events to this file, one JSON object a line.")
+    ] = None,
 ) -> None:
-    """Evaluate a prompt: progress on stderr, the answer as JSON on stdout. Exits with 1 when the provider failed."""
+    """Evaluate a prompt: progress on stderr, the answer as JSON on stdout. Exits with 1 when the
+    provider failed.
+    """
     prompt = bound_prompt(target, params, set_, tag)
     overrides = opened(prompt, open_, summary)
     session = Session()
@@ -62,12 +79,21 @@ def run(
         with _display() as show_event:
             session.bus.subscribe(Event, show_event)
             try:
-                done = MainLoop(chosen).execute(prompt, session=session, visibility_overrides=overrides)
+                done = MainLoop(chosen).execute(
+                    prompt, session=session, visibility_overrides=overrides
+                )
             except WeakIncentivesError:
                 raise
             except Exception as error:  # an adapter that is not ours
-                raise Mistake(f"--adapter {adapter} failed: {type(error).__name__}: {error}") from error
-        answer = {"output": done.output, "text": done.text, "restarts": done.restarts, "usage": done.usage}
+                raise UsageError(
+                    f"--adapter {adapter} failed: {type(error).__name__}: {error}"
+                ) from error
+        answer = {
+            "output": done.output,
+            "text": done.text,
+            "restarts": done.restarts,
+            "usage": done.usage,
+        }
         write_json(answer, indent=None)
 
 
@@ -104,10 +130,14 @@ def advise(
     for cost in costs:
         advice = cost.advice.visibility if cost.advice else ""
         table.add_row(
-            in_one_line(f"{cost.prompt} {cost.path}"), *_numbers(cost.requests, cost.sent, cost.opened), advice
+            in_one_line(f"{cost.prompt} {cost.path}"),
+            *_numbers(cost.requests, cost.sent, cost.opened),
+            advice,
         )
         for tool in cost.tools:
-            table.add_row(f"  {in_one_line(tool.name)}", *_numbers(tool.requests, tool.sent, tool.calls), "")
+            table.add_row(
+                f"  {in_one_line(tool.name)}", *_numbers(tool.requests, tool.sent, tool.calls), ""
+            )
     console = wide_console()
     console.print(table)
     console.print(f"* estimated at {_CHARACTERS_PER_TOKEN} characters each")
@@ -124,27 +154,35 @@ def _numbers(requests: int, sent: int, count: int) -> tuple[str, ...]:
 
 
 def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
-    """The adapter that the command line names, with the options that were given; a context manager is entered."""
+    """The adapter that the command line names, with the options that were given; a context manager
+    is entered.
+    """
     given = {key: value for key, value in options.items() if value is not None}
     if name in _PROVIDERS and "model" not in given:
-        raise Mistake(f"--adapter {name} needs --model")
+        raise UsageError(f"--adapter {name} needs --model")
     if name == "openai" and "base_url" in given and "OPENAI_API_KEY" not in os.environ:
-        given["api_key"] = "none"  # most servers of one's own want no key, and the SDK insists on one
+        # most servers of one's own want no key, and the SDK insists on one
+        given["api_key"] = "none"
     made = loaded(_PROVIDERS.get(name, name), "adapter")
     if callable(made):
         try:
             made = made(**given)
             made = stack.enter_context(made) if isinstance(made, AbstractContextManager) else made
         except Exception as error:  # the author's own code, or an SDK that is not installed
-            raise Mistake(f"--adapter {name}: {type(error).__name__}: {error}") from error
+            raise UsageError(f"--adapter {name}: {type(error).__name__}: {error}") from error
     if not isinstance(made, ProviderAdapter):
-        raise Mistake(f"--adapter {name} gives {type(made).__name__}; name an adapter or a function that gives one")
+        raise UsageError(
+            f"--adapter {name} gives {type(made).__name__}; name an adapter or a function that gives one"
+        )
     return made
 
 
 @contextmanager
 def _logged(bus: EventBus, log: Path) -> Generator[None]:
-    """Writes events to `log`. A disk that refuses one is told of at the end: the run's answer is paid for."""
+    """Writes events to `log`.
+
+    A disk that refuses one is told of at the end: the run's answer is paid for.
+    """
     refused: list[OSError] = []
     file = log.open("w", encoding="utf-8")
 
@@ -163,11 +201,13 @@ def _logged(bus: EventBus, log: Path) -> Generator[None]:
         with suppress(OSError):  # `write` has met it already
             file.close()
     if refused:
-        raise Mistake(f"{log} is cut off: {refused[0]}") from refused[0]
+        raise UsageError(f"{log} is cut off: {refused[0]}") from refused[0]
 
 
 class _LogLines(Handler):
-    """Writes what the library warns of in one line each, with the place of an exception instead of its traceback."""
+    """Writes what the library warns of in one line each, with the place of an exception instead of
+    its traceback.
+    """
 
     def __init__(self, write: Callable[[Iterable[str]], None]) -> None:
         super().__init__(WARNING)
@@ -191,26 +231,33 @@ def _display() -> Generator[Callable[[object], None]]:
 
     def write(lines: Iterable[str]) -> None:
         for line in lines:
-            console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=not console.is_terminal)
+            console.print(
+                Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=not console.is_terminal
+            )
 
-    def heard(event: object) -> None:
+    def observed(event: object) -> None:
         nonlocal turns, calls, tokens
         match record := event_record(event):
-            case {"event": "ProviderCalled", "usage": {"input_tokens": int(given), "output_tokens": int(got)}}:
+            case {
+                "event": "ProviderCalled",
+                "usage": {"input_tokens": int(given), "output_tokens": int(got)},
+            }:
                 turns, tokens = turns + 1, tokens + given + got
             case {"event": "ToolInvoked"}:
                 calls += 1
             case _:
                 pass
         write(timeline.add(record))
-        sums = f"{counted(turns, 'turn')}, {counted(calls, 'tool call')}, {counted(tokens, 'token')}"
+        sums = (
+            f"{counted(turns, 'turn')}, {counted(calls, 'tool call')}, {counted(tokens, 'token')}"
+        )
         live.update(Text(sums, style="bold"), refresh=True)
 
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         log, handler = getLogger("weakincentives"), _LogLines(write)
         log.addHandler(handler)
         try:
-            yield heard
+            yield observed
         finally:
             log.removeHandler(handler)
             write(timeline.end())
@@ -223,7 +270,7 @@ def _reading(log: Path) -> "Generator[list[Record]]":
         with log.open(encoding="utf-8") as file:
             yield list(read_events(file))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise Mistake(
+        raise UsageError(
             f"{log}: {error if isinstance(error, ValueError) else 'an event lacks what wink writes'}"
         ) from error
 

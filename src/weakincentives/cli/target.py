@@ -1,4 +1,6 @@
-"""What the command line names: a prompt, its params, sections to open, an adapter; each mistake is a `Mistake`."""
+"""What the command line names: a prompt, its params, sections to open, an adapter; each mistake is
+a `UsageError`.
+"""
 
 import json
 import sys
@@ -12,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 from typer import Argument, Option
 
 from .. import serde
-from ..errors import Fault, SerdeError
+from ..errors import SerdeError, ValidationIssue
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
@@ -20,13 +22,13 @@ from ..visibility import SectionPath, SectionVisibility
 from .output import in_one_line
 
 __all__ = [
-    "Mistake",
     "Open",
     "Params",
     "Set",
     "Summary",
     "Tag",
     "Target",
+    "UsageError",
     "bound_prompt",
     "how_to_set",
     "loaded",
@@ -35,47 +37,73 @@ __all__ = [
     "text_in",
 ]
 
-Target = Annotated[str, Argument(help="A template, a prompt, or a function that gives one: package.module:name.")]
-Params = Annotated[Path | None, Option(help="A JSON or YAML file of params: {Type: {field: value}}.")]
+Target = Annotated[
+    str, Argument(help="A template, a prompt, or a function that gives one: package.module:name.")
+]
+Params = Annotated[
+    Path | None, Option(help="A JSON or YAML file of params: {Type: {field: value}}.")
+]
 Set = Annotated[
-    list[str] | None, Option("--set", help="One field of the params: Type.field=value, or field=value. Repeatable.")
+    list[str] | None,
+    Option("--set", help="One field of the params: Type.field=value, or field=value. Repeatable."),
 ]
 Open = Annotated[
-    list[str] | None, Option("--open", help="Key of a section to show in full, as its summary says. Repeatable.")
+    list[str] | None,
+    Option("--open", help="Key of a section to show in full, as its summary says. Repeatable."),
 ]
-Tag = Annotated[str | None, Option(help="Lay the overrides that are stored under this tag over the prompt.")]
-Summary = Annotated[list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")]
+Tag = Annotated[
+    str | None, Option(help="Lay the overrides that are stored under this tag over the prompt.")
+]
+Summary = Annotated[
+    list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")
+]
 
 
-class Mistake(Exception):
+class UsageError(Exception):
     """The command was asked for something that cannot be done; the text is for its user."""
 
 
 def loaded(name: str, what: str) -> Any:  # Any: whatever a module holds
-    """What `package.module:name` stands for, looked up from the current directory as `python -m` does it."""
+    """What `package.module:name` stands for, looked up from the current directory as `python -m`
+    does it.
+    """
     module_name, colon, attributes = name.partition(":")
     if not (module_name and colon and attributes):
-        raise Mistake(f"{name!r} names no {what}; write it as package.module:name")
+        raise UsageError(f"{name!r} names no {what}; write it as package.module:name")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found: Any = import_module(module_name)
     except (Exception, SystemExit) as error:  # the module's own code
-        remedy = "; run wink where it can be imported" if isinstance(error, ModuleNotFoundError) else ""
-        raise Mistake(f"importing {module_name!r} failed: {type(error).__name__}: {error}{remedy}") from error
+        remedy = (
+            "; run wink where it can be imported" if isinstance(error, ModuleNotFoundError) else ""
+        )
+        raise UsageError(
+            f"importing {module_name!r} failed: {type(error).__name__}: {error}{remedy}"
+        ) from error
     for attribute in attributes.split("."):
         if not hasattr(found, attribute):
             kinds = PromptTemplate | Prompt
-            has = ", ".join(key for key, value in getattr(found, "__dict__", {}).items() if isinstance(value, kinds))
-            raise Mistake(f"{name!r}: there is no {attribute!r}{f'; prompts there are {has}' if has else ''}")
+            has = ", ".join(
+                key
+                for key, value in getattr(found, "__dict__", {}).items()
+                if isinstance(value, kinds)
+            )
+            raise UsageError(
+                f"{name!r}: there is no {attribute!r}{f'; prompts there are {has}' if has else ''}"
+            )
         found = getattr(found, attribute)
     return found
 
 
 def bound_prompt(
-    target: str, params: Path | None = None, settings: Iterable[str] | None = None, tag: str | None = None
+    target: str,
+    params: Path | None = None,
+    settings: Iterable[str] | None = None,
+    tag: str | None = None,
 ) -> Prompt[Any]:
-    """The prompt that `target` names, with the params of the file and of `Type.field=value` settings bound.
+    """The prompt that `target` names, with the params of the file and of `Type.field=value`
+    settings bound.
 
     With a `tag` the overrides stored under it in this repository replace texts.
     """
@@ -84,11 +112,13 @@ def bound_prompt(
         try:
             found = found()
         except (Exception, SystemExit) as error:  # the author's own code
-            raise Mistake(f"{target!r} cannot be called: {type(error).__name__}: {error}") from error
+            raise UsageError(
+                f"{target!r} cannot be called: {type(error).__name__}: {error}"
+            ) from error
     if isinstance(found, PromptTemplate):
         found = found.bind()
     if not isinstance(found, Prompt):
-        raise Mistake(
+        raise UsageError(
             f"{target!r} is {type(found).__name__}; name a PromptTemplate, a Prompt or a function of no params"
         )
     if tag is not None:
@@ -100,7 +130,10 @@ def bound_prompt(
     named = Counter(kind.__name__ for kind in kinds)
     # Any: params of every type.
     types: dict[str, type[Any]] = {
-        kind.__name__ if named[kind.__name__] == 1 else f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds
+        kind.__name__
+        if named[kind.__name__] == 1
+        else f"{kind.__module__}.{kind.__qualname__}": kind
+        for kind in kinds
     }
     given: dict[str, dict[str, object]] = {}
     for name, values in (_read(params) if params else {}).items():
@@ -108,16 +141,18 @@ def bound_prompt(
     for setting in settings or ():
         kind, field, value = _setting(setting, types)
         given.setdefault(kind, {})[field] = value
-    faults: list[Fault] = []
+    issues: list[ValidationIssue] = []
     for name, values in given.items():
         bound = found.params.get(types[name])
         try:
             whole = values if bound is None else {**json.loads(serde.dump_json(bound)), **values}
             found.bind(serde.parse(types[name], whole))
         except SerdeError as error:
-            faults += [Fault((name, *fault.path), fault.message) for fault in error.faults]
-    if faults:
-        raise SerdeError("params", tuple(faults))
+            issues += [
+                ValidationIssue((name, *fault.path), fault.message) for fault in error.issues
+            ]
+    if issues:
+        raise SerdeError("params", tuple(issues))
     return found
 
 
@@ -128,7 +163,9 @@ def how_to_set(kind: type) -> str:
 
 
 def tell_unknown_tag(store: LocalPromptOverridesStore, prompt: Prompt[Any], tag: str) -> None:
-    """Says on standard error that nothing is stored under `tag` while there is something under others."""
+    """Says on standard error that nothing is stored under `tag` while there is something under
+    others.
+    """
     tags = sorted(one.tag for one in store.list() if (one.ns, one.key) == (prompt.ns, prompt.key))
     if tags and tag not in tags:
         note = f"nothing is stored for {prompt.ns}/{prompt.key} under tag {tag!r}; tags there: {', '.join(tags)}"
@@ -141,12 +178,15 @@ def opened(
     """Visibility overrides for the named sections; what lies around an opened one opens too."""
     registry = prompt.template.registry
     found: dict[SectionPath, SectionVisibility] = {}
-    for keys, visibility in ((summarized, SectionVisibility.SUMMARY), (opening, SectionVisibility.FULL)):
+    for keys, visibility in (
+        (summarized, SectionVisibility.SUMMARY),
+        (opening, SectionVisibility.FULL),
+    ):
         for key in keys or ():
             node = registry.find(key)
             if node is None:
                 known = ", ".join(one.key for one in registry.sections)
-                raise Mistake(f"no section has the key {key!r}; there are {known}")
+                raise UsageError(f"no section has the key {key!r}; there are {known}")
             above = registry.ancestors(node) if visibility is SectionVisibility.FULL else ()
             found |= dict.fromkeys([one.path for one in (*above, node)], visibility)
     return found
@@ -157,7 +197,7 @@ def text_in(path: Path) -> str:
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Mistake(f"{path} is no text in UTF-8: {error}") from error
+        raise UsageError(f"{path} is no text in UTF-8: {error}") from error
 
 
 def _read(path: Path) -> Mapping[str, Mapping[str, object]]:
@@ -171,33 +211,46 @@ def _read(path: Path) -> Mapping[str, Mapping[str, object]]:
             serde.check_unique_keys("params", text)
             found = json.loads(text)
     except Exception as error:  # of either parser
-        raise Mistake(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
-        raise Mistake(f"{path}: params are written as {{Type: {{field: value}}}}")
+        raise UsageError(f"{path}: params are written as {{Type: {{field: value}}}}")
     return found
 
 
 def _known(name: str, types: Mapping[str, type[Any]], where: str) -> str:
     if name not in types:
-        raise Mistake(f"{where}: the prompt has no params type {name!r}; it has {', '.join(sorted(types)) or 'none'}")
+        raise UsageError(
+            f"{where}: the prompt has no params type {name!r}; it has {', '.join(sorted(types)) or 'none'}"
+        )
     return name
 
 
 def _setting(setting: str, types: Mapping[str, type[Any]]) -> tuple[str, str, object]:
-    """Type, field and value of `Type.field=value`; a value that is no text of the field's type is read as JSON."""
+    """Type, field and value of `Type.field=value`; a value that is no text of the field's type is
+    read as JSON.
+    """
     place, equals, text = setting.partition("=")
     name, dot, field = place.rpartition(".")
     if not equals:
-        raise Mistake(f"--set {setting!r}: write Type.field=value")
+        raise UsageError(f"--set {setting!r}: write Type.field=value")
     if not dot:
         owners = [kind for kind, of in types.items() if field in get_type_hints(of)]
         if len(owners) != 1:
             has = (
-                ", ".join(f"{kind}.{one}" for kind, of in sorted(types.items()) for one in get_type_hints(of)) or "none"
+                ", ".join(
+                    f"{kind}.{one}"
+                    for kind, of in sorted(types.items())
+                    for one in get_type_hints(of)
+                )
+                or "none"
             )
-            raise Mistake(f"--set {setting!r}: {len(owners)} params types have a field {field!r}; there are {has}")
+            raise UsageError(
+                f"--set {setting!r}: {len(owners)} params types have a field {field!r}; there are {has}"
+            )
         [name] = owners
-    hint = get_type_hints(types[_known(name, types, f"--set {setting!r}")], include_extras=True).get(field, str)
+    hint = get_type_hints(
+        types[_known(name, types, f"--set {setting!r}")], include_extras=True
+    ).get(field, str)
     with suppress(SerdeError):
         serde.parse(hint, text)
         return name, field, text

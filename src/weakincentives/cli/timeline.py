@@ -1,4 +1,6 @@
-"""A run's events as the lines of a timeline, in which a nested evaluation stands deeper than the one around it."""
+"""A run's events as the lines of a timeline, in which a nested evaluation stands deeper than the
+one around it.
+"""
 
 import json
 from typing import Any
@@ -23,7 +25,9 @@ class Timeline:
         self._answers: dict[LoggedEvaluation, tuple[str, str]] = {}  # margin and text
 
     def add(self, record: Record) -> list[str]:
-        """The lines of the next `record`; raises `LookupError`, `TypeError` or `AttributeError` where fields lack."""
+        """The lines of the next `record`; raises `LookupError`, `TypeError` or `AttributeError`
+        where fields lack.
+        """
         running = self._running.add(record)
         margin = _NESTED * (len(running) - 1)
         lines = self._unanswered(running)
@@ -78,7 +82,11 @@ def _line(record: Any) -> str:  # Any: JSON, read key by key
         case "ToolInvoked":
             mark = "ok" if record["result"]["success"] else "failed"
             refused = record["params"] is None
-            written = record.get("arguments", "") if refused else json.dumps(record["params"], ensure_ascii=False)
+            written = (
+                record.get("arguments", "")
+                if refused
+                else json.dumps(record["params"], ensure_ascii=False)
+            )
             return f"  {record['name']} {written} {mark}: {record['content']}"
         case "ToolsInjected":
             return f"  new tools: {', '.join(record['tool_names'])}"

@@ -1,1 +1,3 @@
-"""What builds on the library and on further packages, each an extra of its own: durable runs, OpenTelemetry."""
+"""What builds on the library and on further packages, each an extra of its own: durable runs,
+OpenTelemetry.
+"""

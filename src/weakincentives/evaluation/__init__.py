@@ -1,1 +1,3 @@
-"""Running a prompt: the loop over values, its drivers, tool calls, messages, and the loop around an evaluation."""
+"""Running a prompt: the loop over values, its drivers, tool calls, messages, and the loop around an
+evaluation.
+"""

@@ -1,4 +1,6 @@
-"""The contract between the engine and an adapter: `ProviderAdapter`, and what an evaluation takes beside its prompt."""
+"""The contract between the engine and an adapter: `ProviderAdapter`, and what an evaluation takes
+beside its prompt.
+"""
 
 import asyncio
 import logging
@@ -27,15 +29,22 @@ class EvaluationOptions(TypedDict, total=False):
 
 
 class ProviderAdapter(ABC):
-    """Evaluates prompts with one provider's model. One adapter serves any number of prompts, sessions and threads."""
+    """Evaluates prompts with one provider's model.
+
+    One adapter serves any number of prompts, sessions and threads.
+    """
 
     def __class_getitem__(cls, output_type: object, /) -> type[Self]:
-        """The class itself, since an adapter serves every output type; seeds write `ProviderAdapter[Any]`."""
+        """The class itself, since an adapter serves every output type; seeds write
+        `ProviderAdapter[Any]`.
+        """
         return cls
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether tools can be added to a running conversation; if not, opening a section starts evaluation again."""
+        """Whether tools can be added to a running conversation; if not, opening a section starts
+        evaluation again.
+        """
         return False
 
     @property
@@ -54,7 +63,8 @@ class ProviderAdapter(ABC):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[Out]:
-        """Runs the conversation that `prompt` opens until the model is done. `bus` is by default the session's.
+        """Runs the conversation that `prompt` opens until the model is done. `bus` is by default
+        the session's.
 
         Raises `PromptEvaluationError` when the provider fails or a limit is reached, and lets
         `VisibilityExpansionRequired` pass.
@@ -68,9 +78,16 @@ class ProviderAdapter(ABC):
 
 
 def check_arguments(
-    prompt: object, session: object, deadline: object, budget: object, *, kinds: tuple[type, ...] = (Prompt,)
+    prompt: object,
+    session: object,
+    deadline: object,
+    budget: object,
+    *,
+    kinds: tuple[type, ...] = (Prompt,),
 ) -> None:
-    """Raises `TypeError` for arguments with which no evaluation can begin; `kinds` are those of prompts."""
+    """Raises `TypeError` for arguments with which no evaluation can begin; `kinds` are those of
+    prompts.
+    """
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
         raise TypeError(f"{shown} cannot be evaluated; give a Prompt, which template.bind(…) makes")
@@ -80,7 +97,9 @@ def check_arguments(
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Publishes on `bus`; the session hears of it too when that is not its own bus, to which it listens anyway."""
+    """Publishes on `bus`; the session hears of it too when that is not its own bus, to which it
+    listens anyway.
+    """
     if bus is None or bus is session.bus:
         return session.bus.publish
 

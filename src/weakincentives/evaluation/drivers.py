@@ -1,4 +1,7 @@
-"""Carry out the steps of an `InnerLoop` and tell what happens. Providers are asked and tools run from here alone."""
+"""Carry out the steps of an `InnerLoop` and tell what happens.
+
+Providers are asked and tools run from here alone.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -38,15 +41,16 @@ def drive(
     clock: Clock = utc_now,
     calls_told: bool = True,
 ) -> Iterator[Progress | Finished]:
-    """Runs `loop`, tells what happens and at last how it ended; what `ask` and limits raise goes through.
+    """Runs `loop`, tells what happens and at last how it ended; what `ask` and limits raise goes
+    through.
 
-    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole. Without `calls_told` the tool
-    calls are not among what is told, which saves two events for each.
+    `ask` gives the pieces of the answer and then the whole; a `journal` takes it whole. Without
+    `calls_told` the tool calls are not among what is told, which saves two events for each.
     """
     step = loop.start(clock())
     while not isinstance(step, Finished):
         if isinstance(step, ToolCalls):
-            calls = tools.together(step.calls)
+            calls = tools.next_batch(step.calls)
             if calls_told:
                 yield from map(ToolCallStarted, calls)
             work = partial(tools.execute, calls)
@@ -56,7 +60,9 @@ def drive(
             step = _submitted(loop, tools, outcomes, clock())
         else:
             yield from _changed(step, tools)
-            for piece in ask(step) if journal is None else [journal(step, partial(_whole, ask, step))]:
+            for piece in (
+                ask(step) if journal is None else [journal(step, partial(_whole, ask, step))]
+            ):
                 if isinstance(piece, TextDelta):
                     yield piece
                 else:
@@ -76,7 +82,7 @@ async def drive_async(
     step = loop.start(clock())
     while not isinstance(step, Finished):
         if isinstance(step, ToolCalls):
-            calls = tools.together(step.calls)
+            calls = tools.next_batch(step.calls)
             for call in calls if calls_told else ():
                 yield ToolCallStarted(call)
             outcomes = await tools.execute_async(calls)
@@ -96,14 +102,20 @@ async def drive_async(
 
 
 def _whole(
-    ask: Callable[[ProviderRequest], Iterator[TextDelta | AssistantMessage]], request: ProviderRequest
+    ask: Callable[[ProviderRequest], Iterator[TextDelta | AssistantMessage]],
+    request: ProviderRequest,
 ) -> TextDelta | AssistantMessage:
     *_, whole = ask(request)
     return whole
 
 
-def _submitted(loop: InnerLoop, tools: ToolExecutor, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
-    """The next step. Where there is none, what the turn opened and closed still counts: the model was answered so."""
+def _submitted(
+    loop: InnerLoop, tools: ToolExecutor, outcomes: Sequence[ToolExecutionOutcome], now: datetime
+) -> Step:
+    """The next step.
+
+    Where there is none, what the turn opened and closed still counts: the model was answered so.
+    """
     try:
         return loop.submit(outcomes, now)
     except WeakIncentivesError:  # a limit, or a request for sections
@@ -112,13 +124,17 @@ def _submitted(loop: InnerLoop, tools: ToolExecutor, outcomes: Sequence[ToolExec
         raise
 
 
-def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[ToolCallFinished]:
+def _finished(
+    calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]
+) -> Iterator[ToolCallFinished]:
     """What came of the calls; those after one that ends the evaluation have no outcome."""
     return (ToolCallFinished(call, one.message) for call, one in zip(calls, outcomes, strict=False))
 
 
 def _changed(request: ProviderRequest, tools: ToolExecutor) -> Sequence[ToolsAdded | ToolsRemoved]:
-    """Makes changes of the tools effective, and gives what stands of them at the end of the transcript."""
+    """Makes changes of the tools effective, and gives what stands of them at the end of the
+    transcript.
+    """
     told: list[ToolsAdded | ToolsRemoved] = []
     if request.changes:
         for change in request.changes:

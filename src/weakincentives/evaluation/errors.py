@@ -1,4 +1,6 @@
-"""How an evaluation fails: the provider did, or a limit was reached. Each error carries how far it had come."""
+"""How an evaluation fails: the provider did, or a limit was reached. Each error carries how far it
+had come.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -28,8 +30,9 @@ type EvaluationPhase = Literal["request", "response", "limit"]
 class PromptEvaluationError(WeakIncentivesError):
     """An evaluation that could not be completed.
 
-    `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy` what to do about it.
-    `usage`, `turns` and `transcript` tell what had been spent and said until then.
+    `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy`
+    what to do about it. `usage`, `turns` and `transcript` tell what had been spent and said until
+    then.
     """
 
     def __init__(

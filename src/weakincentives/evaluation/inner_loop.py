@@ -1,4 +1,5 @@
-"""The conversation with a model as a machine over values: it asks for what it needs next and is told what came of it.
+"""The conversation with a model as a machine over values: it asks for what it needs next and is
+told what came of it.
 
 No clock, no I/O, no handler runs here. A driver carries out each step and gives back its result:
 
@@ -6,11 +7,12 @@ No clock, no I/O, no handler runs here. A driver carries out each step and gives
                                       └──► ProviderRequest (repair of the output)
                                       └──► Finished
 
-Calls that ask for sections which only a new evaluation can open end it together, once all disclosure calls of their
-turn have been answered: `submit` then raises `VisibilityExpansionRequired`.
+Calls that ask for sections which only a new evaluation can open end it together, once all
+disclosure calls of their turn have been answered: `submit` then raises
+`VisibilityExpansionRequired`.
 
-Limits are checked before each step is handed out. Everything in the machine is a plain value, so it can be pickled
-between any two steps and go on from there.
+Limits are checked before each step is handed out. Everything in the machine is a plain value, so it
+can be pickled between any two steps and go on from there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,13 @@ from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import MAX_REASON
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from .errors import BudgetExceededError, DeadlineExceededError, LimitError, PromptEvaluationError, TurnLimitError
+from .errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    LimitError,
+    PromptEvaluationError,
+    TurnLimitError,
+)
 from .messages import (
     AssistantMessage,
     Finish,
@@ -41,7 +49,11 @@ from .schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
 __all__ = ["Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
 
 _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
-    "length": ("the answer was cut off at its length limit", "truncated", "allow more output tokens or ask for less"),
+    "length": (
+        "the answer was cut off at its length limit",
+        "truncated",
+        "allow more output tokens or ask for less",
+    ),
     "content_filter": ("the provider's content filter stopped the answer", "content_filter", ""),
     "refusal": ("the model refused: {}", "refused", ""),
 }
@@ -52,13 +64,14 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
 class InnerLoopConfig:
     """Rules of one conversation.
 
-    `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer that is not the
-    declared output is sent back. With `parallel_tool_calls="isolated"` calls of one turn whose tools are declared
-    `"pure"` or `"repeatable"` run at once, each as if it were alone, and count in the order of the calls. A tool call
-    with more than `max_argument_chars` is refused before its arguments are parsed. The model is sent at most
-    `max_result_chars` of a tool's result, with a note on how much is missing; events keep the whole result. `None`
-    lifts either bound. Raises `ValueError` for another word, a negative number and a bound below 1,000 characters,
-    `TypeError` for a limit that is none.
+    `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer
+    that is not the declared output is sent back. With `parallel_tool_calls="isolated"` calls of one
+    turn whose tools are declared `"pure"` or `"repeatable"` run at once, each as if it were alone,
+    and count in the order of the calls. A tool call with more than `max_argument_chars` is refused
+    before its arguments are parsed. The model is sent at most `max_result_chars` of a tool's
+    result, with a note on how much is missing; events keep the whole result. `None` lifts either
+    bound. Raises `ValueError` for another word, a negative number and a bound below 1,000
+    characters, `TypeError` for a limit that is none.
     """
 
     max_turns: int | None = 100
@@ -72,7 +85,9 @@ class InnerLoopConfig:
 
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
-            raise ValueError(f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'")
+            raise ValueError(
+                f"parallel_tool_calls is {self.parallel_tool_calls!r}; use 'in_order' or 'isolated'"
+            )
         if self.max_turns is not None:
             check_count("max_turns", self.max_turns)
         check_count("max_repairs", self.max_repairs)
@@ -93,9 +108,9 @@ def _check_chars(name: str, bound: int | None) -> None:
 class ProviderRequest:
     """Ask the provider to go on from `transcript`.
 
-    `transcript` is the machine's own growing list: read it, and only up to its present end. `tools` are those that the
-    conversation began with; later changes stand in it as `ToolsAdded` and `ToolsRemoved`. `changes` are to be made
-    effective first.
+    `transcript` is the machine's own growing list: read it, and only up to its present end. `tools`
+    are those that the conversation began with; later changes stand in it as `ToolsAdded` and
+    `ToolsRemoved`. `changes` are to be made effective first.
     """
 
     turn: int
@@ -129,10 +144,11 @@ type Step = ProviderRequest | ToolCalls | Finished
 
 @dataclass(slots=True, kw_only=True)
 class InnerLoop:
-    """One conversation. Call `start` once, then `receive` and `submit` as the steps that come back ask for it.
+    """One conversation. Call `start` once, then `receive` and `submit` as the steps that come back
+    ask for it.
 
-    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript. What stands in `changing`
-    then must still be made effective: the transcript tells it.
+    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript. What
+    stands in `changing` then must still be made effective: the transcript tells it.
     """
 
     text: str
@@ -140,7 +156,9 @@ class InnerLoop:
     # Any: the machine only passes the output on.
     structured_output: StructuredOutputConfig[Any] | None = None
     config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
-    param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    param_descriptions: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict[str, Mapping[str, str]]
+    )
 
     transcript: list[Message] = field(default_factory=list)
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -171,20 +189,25 @@ class InnerLoop:
         if answer.finish in _UNFINISHED:
             message, code, remedy = _UNFINISHED[answer.finish]
             told = message.format(answer.text)
-            raise self.failed(PromptEvaluationError(told, phase="response", code=code, remedy=remedy))
+            raise self.failed(
+                PromptEvaluationError(told, phase="response", code=code, remedy=remedy)
+            )
         if self.pending:
             return self._next_calls(now)
         return self._finish(answer.text, now)
 
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
-        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of other calls.
+        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of
+        other calls.
 
         Raises `VisibilityExpansionRequired` at the end of a turn that asked for sections.
         """
         for outcome in outcomes:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
                 wanted = self.pending[0].call_id if self.pending else "none"
-                raise ValueError(f"outcome of call {outcome.tool_call_id!r} submitted, pending is {wanted!r}")
+                raise ValueError(
+                    f"outcome of call {outcome.tool_call_id!r} submitted, pending is {wanted!r}"
+                )
             self.pending = self.pending[1:]
             self.tool_calls += 1
             self.transcript.append(outcome.message)
@@ -197,9 +220,13 @@ class InnerLoop:
         return self._next_calls(now) if self.pending else self._request(now)
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
-        """`error`, told how far this conversation had come; calls not run are marked so in the transcript."""
+        """`error`, told how far this conversation had come; calls not run are marked so in the
+        transcript.
+        """
         for call in self.pending:
-            self.transcript.append(ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False))
+            self.transcript.append(
+                ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False)
+            )
         self.pending = ()
         for change in self.changing:
             self._change(change)
@@ -210,7 +237,8 @@ class InnerLoop:
         return ToolCalls(self._affordable(self.pending))
 
     def _next_disclosure_calls(self) -> ToolCalls:
-        """The disclosure calls that are left of a turn that has asked for sections; its other calls are not run.
+        """The disclosure calls that are left of a turn that has asked for sections; its other calls
+        are not run.
 
         A limit does not keep the sections from opening: it ends the evaluation that is to come.
         """
@@ -252,7 +280,9 @@ class InnerLoop:
         if added:
             self.available.update([tool.name for tool in added])
             texts = self.param_descriptions
-            self.transcript.append(ToolsAdded(tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in added])))
+            self.transcript.append(
+                ToolsAdded(tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in added]))
+            )
 
     def _finish(self, text: str, now: datetime) -> Step:
         if self.structured_output is None:
@@ -300,7 +330,9 @@ def _combined(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpa
         return requests[0]
     return VisibilityExpansionRequired(
         *requests[0].args,
-        requested_overrides={path: to for one in requests for path, to in one.requested_overrides.items()},
+        requested_overrides={
+            path: to for one in requests for path, to in one.requested_overrides.items()
+        },
         reason="; ".join(dict.fromkeys([one.reason for one in requests]))[:MAX_REASON],
         section_keys=tuple([key for one in requests for key in one.section_keys]),
     )

@@ -1,8 +1,9 @@
-"""How tool calls are run: in this thread, beside an event loop, or several of one turn side by side.
+"""How tool calls are run: in this thread, beside an event loop, or several of one turn side by
+side.
 
-Calls side by side each run on forks of session and resources, and are made real one after the other. One that cannot
-be isolated, or that read what an earlier one has changed since, is run again by itself, so the outcome is that of
-running all in order.
+Calls side by side each run on forks of session and resources, and are made real one after the
+other. One that cannot be isolated, or that read what an earlier one has changed since, is run again
+by itself, so the outcome is that of running all in order.
 """
 
 import asyncio
@@ -17,16 +18,19 @@ from typing import Any
 from ..protocols import Forkable
 from ..resources import NotIsolatedError, ResourceContext
 
-__all__ = ["Flow", "Isolated", "run", "run_async"]
+__all__ = ["Effects", "Isolated", "run", "run_async"]
 
 _MOST_AT_ONCE = 16
 
 # Any below: handlers of every type pass through here.
-type Attempt = Callable[[], Any]
-type Came = tuple[Any, BaseException | None]
-"""What an attempt gave or raised. A future cannot carry every exception: StopIteration would never arrive."""
+type Invoke = Callable[[], Any]
+type Outcome = tuple[Any, BaseException | None]
+"""What an attempt gave or raised.
 
-type Flow[T] = Generator[Attempt | Sequence[Flow[None]], Came, T]
+A future cannot carry every exception: StopIteration would never arrive.
+"""
+
+type Effects[T] = Generator[Invoke | Sequence[Effects[None]], Outcome, T]
 """Yields an attempt and is sent what came of it, or yields flows to be run side by side."""
 
 
@@ -37,20 +41,22 @@ class Isolated:
 
     def __init__(self, session: Forkable, resources: ResourceContext) -> None:
         self._origin = session
-        self._came: Came = None, NotIsolatedError("it was not run")
+        self._came: Outcome = None, NotIsolatedError("it was not run")
         self.session = session.fork()
         self.resources = resources.fork()
         self.seconds = 0.0
 
-    def flow(self, work: Attempt, part: AbstractContextManager[Callable[[object], None]]) -> Flow[None]:
+    def flow(
+        self, work: Invoke, part: AbstractContextManager[Callable[[object], None]]
+    ) -> Effects[None]:
         """Runs a handler, as a `part` of the evaluation, and keeps what it gave or raised."""
         started = perf_counter()
         try:
-            with part as gave, self.resources:
+            with part as set_result, self.resources:
                 result, error = yield work
                 if error is not None:
                     raise error
-                gave(result)
+                set_result(result)
             self._came = result, None
         except BaseException as raised:
             self._came = None, raised
@@ -59,7 +65,8 @@ class Isolated:
     def replay(self) -> object:
         """What the handler gave or raised, after its changes were made where it was forked from.
 
-        Raises `NotIsolatedError` when it must be run again; a transaction around this then undoes half a replay.
+        Raises `NotIsolatedError` when it must be run again; a transaction around this then undoes
+        half a replay.
         """
         result, raised = self._came
         if isinstance(raised, NotIsolatedError) or self.resources.refused or self.session.refused:
@@ -77,10 +84,11 @@ class Isolated:
         return result
 
 
-def run[T](flow: Flow[T]) -> T:
+def run[T](flow: Effects[T]) -> T:
     """Runs attempts in this thread, and `async` ones to their end in an event loop of their own.
 
-    Flows side by side run each in a thread of its own, at most 16 at once; an interrupt begins no more of them.
+    Flows side by side run each in a thread of its own, at most 16 at once; an interrupt begins no
+    more of them.
     """
     try:
         step = next(flow)
@@ -93,8 +101,10 @@ def run[T](flow: Flow[T]) -> T:
         flow.close()
 
 
-async def run_async[T](flow: Flow[T], pool: Executor | None = None) -> T:
-    """As `run`, without blocking the event loop; a cancellation waits for attempts in threads, of `pool` if given."""
+async def run_async[T](flow: Effects[T], pool: Executor | None = None) -> T:
+    """As `run`, without blocking the event loop; a cancellation waits for attempts in threads, of
+    `pool` if given.
+    """
     try:
         step = next(flow)
         while True:
@@ -107,7 +117,7 @@ async def run_async[T](flow: Flow[T], pool: Executor | None = None) -> T:
         flow.close()
 
 
-def _side_by_side(flows: Sequence[Flow[None]]) -> Came:
+def _side_by_side(flows: Sequence[Effects[None]]) -> Outcome:
     pool = ThreadPoolExecutor(_MOST_AT_ONCE)
     try:
         for flow in flows:
@@ -118,7 +128,7 @@ def _side_by_side(flows: Sequence[Flow[None]]) -> Came:
     return None, None
 
 
-async def _side_by_side_async(flows: Sequence[Flow[None]]) -> Came:
+async def _side_by_side_async(flows: Sequence[Effects[None]]) -> Outcome:
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         async with asyncio.TaskGroup() as group:
             for flow in flows:
@@ -126,7 +136,7 @@ async def _side_by_side_async(flows: Sequence[Flow[None]]) -> Came:
     return None, None
 
 
-def _caught(attempt: Attempt, *, to_end: bool = False) -> Came:
+def _caught(attempt: Invoke, *, to_end: bool = False) -> Outcome:
     try:
         result = attempt()
         return _run_to_end(result) if to_end and inspect.isawaitable(result) else (result, None)
@@ -134,14 +144,15 @@ def _caught(attempt: Attempt, *, to_end: bool = False) -> Came:
         return None, error
 
 
-async def _caught_async(attempt: Attempt, pool: Executor | None) -> Came:
-    """A plain handler runs in a thread. That cannot be interrupted, so a cancellation waits until it is done.
+async def _caught_async(attempt: Invoke, pool: Executor | None) -> Outcome:
+    """A plain handler runs in a thread. That cannot be interrupted, so a cancellation waits until
+    it is done.
 
     One that still waits for a thread does not begin any more.
     """
     stopped = False
 
-    def begin() -> Came:
+    def begin() -> Outcome:
         return (None, asyncio.CancelledError()) if stopped else context.run(_caught, attempt)
 
     try:
@@ -162,12 +173,15 @@ async def _caught_async(attempt: Attempt, pool: Executor | None) -> Came:
         return None, raised
 
 
-def _run_to_end(awaitable: Any) -> Came:
-    """Runs a coroutine from synchronous code, in a thread of its own when this thread's loop is already running."""
-    outcome: list[Came] = []
+def _run_to_end(awaitable: Any) -> Outcome:
+    """Runs a coroutine from synchronous code, in a thread of its own when this thread's loop is
+    already running.
+    """
+    outcome: list[Outcome] = []
 
     async def wait() -> None:
-        # The task must hold no exception but a cancellation: `asyncio.run` takes the `repr` of the task before it
+        # The task must hold no exception but a cancellation: `asyncio.run` takes the `repr` of the
+        # task before it
         # puts the handler of SIGINT back, and the `repr` of a user's exception may raise.
         try:
             outcome.append((await awaitable, None))

@@ -1,4 +1,6 @@
-"""The loop around an evaluation: opens what the model asked for and evaluates again, within one deadline and budget."""
+"""The loop around an evaluation: opens what the model asked for and evaluates again, within one
+deadline and budget.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +11,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool_journal import ToolJournal
 from ..protocols import EventBus, SessionProtocol
-from ..runtime.events import VisibilityExpanded, Work
+from ..runtime.events import Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from ..visibility_overrides import SetVisibilityOverride
 from .adapter import ProviderAdapter, check_arguments, publisher
@@ -33,7 +35,9 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution[Out]:
-    """The final response, what was opened on the way to it, and the tokens of all evaluations together."""
+    """The final response, what was opened on the way to it, and the tokens of all evaluations
+    together.
+    """
 
     response: PromptResponse[Out]
     expansions: tuple[Expansion, ...]
@@ -58,17 +62,22 @@ class Execution[Out]:
 class MainLoop:
     """Runs prompts to their end on one adapter.
 
-    When the model asks for sections that only a new evaluation can open, the request is written to the session and the
-    prompt evaluated again, at most `max_expansions` times. Each evaluation goes on with what the ones before it had
-    decided about the sections; the session and conditions are not asked again. Deadline and budget hold for all
-    evaluations together, and the prompt's resources stay open from the first to the last. A tool declared
-    `effect="at_most_once"` is not run again when a new evaluation asks for a call that was made before.
+    When the model asks for sections that only a new evaluation can open, the request is written to
+    the session and the prompt evaluated again, at most `max_expansions` times. Each evaluation goes
+    on with what the ones before it had decided about the sections; the session and conditions are
+    not asked again. Deadline and budget hold for all evaluations together, and the prompt's
+    resources stay open from the first to the last. A tool declared `effect="at_most_once"` is not
+    run again when a new evaluation asks for a call that was made before.
     """
 
-    def __init__(self, adapter: ProviderAdapter, *, max_expansions: int = 10, clock: Clock = utc_now) -> None:
+    def __init__(
+        self, adapter: ProviderAdapter, *, max_expansions: int = 10, clock: Clock = utc_now
+    ) -> None:
         check_count("max_expansions", max_expansions)
         if not isinstance(adapter, ProviderAdapter):
-            raise TypeError(f"MainLoop got {adapter!r}; give it an adapter, such as OpenAIAdapter(model)")
+            raise TypeError(
+                f"MainLoop got {adapter!r}; give it an adapter, such as OpenAIAdapter(model)"
+            )
         self.adapter = adapter
         self.max_expansions = max_expansions
         self.clock = clock
@@ -84,18 +93,32 @@ class MainLoop:
         budget: Budget | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
     ) -> Execution[Out]:
-        """Evaluates `prompt` until it gives a response; `adapter` replaces the loop's own for this call.
+        """Evaluates `prompt` until it gives a response; `adapter` replaces the loop's own for this
+        call.
 
-        Raises `ExpansionLimitError` when the model never stops asking, and what the adapter's `evaluate` raises.
+        Raises `ExpansionLimitError` when the model never stops asking, and what the adapter's
+        `evaluate` raises.
         """
         chosen = adapter or self.adapter
         budget = budget or chosen.budget
-        run = _Run(self, prompt, session, bus, deadline=deadline, budget=budget, overrides=visibility_overrides)
+        run = _Run(
+            self,
+            prompt,
+            session,
+            bus,
+            deadline=deadline,
+            budget=budget,
+            overrides=visibility_overrides,
+        )
         with run.work, prompt.resources:
             while True:
                 with run:
                     response = chosen.evaluate(
-                        run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                        run.rendered(),
+                        session=session,
+                        bus=bus,
+                        deadline=run.deadline,
+                        budget=run.budget,
                     )
                     return run.finish(response)
 
@@ -113,13 +136,25 @@ class MainLoop:
         """As `execute`, without blocking the event loop."""
         chosen = adapter or self.adapter
         budget = budget or chosen.budget
-        run = _Run(self, prompt, session, bus, deadline=deadline, budget=budget, overrides=visibility_overrides)
+        run = _Run(
+            self,
+            prompt,
+            session,
+            bus,
+            deadline=deadline,
+            budget=budget,
+            overrides=visibility_overrides,
+        )
         with run.work:
             async with prompt.resources:
                 while True:
                     with run:
                         response = await chosen.evaluate_async(
-                            run.rendered(), session=session, bus=bus, deadline=run.deadline, budget=run.budget
+                            run.rendered(),
+                            session=session,
+                            bus=bus,
+                            deadline=run.deadline,
+                            budget=run.budget,
                         )
                         return run.finish(response)
 
@@ -144,7 +179,9 @@ class _Run[Out]:
         self._session = session
         self._publish = publisher(session, bus)
         bus = session.bus if bus is None else bus
-        self.work = Work(bus=bus, kind="execution", name=prompt.name, session_id=session.session_id)
+        self.work = Operation(
+            bus=bus, kind="execution", name=prompt.name, session_id=session.session_id
+        )
         self._overrides = dict(overrides or {})
         self._decisions: SectionDecisions | None = None
         self._journal = ToolJournal()
@@ -168,20 +205,26 @@ class _Run[Out]:
             decisions=self._decisions,
             deadline=self.deadline,
         )
-        self._decisions = rendered.scene.decisions
+        self._decisions = rendered.view.decisions
         return replace(rendered, journal=self._journal)
 
     def __enter__(self) -> None:
         """Begins an evaluation."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Ends one: a request for sections is met and lets the next one begin, an error is told what all took."""
+        """Ends one: a request for sections is met and lets the next one begin, an error is told
+        what all took.
+        """
         if isinstance(error, VisibilityExpansionRequired):
             self._expand(error)
             return True
         if isinstance(error, PromptEvaluationError):
             spent = self._spent
-            error.at(usage=spent.usage + error.usage, turns=spent.calls + error.turns, transcript=error.transcript)
+            error.at(
+                usage=spent.usage + error.usage,
+                turns=spent.calls + error.turns,
+                transcript=error.transcript,
+            )
         return False
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:
@@ -198,7 +241,11 @@ class _Run[Out]:
             raise error from signal
         self._expansions.append(Expansion(signal.section_keys, signal.reason))
         of = self._session.session_id
-        self._publish(VisibilityExpanded(section_keys=signal.section_keys, reason=signal.reason, session_id=of))
+        self._publish(
+            VisibilityExpanded(
+                section_keys=signal.section_keys, reason=signal.reason, session_id=of
+            )
+        )
         for path, visibility in signal.requested_overrides.items():
             self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
         decisions = signal.decisions or self._decisions
@@ -208,7 +255,9 @@ class _Run[Out]:
     def finish(self, response: PromptResponse[Out]) -> Execution[Out]:
         """The result of the whole execution."""
         execution = Execution(
-            response=response, expansions=tuple(self._expansions), usage=self._spent.usage + response.usage
+            response=response,
+            expansions=tuple(self._expansions),
+            usage=self._spent.usage + response.usage,
         )
-        self.work.gave(execution)
+        self.work.set_result(execution)
         return execution

@@ -1,4 +1,6 @@
-"""The conversation as neutral, append-only values, and what came of a tool call; codecs write them for a provider."""
+"""The conversation as neutral, append-only values, and what came of a tool call; codecs write them
+for a provider.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,12 +25,16 @@ __all__ = [
 ]
 
 type Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
-"""Why the model stopped: it was done, it wants tools, it ran into its length limit, it was filtered, it refused."""
+"""Why the model stopped: it was done, it wants tools, it ran into its length limit, it was
+filtered, it refused.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model wants `name` called; `arguments` is the JSON text as the model wrote it, valid or not."""
+    """The model wants `name` called; `arguments` is the JSON text as the model wrote it, valid or
+    not.
+    """
 
     call_id: str
     name: str
@@ -37,14 +43,19 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """The prompt itself, or a later word of ours to the model, such as what was wrong with its answer."""
+    """The prompt itself, or a later word of ours to the model, such as what was wrong with its
+    answer.
+    """
 
     content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage:
-    """What the model answered. `wire` holds the provider's own items where these must be sent back unchanged."""
+    """What the model answered.
+
+    `wire` holds the provider's own items where these must be sent back unchanged.
+    """
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -87,9 +98,10 @@ type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded | Tools
 class ToolExecutionOutcome:
     """What came of one tool call, and how it changes the tools of the conversation.
 
-    `expanded_tools` are those of the section that was read, for which `opened` must be visible; `closed_tools` names
-    those whose section was closed. `request` is set when the call asks for sections that only a new evaluation can
-    open. `error` names the class of what made the call fail, if that was an exception.
+    `expanded_tools` are those of the section that was read, for which `opened` must be visible;
+    `closed_tools` names those whose section was closed. `request` is set when the call asks for
+    sections that only a new evaluation can open. `error` names the class of what made the call
+    fail, if that was an exception.
     """
 
     tool_call_id: str

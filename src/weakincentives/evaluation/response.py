@@ -3,19 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..generics import Specialised
+from ..generics import Parametrized
 from ..limits import TokenUsage
 from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
 
-__all__ = ["Completed", "PromptResponse", "StreamEvent", "TextDelta", "ToolCallFinished", "ToolCallStarted"]
+__all__ = [
+    "Completed",
+    "PromptResponse",
+    "StreamEvent",
+    "TextDelta",
+    "ToolCallFinished",
+    "ToolCallStarted",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptResponse[Out](Specialised):
-    """What an evaluation gave: the final `text` and, where the prompt declares one, the typed `output`.
+class PromptResponse[Out](Parametrized):
+    """What an evaluation gave: the final `text` and, where the prompt declares one, the typed
+    `output`.
 
-    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider requests, `transcript`
-    is the whole conversation.
+    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider
+    requests, `transcript` is the whole conversation.
     """
 
     prompt_name: str
@@ -35,7 +43,9 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """A tool call of the model is about to run; calls that run at once all start before the first has ended."""
+    """A tool call of the model is about to run; calls that run at once all start before the first
+    has ended.
+    """
 
     call: ToolCall
 
@@ -49,11 +59,13 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed[Out](Specialised):
+class Completed[Out](Parametrized):
     """The last event: the whole response, as `evaluate` gives it."""
 
     response: PromptResponse[Out]
 
 
-type StreamEvent[Out] = TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved | Completed[Out]
+type StreamEvent[Out] = (
+    TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved | Completed[Out]
+)
 """Everything that `stream` can yield."""

@@ -1,9 +1,10 @@
-"""What a provider is told about a tool or an output: names, texts and JSON schemas, strict where a schema allows it.
+"""What a provider is told about a tool or an output: names, texts and JSON schemas, strict where a
+schema allows it.
 
-The strict profile, in this one place: every object closed with all properties required, fields with a default made
-nullable, no keywords that strict decoders refuse (their meaning moves into the description). A schema that cannot be
-brought to it, such as one with open maps, is sent as it is with `strict=False`. After decoding, the value is always
-checked against the full type again.
+The strict profile, in this one place: every object closed with all properties required, fields with
+a default made nullable, no keywords that strict decoders refuse (their meaning moves into the
+description). A schema that cannot be brought to it, such as one with open maps, is sent as it is
+with `strict=False`. After decoding, the value is always checked against the full type again.
 """
 
 import json
@@ -21,12 +22,32 @@ from ..serde import JsonSchema
 
 __all__ = ["OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
 
-_KEPT = {"$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "items", "properties"} | {
+_KEPT = {
+    "$defs",
+    "$ref",
+    "additionalProperties",
+    "anyOf",
+    "const",
+    "description",
+    "enum",
+    "items",
+    "properties",
+} | {
     *("required", "type", "pattern", "multipleOf", "minimum", "maximum"),
     *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
 }
 _SAYING_WHAT = {"$ref", "anyOf", "const", "enum", "oneOf", "type"}
-_KEPT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+_KEPT_FORMATS = {
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+}
 _SAID_IN_WORDS = {
     "default": "default",
     "minLength": "minimum length",
@@ -53,7 +74,9 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The declared output as a provider sees it; `wrapped` says that an array travels inside an object."""
+    """The declared output as a provider sees it; `wrapped` says that an array travels inside an
+    object.
+    """
 
     name: str
     schema: JsonSchema
@@ -101,13 +124,17 @@ class _NotStrict(Exception):
 
 
 @lru_cache(maxsize=4096)
-def _strict_schema(of: Any) -> tuple[JsonSchema, bool]:  # Any: typeshed does not know that every class has a hash
-    """The type's schema in the strict profile and `True`, or unchanged and `False` when it does not fit."""
+# Any: typeshed does not know that every class has a hash
+def _strict_schema(of: Any) -> tuple[JsonSchema, bool]:
+    """The type's schema in the strict profile and `True`, or unchanged and `False` when it does not
+    fit.
+    """
     return _profiled(serde.json_schema(of), {})
 
 
 def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:
-    if "$ref" in schema:  # a type that holds itself; providers want to see at the root that it is an object
+    # a type that holds itself; providers want to see at the root that it is an object
+    if "$ref" in schema:
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
     if descriptions:
         properties: dict[str, JsonSchema] = {
@@ -124,14 +151,23 @@ def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[Json
 
 def _strict(schema: JsonSchema) -> JsonSchema:
     anything = schema.keys().isdisjoint(_SAYING_WHAT)
-    if anything or schema.get("additionalProperties") not in (None, False) or "prefixItems" in schema:
+    if (
+        anything
+        or schema.get("additionalProperties") not in (None, False)
+        or "prefixItems" in schema
+    ):
         raise _NotStrict  # anything goes, an open map, or a tuple with a type for each place
     strict = {key: value for key, value in schema.items() if key in _KEPT}
     if "oneOf" in schema:
         strict["anyOf"] = schema["oneOf"]
     if schema.get("format") in _KEPT_FORMATS:
         strict["format"] = schema["format"]
-    for key in schema.keys() - _KEPT - _SAID_IN_WORDS.keys() - {"oneOf", "examples", "discriminator", "deprecated"}:
+    for key in (
+        schema.keys()
+        - _KEPT
+        - _SAID_IN_WORDS.keys()
+        - {"oneOf", "examples", "discriminator", "deprecated"}
+    ):
         raise _NotStrict(key)
     if "const" in strict:
         strict["enum"] = [strict.pop("const")]
@@ -145,7 +181,8 @@ def _strict(schema: JsonSchema) -> JsonSchema:
         required = strict.get("required", [])
         properties = strict.get("properties", {})
         strict["properties"] = {
-            name: _strict(one) if name in required else _nullable(_strict(one)) for name, one in properties.items()
+            name: _strict(one) if name in required else _nullable(_strict(one))
+            for name, one in properties.items()
         }
         strict["required"] = list(properties)
         strict["additionalProperties"] = False

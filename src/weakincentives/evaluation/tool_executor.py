@@ -1,7 +1,8 @@
-"""One tool call from the model's text to the answer it gets: parse, run in a transaction, render, publish.
+"""One tool call from the model's text to the answer it gets: parse, run in a transaction, render,
+publish.
 
-Whatever the model or the tool does wrong becomes a failed answer. Only control flow and what is no `Exception` leave
-this module.
+Whatever the model or the tool does wrong becomes a failed answer. Only control flow and what is no
+`Exception` leave this module.
 """
 
 import json
@@ -26,16 +27,25 @@ from ..prompt.progressive_disclosure import (
     how_to_open,
 )
 from ..prompt.registry import RESERVED_TOOL_NAMES
-from ..prompt.tool import ONCE, AnyTool, Effect, Evaluator, ToolContext, ToolHandler, ToolResult, revoke
+from ..prompt.tool import (
+    NON_REPEATABLE,
+    AnyTool,
+    Effect,
+    Evaluator,
+    ToolContext,
+    ToolHandler,
+    ToolResult,
+    revoke,
+)
 from ..prompt.tool_journal import JournalEntry
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
-from ..runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn, Work, new_id
+from ..runtime.events import Operation, ToolInvoked, ToolsInjected, ToolsWithdrawn, new_id
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from ..visibility_overrides import SetVisibilityOverride
 from .inner_loop import InnerLoopConfig
-from .isolation import Flow, Isolated, run, run_async
+from .isolation import Effects, Isolated, run, run_async
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
 
 if TYPE_CHECKING:
@@ -52,11 +62,12 @@ _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 
 class ToolExecutor:
-    """Runs the tool calls of one evaluation, and knows which sections are open and which tools available in it.
+    """Runs the tool calls of one evaluation, and knows which sections are open and which tools
+    available in it.
 
-    `publish` is for events, the bus of `work` for handlers. A journal may set the
-    `adapter` for handlers, `key`, the next call's idempotency key, and `begun`: an earlier life of the run began the
-    next call, so one that must not run twice is answered as of unknown outcome.
+    `publish` is for events, the bus of `work` for handlers. A journal may set the `adapter` for
+    handlers, `key`, the next call's idempotency key, and `begun`: an earlier life of the run began
+    the next call, so one that must not run twice is answered as of unknown outcome.
     """
 
     def __init__(
@@ -68,7 +79,7 @@ class ToolExecutor:
         config: InnerLoopConfig,
         session: SessionProtocol,
         publish: Callable[[object], None],
-        work: Work,
+        work: Operation,
     ) -> None:
         isolated = config.parallel_tool_calls == "isolated"
         self._forkable = session if isolated and isinstance(session, Forkable) else None
@@ -84,7 +95,7 @@ class ToolExecutor:
         self._publish = publish
         self._work = work
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
-        self._scene = rendered.scene.apart()  # the same rendered prompt may be evaluated elsewhere
+        self._view = rendered.view.apart()  # the same rendered prompt may be evaluated elsewhere
         self._arriving: set[str] = set()  # names of the tools of sections that this turn has read
         self._held: ControlFlow | None = None
         self._id = new_id()
@@ -92,8 +103,10 @@ class ToolExecutor:
         self.key = ""
         self.begun = False
 
-    def together(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """The first of `calls` that may run at once; one of them, if they run in order; none if the evaluation ends."""
+    def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """The first of `calls` that may run at once; one of them, if they run in order; none if the
+        evaluation ends.
+        """
         if self._held is not None:  # the first of them has run and is not told again
             return ()
         if self._forkable is None:
@@ -101,7 +114,7 @@ class ToolExecutor:
         count = 0
         for call in calls:
             tool = self._tools.get(call.name)
-            if tool is None or tool.effect in ONCE or call.name in RESERVED_TOOL_NAMES:
+            if tool is None or tool.effect in NON_REPEATABLE or call.name in RESERVED_TOOL_NAMES:
                 break
             count += 1
         return calls[: max(count, 1)]
@@ -109,12 +122,15 @@ class ToolExecutor:
     def execute(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
         """Runs what `together` gave; several calls run each in a thread of its own.
 
-        When one of several raises `ControlFlow`, those before it are answered first: the next time it is raised.
+        When one of several raises `ControlFlow`, those before it are answered first: the next time
+        it is raised.
         """
         return run(self._calls(calls))
 
     async def execute_async(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
-        """As `execute`; a plain handler runs in a thread, which a cancellation waits for before it undoes the call."""
+        """As `execute`; a plain handler runs in a thread, which a cancellation waits for before it
+        undoes the call.
+        """
         return await run_async(self._calls(calls))
 
     def effect_of(self, call: ToolCall) -> Effect | None:
@@ -125,7 +141,7 @@ class ToolExecutor:
     @property
     def decisions(self) -> SectionDecisions:
         """How the sections stand in this evaluation."""
-        return self._scene.decisions
+        return self._view.decisions
 
     def recall(self, call: ToolCall, answer: ToolMessage | None) -> None:
         """Takes note of a call that was run elsewhere, and of its answer if there was one."""
@@ -136,20 +152,24 @@ class ToolExecutor:
         if call.name in RESERVED_TOOL_NAMES:  # run again for what it decides; it changes nothing
             try:
                 result: Any = handler(
-                    params, context=self._context(call, self._resources, self._session, self._work.bus)
+                    params,
+                    context=self._context(call, self._resources, self._session, self._work.bus),
                 )
                 self._note(result.value, params)
             except VisibilityExpansionRequired as request:
                 self._note(request, params)
             except PromptError:
                 return
-        entry, _ = self._entry(call, params) if tool.effect in ONCE else (None, False)
+        entry, _ = self._entry(call, params) if tool.effect in NON_REPEATABLE else (None, False)
         if entry is not None and answer is not None:
             entry.result = ToolResult(answer.content, success=answer.success)
 
     def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
-        """The tools of these names, open or not. Raises `LookupError` for one that the prompt does not have."""
-        found = [self._rendered.scene.registry.tool(name) for name in names]
+        """The tools of these names, open or not.
+
+        Raises `LookupError` for one that the prompt does not have.
+        """
+        found = [self._rendered.view.registry.tool(name) for name in names]
         if None in found:
             raise LookupError(f"the prompt has no tool {names[found.index(None)]!r}")
         return tuple([tool for tool in found if tool is not None])
@@ -157,16 +177,20 @@ class ToolExecutor:
     def apply(self, change: ToolExecutionOutcome) -> None:
         """Makes a change of the available tools effective, now that the turn is over."""
         key, session_id = change.section_key, self._session.session_id
-        gone = tuple([name for name in change.closed_tools if self._tools.pop(name, None) is not None])
+        gone = tuple(
+            [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
+        )
         if gone:
             self._publish(ToolsWithdrawn(gone, key, session_id=session_id))
         self._arriving.clear()
         if change.opened:
-            self._scene = self._scene.opening(dict.fromkeys(change.opened, SectionVisibility.FULL))
+            self._view = self._view.opening(dict.fromkeys(change.opened, SectionVisibility.FULL))
         added: list[str] = []
         for tool in change.expanded_tools:
             if tool.name in self._tools:
-                _log.warning("Skipping duplicate tool during injection", extra={"tool_name": tool.name})
+                _log.warning(
+                    "Skipping duplicate tool during injection", extra={"tool_name": tool.name}
+                )
                 continue
             added.append(tool.name)
             self._tools[tool.name] = tool
@@ -177,7 +201,7 @@ class ToolExecutor:
             _log.info("Injected tools from section expansion", extra=told)
             self._publish(ToolsInjected(tuple(added), key, session_id=session_id))
 
-    def _calls(self, calls: Sequence[ToolCall]) -> Flow[tuple[ToolExecutionOutcome, ...]]:
+    def _calls(self, calls: Sequence[ToolCall]) -> Effects[tuple[ToolExecutionOutcome, ...]]:
         if self._held is not None:
             raise self._held
         if len(calls) == 1:
@@ -199,7 +223,7 @@ class ToolExecutor:
                 break
         return tuple(outcomes)
 
-    def _isolate(self, call: ToolCall, at: int) -> tuple[Isolated, Flow[None]] | None:
+    def _isolate(self, call: ToolCall, at: int) -> tuple[Isolated, Effects[None]] | None:
         """A run of the call on forks, and how it goes; `None` where it is not admitted."""
         try:
             _, handler, params = self._admit(call)
@@ -214,34 +238,42 @@ class ToolExecutor:
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
         # A name that the model made up is its words, and telemetry keeps names.
-        name = call.name if call.name in self._tools or call.name in self._rendered.registry.tool_paths else "unknown"
+        name = (
+            call.name
+            if call.name in self._tools or call.name in self._rendered.registry.tool_paths
+            else "unknown"
+        )
         return self._work.part("tool", name, call_id=call.call_id, text=call.arguments)
 
-    def _alone(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
-        """A call by itself, and word of it to who listens; one that ran beside others has told already."""
-        return self._told(call) if self._work.heard else self._steps(call, None)
+    def _alone(self, call: ToolCall) -> Effects[ToolExecutionOutcome]:
+        """A call by itself, and word of it to who listens; one that ran beside others has told
+        already.
+        """
+        return self._told(call) if self._work.observed else self._steps(call, None)
 
-    def _told(self, call: ToolCall) -> Flow[ToolExecutionOutcome]:
-        with self._part(call) as gave:
+    def _told(self, call: ToolCall) -> Effects[ToolExecutionOutcome]:
+        with self._part(call) as set_result:
             outcome = yield from self._steps(call, None)
-            gave(outcome)
+            set_result(outcome)
         return outcome
 
-    def _steps(self, call: ToolCall, isolated: Isolated | None) -> Flow[ToolExecutionOutcome]:
+    def _steps(self, call: ToolCall, isolated: Isolated | None) -> Effects[ToolExecutionOutcome]:
         """From the model's text to the answer it gets."""
         started = perf_counter() - (isolated.seconds if isolated else 0)
         try:
             tool, handler, params = self._admit(call)
         except ToolValidationError as error:
             return self._answer(call, started, None, _failure(str(error)), error=error)
-        entry, again = self._entry(call, params) if tool.effect in ONCE else (None, False)
+        entry, again = self._entry(call, params) if tool.effect in NON_REPEATABLE else (None, False)
         if entry is not None and (again or self.begun):
-            return self._answer(call, started, params, entry.result, entry.result.content(), replayed=True)
+            return self._answer(
+                call, started, params, entry.result, entry.result.content(), replayed=True
+            )
         visibility, content = _NO_VISIBILITY, ""
         raised: Exception | None = None
         try:  # all of it in this generator, since a StopIteration cannot leave one
             if call.name in RESERVED_TOOL_NAMES:
-                visibility = {node.path: shown for node, _, shown in self._scene.visits()}
+                visibility = {node.path: shown for node, _, shown in self._view.visits()}
             with (
                 self._resources.for_call() as resources,
                 tool_transaction(self._session, resources, call.name) as transaction,
@@ -250,7 +282,11 @@ class ToolExecutor:
                     context = self._context(call, resources, self._session, self._work.bus)
                     try:
                         result = _result_of(
-                            (yield isolated.replay if isolated else partial(handler, params, context=context))
+                            (
+                                yield isolated.replay
+                                if isolated
+                                else partial(handler, params, context=context)
+                            )
                         )
                         content = _content(result)
                     finally:
@@ -261,7 +297,8 @@ class ToolExecutor:
                         _check_restart(result.value, params)
                     resources.close()  # what they do then is the call's doing
                     transaction.end()
-                except BaseException as error:  # here too, lest an interrupt at the block's exit leave things half done
+                # here too, lest an interrupt at the block's exit leave things half done
+                except BaseException as error:
                     transaction.end(error)
                     raise
         except ControlFlow as signal:
@@ -270,16 +307,24 @@ class ToolExecutor:
             if outcome.request is not None and call.name in RESERVED_TOOL_NAMES:
                 return outcome
             raise  # from an evaluation inside the handler
-        except Exception as error:  # a limit of a nested evaluation too: our own are checked before the next step
-            if not isinstance(error, ToolValidationError):  # that is the model's mistake, and it is told
-                _log.exception("Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id})
+        # a limit of a nested evaluation too: our own are checked before the next step
+        except Exception as error:
+            # that is the model's mistake, and it is told
+            if not isinstance(error, ToolValidationError):
+                _log.exception(
+                    "Tool handler failed", extra={"tool_name": call.name, "call_id": call.call_id}
+                )
             raised, result, content = error, _failure(message_of(error)), ""
         if entry is not None:
             entry.result = result
-        return self._answer(call, started, params, result, content, visibility=visibility, error=raised)
+        return self._answer(
+            call, started, params, result, content, visibility=visibility, error=raised
+        )
 
     def _entry(self, call: ToolCall, params: object) -> tuple[JournalEntry | None, bool]:
-        """Where a call that must not run twice is noted, by its params, and whether it was made before."""
+        """Where a call that must not run twice is noted, by its params, and whether it was made
+        before.
+        """
         journal = self._rendered.journal
         if journal is None:
             return None, False
@@ -290,7 +335,9 @@ class ToolExecutor:
         return journal.enter(call.name, same)
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
-        """The tool that `call` means, its handler and the params; raises `ToolValidationError` to tell the model."""
+        """The tool that `call` means, its handler and the params; raises `ToolValidationError` to
+        tell the model.
+        """
         tool = self._tools.get(call.name)
         if tool is None:
             raise ToolValidationError(self._unavailable(call.name))
@@ -302,35 +349,43 @@ class ToolExecutor:
             told = f"{size:,} characters, and at most {most:,} are read. Send less at once."
             raise ToolValidationError(f"Invalid arguments for {call.name!r}: {told}")
         if call.name in RESERVED_TOOL_NAMES:
-            handler = disclosure_handler(call.name, self._scene)
+            handler = disclosure_handler(call.name, self._view)
         try:
             read = partial(serde.parse_json, tool.params_type)
-            return tool, handler, read_without_nulls(read, call.arguments if call.arguments.strip() else "{}")[0]
+            return (
+                tool,
+                handler,
+                read_without_nulls(read, call.arguments if call.arguments.strip() else "{}")[0],
+            )
         except SerdeError as error:
-            faults = "; ".join(map(str, error.faults))
-            raise ToolValidationError(f"Invalid arguments for {call.name!r}: {faults}") from error
+            issues = "; ".join(map(str, error.issues))
+            raise ToolValidationError(f"Invalid arguments for {call.name!r}: {issues}") from error
 
     def _unavailable(self, name: str) -> str:
         """What the model is told when it calls a tool that is not available."""
         if name in self._arriving:
             return f"Unknown tool {name!r}. It is available from the next turn on."
         try:
-            how = how_to_open(self._scene, name)
+            how = how_to_open(self._view, name)
         except PromptError:  # a condition fails, so the section cannot be opened
             how = None
         if how is not None:
             return f"Tool {name!r} is closed; {how}."
-        return f"Unknown tool {name!r}. Available tools: {', '.join(sorted(self._tools)) or 'none'}."
+        return (
+            f"Unknown tool {name!r}. Available tools: {', '.join(sorted(self._tools)) or 'none'}."
+        )
 
     def _note(self, came: object, params: object) -> None:
-        """Takes note of what a disclosure tool has answered or asked for; what was read opens when the turn is over."""
+        """Takes note of what a disclosure tool has answered or asked for; what was read opens when
+        the turn is over.
+        """
         match came, params:
             case ReadSectionResult(expanded_tools=tools), _:
                 self._arriving.update([tool.name for tool in tools])
             case CloseSectionResult(closed=path), _:
-                self._scene = self._scene.opening({path: SectionVisibility.SUMMARY})
+                self._view = self._view.opening({path: SectionVisibility.SUMMARY})
             case VisibilityExpansionRequired(requested_overrides=requested), OpenSectionsParams():
-                self._scene = self._scene.opening(requested)
+                self._view = self._view.opening(requested)
             case _:
                 pass
 
@@ -353,7 +408,8 @@ class ToolExecutor:
         """Publishes the call and gives the answer that the model gets."""
         self._answered += 1
         content = sendable(content or result.message)
-        if call.name not in RESERVED_TOOL_NAMES:  # those give sections, which the prompt would show whole
+        # those give sections, which the prompt would show whole
+        if call.name not in RESERVED_TOOL_NAMES:
             content = _shortened(content, self._max_result_chars)
         self._publish(
             ToolInvoked(
@@ -377,16 +433,27 @@ class ToolExecutor:
         self._note(request or result.value, params)
         match result.value, params:
             case ReadSectionResult(_, tools, opened), ReadSectionParams(key):
-                return ToolExecutionOutcome(call.call_id, message, result.success, tools, key, opened)
+                return ToolExecutionOutcome(
+                    call.call_id, message, result.success, tools, key, opened
+                )
             case CloseSectionResult(key, names, closed), CloseSectionParams():
                 self._remember(closed, SectionVisibility.SUMMARY)
-                return ToolExecutionOutcome(call.call_id, message, result.success, (), key, closed_tools=names)
+                return ToolExecutionOutcome(
+                    call.call_id, message, result.success, (), key, closed_tools=names
+                )
             case _:
                 name = "" if error is None or request is not None else type(error).__qualname__
-                return ToolExecutionOutcome(call.call_id, message, result.success, error=name, request=request)
+                return ToolExecutionOutcome(
+                    call.call_id, message, result.success, error=name, request=request
+                )
 
     def _context(
-        self, call: ToolCall, resources: Resources, session: SessionProtocol, bus: EventBus, after: int = 0
+        self,
+        call: ToolCall,
+        resources: Resources,
+        session: SessionProtocol,
+        bus: EventBus,
+        after: int = 0,
     ) -> ToolContext:
         """`after` is how many calls before this one are still to be answered."""
         return ToolContext(
@@ -402,7 +469,7 @@ class ToolExecutor:
         )
 
 
-def _revoking(context: ToolContext, flow: Flow[None]) -> Flow[None]:
+def _revoking(context: ToolContext, flow: Effects[None]) -> Effects[None]:
     try:
         yield from flow
     finally:
@@ -436,7 +503,8 @@ def _shortened(content: str, most: int | None) -> str:
         f"\n\n[Cut here: the result has {total:,} characters, of which {{:,}} are not shown. "
         "Ask for less at once, or for another part, to see the rest.]"
     )
-    shown = most - len(note.format(total))  # the number of missing characters has no more digits than the total
+    # the number of missing characters has no more digits than the total
+    shown = most - len(note.format(total))
     return content[:shown] + note.format(total - shown)
 
 
@@ -448,7 +516,9 @@ def _result_of(outcome: tuple[Any, BaseException | None]) -> Any:  # Any: result
 
 
 def _check_restart(value: object, params: object) -> None:
-    """Raises `VisibilityExpansionRequired` for a section whose tools cannot be added to a running conversation."""
+    """Raises `VisibilityExpansionRequired` for a section whose tools cannot be added to a running
+    conversation.
+    """
     if isinstance(value, ReadSectionResult) and value.expanded_tools:
         raise VisibilityExpansionRequired(
             "Section expansion requires restart",

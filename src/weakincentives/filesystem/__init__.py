@@ -1,9 +1,19 @@
-"""The door to filesystems: in memory, on the host below one directory, and layered; each can undo its changes."""
+"""The door to filesystems: in memory, on the host below one directory, and layered; each can undo
+its changes.
+"""
 
 from .host import HostFilesystem
 from .memory import InMemoryFilesystem
 from .overlay import OverlayFilesystem
-from .protocol import FileStat, Filesystem, FilesystemLimitError, FilesystemLimits, GrepMatch, PathError, glob_matches
+from .protocol import (
+    FileStat,
+    Filesystem,
+    FilesystemLimitError,
+    FilesystemLimits,
+    GrepMatch,
+    PathError,
+    glob_matches,
+)
 
 __all__ = [
     "FileStat",

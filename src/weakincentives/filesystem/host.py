@@ -1,7 +1,8 @@
 """A directory of the host as a filesystem, from which no path leads out.
 
-Every access walks from a descriptor of the root, one name at a time and through no link; no path text is checked first
-and used later. A file with a second hard link may lie outside as well, so it is out of bounds as links are.
+Every access walks from a descriptor of the root, one name at a time and through no link; no path
+text is checked first and used later. A file with a second hard link may lie outside as well, so it
+is out of bounds as links are.
 """
 
 import errno
@@ -16,7 +17,16 @@ from stat import S_IMODE, S_ISDIR, S_ISREG
 from tempfile import SpooledTemporaryFile
 from weakref import finalize
 
-from .protocol import RESERVED, FileStat, FilesystemLimitError, FilesystemLimits, Kind, fault, normal_path, speakable
+from .protocol import (
+    RESERVED,
+    FileStat,
+    FilesystemLimitError,
+    FilesystemLimits,
+    Kind,
+    fault,
+    is_utf8,
+    normal_path,
+)
 from .undo import Version, VersionedFilesystem
 
 __all__ = ["HostFilesystem"]
@@ -31,7 +41,9 @@ _WRITE: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file or, without content, a directory; `old` is what the host said of it, if it was there before."""
+    """A file or, without content, a directory; `old` is what the host said of it, if it was there
+    before.
+    """
 
     content: "bytes | _Spooled | None"
     old: os.stat_result | None = None
@@ -62,11 +74,12 @@ def _kind_of(found: os.stat_result) -> Kind:
 
 
 class HostFilesystem(VersionedFilesystem[_Entry]):
-    """The files below the directory `root`, which is opened once. Any thread may use it until it is closed.
+    """The files below the directory `root`, which is opened once. Any thread may use it until it is
+    closed.
 
-    A file is written beside its place and renamed into it: readers see the old content or the new and never a part.
-    Mode bits stay; owner and extended attributes are those of a new file. Raises `OSError` unless `root` is a directory
-    and the platform opens files relative to one.
+    A file is written beside its place and renamed into it: readers see the old content or the new
+    and never a part. Mode bits stay; owner and extended attributes are those of a new file. Raises
+    `OSError` unless `root` is a directory and the platform opens files relative to one.
     """
 
     def __init__(
@@ -79,7 +92,9 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
         super().__init__(read_only=read_only, limits=limits)
         needed = {os.open, os.stat, os.mkdir, os.rename, os.unlink, os.rmdir}
         if not needed <= os.supports_dir_fd or os.scandir not in os.supports_fd or not _NO_LINK:
-            raise OSError("this platform opens no files relative to a directory; use InMemoryFilesystem")
+            raise OSError(
+                "this platform opens no files relative to a directory; use InMemoryFilesystem"
+            )
         self.root = Path(root)
         self._descriptor = os.open(self.root, _DIRECTORY)
         self._closing = finalize(self, os.close, self._descriptor)
@@ -103,7 +118,7 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
         found = [
             stat
             for stat in self._entries(normal_path(path, self.limits))
-            if speakable(stat.path) and not stat.path.rpartition("/")[2].startswith(RESERVED)
+            if is_utf8(stat.path) and not stat.path.rpartition("/")[2].startswith(RESERVED)
         ]
         return tuple(sorted(found, key=lambda stat: stat.path))
 
@@ -117,7 +132,9 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
 
     @contextmanager
     def _at(self, path: str) -> Generator[tuple[int, str]]:
-        """The directory that holds `path`, open, and the last name; the host's errors are told in our words."""
+        """The directory that holds `path`, open, and the last name; the host's errors are told in
+        our words.
+        """
         *above, last = path.split("/")
         with self.lock:
             if not self._closing.alive:
@@ -133,7 +150,9 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
                 raise
             if error.errno == errno.ELOOP:
                 raise fault(PermissionError, path) from error
-            if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError | FileExistsError):
+            if isinstance(
+                error, FileNotFoundError | IsADirectoryError | NotADirectoryError | FileExistsError
+            ):
                 raise fault(type(error), path) from error
             raise OSError(error.errno, error.strerror, path) from error
         finally:
@@ -143,13 +162,18 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
     def _file(self, path: str) -> Generator[tuple[BufferedReader, os.stat_result]]:
         """A regular file, open, and what the host says of it."""
         with self._at(path) as (above, name):
-            # Once before it is opened, since opening a device may do something; then again, for what was opened.
+            # Once before it is opened, since opening a device may do something; then again, for
+            # what was opened.
             _regular(os.stat(name, dir_fd=above, follow_symlinks=False), path)
-            with open(name, "rb", opener=lambda _name, _flags: os.open(name, _READ, dir_fd=above)) as file:
+            with open(
+                name, "rb", opener=lambda _name, _flags: os.open(name, _READ, dir_fd=above)
+            ) as file:
                 yield file, _regular(os.fstat(file.fileno()), path)
 
     def _entries(self, path: str) -> Iterator[FileStat]:
-        """All in a directory, what is being written or was left by a killed writer too, in no order."""
+        """All in a directory, what is being written or was left by a killed writer too, in no
+        order.
+        """
         prefix = "" if path == "." else path + "/"
         with self._at(path) as (above, name):
             descriptor = _step(above, name, path)
@@ -190,7 +214,10 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
 
     def _put(self, path: str, entry: _Entry | None) -> None:
         # Where something is to be removed, it may be gone, and what held it as well.
-        with suppress(*(() if entry else (FileNotFoundError, NotADirectoryError))), self._at(path) as (above, name):
+        with (
+            suppress(*(() if entry else (FileNotFoundError, NotADirectoryError))),
+            self._at(path) as (above, name),
+        ):
             try:
                 there = os.stat(name, dir_fd=above, follow_symlinks=False)
             except FileNotFoundError:
@@ -224,7 +251,9 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             if of == "directory":
                 doomed += [(stat.path, stat.kind) for stat in self._entries(name)]
             if len(doomed) > self.limits.entries or name.count("/") > self.limits.depth:
-                raise FilesystemLimitError(f"{path!r} holds more than one delete may remove; delete parts of it first")
+                raise FilesystemLimitError(
+                    f"{path!r} holds more than one delete may remove; delete parts of it first"
+                )
         for name, _ in reversed(doomed):
             self._record(name)
         for name, _ in reversed(doomed):
@@ -257,7 +286,9 @@ def _write(above: int, name: str, entry: _Entry, there: os.stat_result | None) -
     try:
         with os.fdopen(os.open(beside, _WRITE, 0o666, dir_fd=above), "wb") as file:
             content = entry.content
-            file.writelines(content.chunks() if isinstance(content, _Spooled) else (content or b"",))
+            file.writelines(
+                content.chunks() if isinstance(content, _Spooled) else (content or b"",)
+            )
             file.flush()
             if entry.old is not None:
                 _touch(file.fileno(), entry.old)

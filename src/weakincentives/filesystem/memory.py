@@ -27,7 +27,10 @@ class File:
 
 
 class Directory:
-    """Names and what they stand for. One that is in no tree does not change, so a version can keep it as it is."""
+    """Names and what they stand for.
+
+    One that is in no tree does not change, so a version can keep it as it is.
+    """
 
     kind: Kind = "directory"
 
@@ -45,7 +48,9 @@ class Directory:
             self.children[name] = node
 
     def list(self, prefix: str) -> "list[FileStat]":
-        return [node.stat(prefix + name) for name, node in self.children.items() if node is not None]
+        return [
+            node.stat(prefix + name) for name, node in self.children.items() if node is not None
+        ]
 
     def stat(self, path: str) -> FileStat:
         return FileStat(path, "directory", 0, self._modified)
@@ -98,7 +103,9 @@ class InMemoryFilesystem(VersionedFilesystem[Node]):
         return node
 
     def _find(self, path: str, *, keep: bool = False) -> Node | None:
-        """What stands at `path`; `keep` makes all on the way a part of this tree, where it is not so already."""
+        """What stands at `path`; `keep` makes all on the way a part of this tree, where it is not
+        so already.
+        """
         node: Node = self._root
         for name in () if path == "." else path.split("/"):
             if not isinstance(node, Directory):

@@ -1,7 +1,9 @@
-"""A fork: a filesystem over another one, with what it read there and what was done in it, so that it can be merged.
+"""A fork: a filesystem over another one, with what it read there and what was done in it, so that
+it can be merged.
 
-Only changes live in its tree; any other name stands for what is below. Each look below is logged with what it gave,
-and merging looks again: if all is as it was, the operations are repeated on the base.
+Only changes live in its tree; any other name stands for what is below. Each look below is logged
+with what it gave, and merging looks again: if all is as it was, the operations are repeated on the
+base.
 """
 
 from contextlib import nullcontext
@@ -17,7 +19,8 @@ __all__ = ["OverlayFilesystem"]
 
 
 class OverlayFilesystem(InMemoryFilesystem):
-    """A view of `base` in which everything can be changed while the base stays; `base.merge(fork)` makes it so there.
+    """A view of `base` in which everything can be changed while the base stays; `base.merge(fork)`
+    makes it so there.
 
     What was not changed here is read from the base as it is then. A merged fork is spent.
     """
@@ -31,7 +34,10 @@ class OverlayFilesystem(InMemoryFilesystem):
 
     def merge_into_base(self) -> bool:
         """What `base.merge(fork)` does; see there."""
-        with self.lock, self.base.lock if isinstance(self.base, VersionedFilesystem) else nullcontext():
+        with (
+            self.lock,
+            self.base.lock if isinstance(self.base, VersionedFilesystem) else nullcontext(),
+        ):
             if self._merged:
                 raise ValueError(f"{self!r} was merged already; fork again")
             if any(_look(self.base, method, path)[1] != seen for method, path, seen in self._looks):
@@ -80,7 +86,9 @@ class _LowerFile(File):
 
 
 class _LowerDirectory(Directory):
-    """A directory of the base, and what has been changed in it here; `None` marks a name that is gone."""
+    """A directory of the base, and what has been changed in it here; `None` marks a name that is
+    gone.
+    """
 
     def __init__(self, fork: OverlayFilesystem, path: str) -> None:
         super().__init__()
@@ -94,13 +102,19 @@ class _LowerDirectory(Directory):
             kind = self._fork.look("kind", path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return _LowerDirectory(self._fork, path) if kind == "directory" else _LowerFile(self._fork, path, kind)
+        return (
+            _LowerDirectory(self._fork, path)
+            if kind == "directory"
+            else _LowerFile(self._fork, path, kind)
+        )
 
     def put(self, name: str, node: Node | None) -> None:
         self.children[name] = node
 
     def list(self, prefix: str) -> list[FileStat]:
-        below = [(stat.path.rpartition("/")[2], stat) for stat in self._fork.look("list", self._path)]
+        below = [
+            (stat.path.rpartition("/")[2], stat) for stat in self._fork.look("list", self._path)
+        ]
         return super().list(prefix) + [
             replace(stat, path=prefix + name) for name, stat in below if name not in self.children
         ]
@@ -110,7 +124,8 @@ class _LowerDirectory(Directory):
         return replace(found, path=path)
 
 
-def _look(base: Filesystem, method: str, path: str) -> tuple[Any, object]:  # Any: what that method gives
+# Any: what that method gives
+def _look(base: Filesystem, method: str, path: str) -> tuple[Any, object]:
     """What the base says, or the error it raises, and of this what must be the same for a merge."""
     try:
         given = base.stat(path).kind if method == "kind" else getattr(base, method)(path)

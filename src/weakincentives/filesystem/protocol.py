@@ -1,7 +1,9 @@
-"""What a filesystem is: its protocol, the values it gives, its errors and its path texts; nothing here stores a file.
+"""What a filesystem is: its protocol, the values it gives, its errors and its path texts; nothing
+here stores a file.
 
-Paths are POSIX text relative to the root, `.` being the root. `./a` and a trailing `/` are accepted; what is absolute,
-holds `..` or cannot name a file anywhere is a `PathError`. Messages are written for the model that gave the path.
+Paths are POSIX text relative to the root, `.` being the root. `./a` and a trailing `/` are
+accepted; what is absolute, holds `..` or cannot name a file anywhere is a `PathError`. Messages are
+written for the model that gave the path.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +25,8 @@ __all__ = [
     "PathError",
     "fault",
     "glob_matches",
+    "is_utf8",
     "normal_path",
-    "speakable",
 ]
 
 type Kind = Literal["file", "directory", "other"]
@@ -44,7 +46,9 @@ class FilesystemLimitError(WeakIncentivesError, OSError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesystemLimits:
-    """Upper bounds: bytes of a file, parts of a path, entries that a listing or a walk visits, seconds of a search."""
+    """Upper bounds: bytes of a file, parts of a path, entries that a listing or a walk visits,
+    seconds of a search.
+    """
 
     file_bytes: int = 10_000_000
     depth: int = 32
@@ -55,7 +59,9 @@ class FilesystemLimits:
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """One entry: path from the root, kind, size in bytes, and when it was modified, in seconds since the epoch."""
+    """One entry: path from the root, kind, size in bytes, and when it was modified, in seconds
+    since the epoch.
+    """
 
     path: str
     kind: Kind
@@ -86,7 +92,7 @@ def fault(kind: type[OSError], path: str) -> OSError:
     return kind(_FAULTS[kind].format(path))
 
 
-def speakable(name: str) -> bool:
+def is_utf8(name: str) -> bool:
     """Whether it can be written in UTF-8; a name on the host may be any bytes."""
     return name.isascii() or name.encode(errors="ignore").decode() == name
 
@@ -100,23 +106,26 @@ def normal_path(path: str, limits: FilesystemLimits) -> str:
         "holds '..'": ".." in parts,
         "has an empty part": "" in parts,
         "holds a NUL character": "\0" in path,
-        "is no UTF-8": not speakable(path),
+        "is no UTF-8": not is_utf8(path),
         "is too long": max(sizes, default=0) > 255 or sum(sizes) + len(sizes) > 4096,  # noqa: PLR2004 - NAME_MAX, PATH_MAX
         f"is more than {limits.depth} parts deep": len(parts) > limits.depth,
         "holds a reserved name": any(part.startswith(RESERVED) for part in parts),
     }
     for problem, found in problems.items():
         if found:
-            raise PathError(f"{path!r:.200} {problem}; give a path below the root, such as 'src/app.py'")
+            raise PathError(
+                f"{path!r:.200} {problem}; give a path below the root, such as 'src/app.py'"
+            )
     return "/".join(parts) or "."
 
 
 class Filesystem(Snapshotable, Protocol):
-    """Files and directories below one root; subclasses inherit all that can be said by means of the rest.
+    """Files and directories below one root; subclasses inherit all that can be said by means of the
+    rest.
 
-    Besides `PathError` and `FilesystemLimitError`, methods raise the builtin `FileNotFoundError`, `IsADirectoryError`,
-    `NotADirectoryError`, `FileExistsError`, and `PermissionError` for links, special files and changes to what is
-    read-only.
+    Besides `PathError` and `FilesystemLimitError`, methods raise the builtin `FileNotFoundError`,
+    `IsADirectoryError`, `NotADirectoryError`, `FileExistsError`, and `PermissionError` for links,
+    special files and changes to what is read-only.
     """
 
     read_only: bool
@@ -130,7 +139,9 @@ class Filesystem(Snapshotable, Protocol):
         ...
 
     def write_bytes(self, path: str, data: bytes, /) -> None:
-        """Makes or replaces a file at one stroke, and the directories above it; a file keeps its mode."""
+        """Makes or replaces a file at one stroke, and the directories above it; a file keeps its
+        mode.
+        """
         ...
 
     def delete(self, path: str, /, *, recursive: bool = False) -> None:
@@ -142,7 +153,9 @@ class Filesystem(Snapshotable, Protocol):
         ...
 
     def rename(self, path: str, to: str, /) -> None:
-        """Gives a file another path and makes the directories above that; replaces the file that is there."""
+        """Gives a file another path and makes the directories above that; replaces the file that is
+        there.
+        """
         ...
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
@@ -185,9 +198,11 @@ class Filesystem(Snapshotable, Protocol):
         return self._visit(path, ("**",))
 
     def glob(self, pattern: str, path: str = ".", /) -> Iterator[FileStat]:
-        """The files below a directory whose path from there matches `pattern`, in the order of `walk`.
+        """The files below a directory whose path from there matches `pattern`, in the order of
+        `walk`.
 
-        `**` stands for any number of directories, `*`, `?` and `[…]` for characters within one name.
+        `**` stands for any number of directories, `*`, `?` and `[…]` for characters within one
+        name.
         """
         parts = normal_path(pattern, self.limits).split("/")
         return (found for found in self._visit(path, parts) if found.kind == "file")
@@ -202,19 +217,23 @@ class Filesystem(Snapshotable, Protocol):
         ignore_case: bool = False,
         deadline: Deadline | None = None,
     ) -> Iterator[GrepMatch]:
-        """The lines that hold a match of the regular expression `pattern`, in a file or in those that `glob` finds.
+        """The lines that hold a match of the regular expression `pattern`, in a file or in those
+        that `glob` finds.
 
-        Takes time linear in the text. Files with a NUL byte near their start and files that cannot be read are left
-        out. Raises `ValueError` for a pattern that is none, or one with look-around, back-references or verbose mode.
-        The iterator raises `FilesystemLimitError` once matching has taken `limits.search_seconds` or `deadline` has
-        passed, and for a line that is too long for a pattern with many repeats.
+        Takes time linear in the text. Files with a NUL byte near their start and files that cannot
+        be read are left out. Raises `ValueError` for a pattern that is none, or one with
+        look-around, back-references or verbose mode. The iterator raises `FilesystemLimitError`
+        once matching has taken `limits.search_seconds` or `deadline` has passed, and for a line
+        that is too long for a pattern with many repeats.
         """
         from .search import LineSearch
 
         seconds = self.limits.search_seconds
         search = LineSearch(pattern, ignore_case=ignore_case, seconds=seconds, deadline=deadline)
         start = self.stat(path)
-        return self._grep((start,) if start.kind == "file" else self.glob(glob, path), search.matches)
+        return self._grep(
+            (start,) if start.kind == "file" else self.glob(glob, path), search.matches
+        )
 
     def fork(self) -> "Filesystem":
         """A view of this filesystem whose changes stay in it until they are merged."""
@@ -223,7 +242,8 @@ class Filesystem(Snapshotable, Protocol):
         return OverlayFilesystem(self)
 
     def merge(self, fork: "Filesystem", /) -> bool:
-        """Makes the changes of a fork here, all or none: none, and `False`, if something that it read has changed.
+        """Makes the changes of a fork here, all or none: none, and `False`, if something that it
+        read has changed.
 
         Raises `ValueError` for what is no fork of this filesystem or was merged already.
         """
@@ -268,7 +288,8 @@ class Filesystem(Snapshotable, Protocol):
                 data = self.read_bytes(found.path)
             except (OSError, PathError):
                 continue
-            if data and b"\0" not in data[:8192]:  # without data there is no line, not even an empty one
+            # without data there is no line, not even an empty one
+            if data and b"\0" not in data[:8192]:
                 yield from matches(found.path, data.decode(errors="replace"))
 
 
@@ -276,7 +297,10 @@ def _after(states: set[int], pattern: Sequence[str], name: str) -> set[int]:
     """Where in `pattern` one can be when `name` comes next."""
     parts = [(at, pattern[at]) for at in states if at < len(pattern)]
     anywhere = {at for at, part in parts if part == "**"}
-    return _reach(anywhere | {at + 1 for at, part in parts if part != "**" and fnmatchcase(name, part)}, pattern)
+    return _reach(
+        anywhere | {at + 1 for at, part in parts if part != "**" and fnmatchcase(name, part)},
+        pattern,
+    )
 
 
 def _reach(states: set[int], pattern: Sequence[str]) -> set[int]:

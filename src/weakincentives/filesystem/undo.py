@@ -1,9 +1,10 @@
 """Undo by re-rooting: what the three filesystems share. Where entries are kept is theirs.
 
-A version knows how to get to it from the present: the pre-images of what has changed since, and, when other versions
-came after it, the next of those (Baker's arrays). Each change records first and changes then, so that an interrupt
-leaves at most a pre-image too many; putting back is idempotent. The filesystem refers to its newest version weakly:
-without a snapshot that somebody holds nothing is recorded, and abandoned branches are garbage.
+A version knows how to get to it from the present: the pre-images of what has changed since, and,
+when other versions came after it, the next of those (Baker's arrays). Each change records first and
+changes then, so that an interrupt leaves at most a pre-image too many; putting back is idempotent.
+The filesystem refers to its newest version weakly: without a snapshot that somebody holds nothing
+is recorded, and abandoned branches are garbage.
 """
 
 from abc import abstractmethod
@@ -31,8 +32,10 @@ class Version[E: _Entry]:
     def __init__(self, past: tuple[object, ...] = ()) -> None:
         self.past = past  # what a filesystem keeps beside its entries
         self.after: Version[E] | None = None
-        self.pre: dict[str, E | None] = {}  # what stood at each path that has changed since, in order
-        self.spool: Any = None  # Any: where a filesystem keeps contents that should not fill the memory
+        # what stood at each path that has changed since, in order
+        self.pre: dict[str, E | None] = {}
+        # Any: where a filesystem keeps contents that should not fill the memory
+        self.spool: Any = None
 
 
 class VersionedFilesystem[E: _Entry](Filesystem):
@@ -110,7 +113,9 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 self._did("rename", path, to)
 
     def snapshot(self) -> Version[E]:
-        """The present state, to be put back in any order with others as long as somebody holds it; takes O(1)."""
+        """The present state, to be put back in any order with others as long as somebody holds it;
+        takes O(1).
+        """
         with self.lock:
             newest = self._version()
             if newest is not None and not newest.pre:
@@ -124,14 +129,16 @@ class VersionedFilesystem[E: _Entry](Filesystem):
     def restore(self, snapshot: Version[E], /) -> None:
         """Puts back what has changed since or before `snapshot`, and nothing else.
 
-        What cannot be put back does not stop the rest and is raised as an `ExceptionGroup`. Raises `ValueError` for a
-        snapshot of another filesystem.
+        What cannot be put back does not stop the rest and is raised as an `ExceptionGroup`. Raises
+        `ValueError` for a snapshot of another filesystem.
         """
         with self.lock:
             path: list[Version[E]] = [snapshot]
             while path[-1] is not self._version():
                 if path[-1].after is None:
-                    raise ValueError("this snapshot is of another filesystem; restore it where it was made")
+                    raise ValueError(
+                        "this snapshot is of another filesystem; restore it where it was made"
+                    )
                 path.append(path[-1].after)
             self._past = snapshot.past
             failures: list[BaseException] = []
@@ -139,8 +146,11 @@ class VersionedFilesystem[E: _Entry](Filesystem):
             self._put_back(current, failures)
             while path:
                 version = path.pop()
-                # One assignment after the other, and each leaves both within reach. What failed is now `version`'s too.
-                current.pre = {at: self._get(at, current) for at in reversed(version.pre)} | current.pre
+                # One assignment after the other, and each leaves both within reach. What failed is
+                # now `version`'s too.
+                current.pre = {
+                    at: self._get(at, current) for at in reversed(version.pre)
+                } | current.pre
                 version.pre = version.pre | current.pre | version.pre
                 current.after = version
                 self._newest = ref(version)
@@ -154,13 +164,18 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 raise BaseExceptionGroup(f"{len(failures)} changes could not be put back", failures)
 
     def _put_back(self, version: Version[E], failures: list[BaseException]) -> None:
-        """Puts back what `version` recorded, the last first; what fails stays recorded for another try."""
+        """Puts back what `version` recorded, the last first; what fails stays recorded for another
+        try.
+        """
         pre = version.pre
         back = [(path, pre[path]) for path in reversed(pre)]
         # Once more for their times, when all is back that is in them.
-        folders = [(path, entry) for path, entry in reversed(back) if entry and entry.kind == "directory"]
+        folders = [
+            (path, entry) for path, entry in reversed(back) if entry and entry.kind == "directory"
+        ]
         for path, entry in back + folders:
-            for _ in range(2):  # an interrupt waits until all is put back, and what it interrupted is done again
+            # an interrupt waits until all is put back, and what it interrupted is done again
+            for _ in range(2):
                 try:
                     self._put(path, entry)
                 except BaseException as error:
@@ -217,10 +232,14 @@ class VersionedFilesystem[E: _Entry](Filesystem):
 
     def too_many(self, path: str) -> FilesystemLimitError:
         """The error of a directory with more entries than the limits allow, to be raised."""
-        return FilesystemLimitError(f"{path!r} holds more than {self.limits.entries} entries; name the one you need")
+        return FilesystemLimitError(
+            f"{path!r} holds more than {self.limits.entries} entries; name the one you need"
+        )
 
     def _changeable(self, path: str) -> str:
         name = normal_path(path, self.limits)
         if self.read_only:
-            raise PermissionError(f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere")
+            raise PermissionError(
+                f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere"
+            )
         return name

@@ -1,7 +1,8 @@
-"""What each section and tool of a prompt cost over logged runs, and which way to show a section would have cost less.
+"""What each section and tool of a prompt cost over logged runs, and which way to show a section
+would have cost less.
 
-Read from the records of `event_log` alone; all sizes are characters. A section is sent with every request, and what was
-read of it stays in the conversation, so every later request carries that too.
+Read from the records of `event_log` alone; all sizes are characters. A section is sent with every
+request, and what was read of it stays in the conversation, so every later request carries that too.
 """
 
 from collections import Counter
@@ -18,7 +19,9 @@ _SHORT_SUMMARY = 200  # with the line below it that says how to open the section
 
 @dataclass(frozen=True, slots=True)
 class ToolCost:
-    """One tool: the `requests` that carried it, characters of its declaration `sent` in them, `calls` by the model."""
+    """One tool: the `requests` that carried it, characters of its declaration `sent` in them,
+    `calls` by the model.
+    """
 
     name: str
     requests: int
@@ -28,7 +31,9 @@ class ToolCost:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The way to show a section that would have cost less over the same requests, and the arithmetic."""
+    """The way to show a section that would have cost less over the same requests, and the
+    arithmetic.
+    """
 
     visibility: Literal["FULL", "SUMMARY"]
     arithmetic: str
@@ -36,10 +41,12 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class SectionCost:
-    """One section of one prompt: the `requests` that carried it, characters `sent` in them, how often it was `opened`.
+    """One section of one prompt: the `requests` that carried it, characters `sent` in them, how
+    often it was `opened`.
 
-    `advice` is `None` where every run began with the section shown so already, and where a log cannot tell: nobody sees
-    whether a text without tools was needed, or how the author shows a section that lies in a summarized one.
+    `advice` is `None` where every run began with the section shown so already, and where a log
+    cannot tell: nobody sees whether a text without tools was needed, or how the author shows a
+    section that lies in a summarized one.
     """
 
     prompt: str
@@ -76,11 +83,13 @@ def ledger(events: Iterable[Record]) -> tuple[SectionCost, ...]:
 
 @dataclass(slots=True)
 class _Tally:
-    """What is added up for one section; `request_sizes` is that of all requests that carried it, whole."""
+    """What is added up for one section; `request_sizes` is that of all requests that carried it,
+    whole.
+    """
 
     prompt: str
     path: str
-    weight: int = 0
+    expanded_size: int = 0
     summary: int | None = None
     shows_need: bool = False
     shown_as: set[str] = field(default_factory=set[str])  # visibilities that evaluations began with
@@ -102,18 +111,20 @@ class _Tally:
         advice = self._advice() if self.requests and self.shows_need and self.shown_as else None
         if advice is not None and self.shown_as == {advice.visibility.lower()}:
             advice = None
-        return SectionCost(self.prompt, self.path, self.requests, self.sent, self.opened, tools, advice)
+        return SectionCost(
+            self.prompt, self.path, self.requests, self.sent, self.opened, tools, advice
+        )
 
     def _advice(self) -> Advice:
         request = self.request_sizes // self.requests
         size = _SHORT_SUMMARY if self.summary is None else self.summary
         opened, requests = max(self.opened, self.needed), self.requests - self.opened
-        full = requests * self.weight
-        summary = requests * size + opened * request + self.requests_in_need * self.weight
+        full = requests * self.expanded_size
+        summary = requests * size + opened * request + self.requests_in_need * self.expanded_size
         arithmetic = (
-            f"FULL: {requests:,} request{'' if requests == 1 else 's'} x {self.weight:,} = {full:,}. "
+            f"FULL: {requests:,} request{'' if requests == 1 else 's'} x {self.expanded_size:,} = {full:,}. "
             f"SUMMARY: {requests:,} x {size:,}{' (assumed)' if self.summary is None else ''} + to open it {opened:,} x "
-            f"{request:,} + open {self.requests_in_need:,} x {self.weight:,} = {summary:,}"
+            f"{request:,} + open {self.requests_in_need:,} x {self.expanded_size:,} = {summary:,}"
         )
         return Advice("SUMMARY" if summary < full else "FULL", arithmetic)
 
@@ -123,19 +134,28 @@ class _Evaluation:
 
     # Any: records are JSON, read key by key.
     def __init__(
-        self, record: Any, prompt: str, before: "_Evaluation | None", tallies: dict[tuple[str, str], _Tally]
+        self,
+        record: Any,
+        prompt: str,
+        before: "_Evaluation | None",
+        tallies: dict[tuple[str, str], _Tally],
     ) -> None:
         self.needed: set[str] = before.needed if before else set()
         self._read: Counter[str] = Counter()
         self._tools: set[str] = set(record["tool_names"])
         self._sections: dict[str, Any] = {one["path"]: one for one in record["sections"]}
-        self._tallies = {path: tallies.setdefault((prompt, path), _Tally(prompt, path)) for path in self._sections}
+        self._tallies = {
+            path: tallies.setdefault((prompt, path), _Tally(prompt, path))
+            for path in self._sections
+        }
         for path, tally in self._tallies.items():
             below = [one for key, one in self._sections.items() if f"{key}.".startswith(f"{path}.")]
             if before is None and below[0]["visibility"] != "hidden":
                 tally.shown_as.add(below[0]["visibility"])
-            tally.weight, tally.summary = below[0]["weight"], below[0]["summary"]
-            tally.shows_need |= below[0]["visibility"] == "summary" or any(one["tools"] for one in below)
+            tally.expanded_size, tally.summary = below[0]["weight"], below[0]["summary"]
+            tally.shows_need |= below[0]["visibility"] == "summary" or any(
+                one["tools"] for one in below
+            )
 
     def hear(self, record: Any) -> None:
         """Adds what one event tells."""
@@ -169,7 +189,11 @@ class _Evaluation:
     def _call(self, record: Any) -> None:
         name = record["name"]
         for path in self._sections:
-            if path in record["requested_sections"] and name != "close_section" and record["result"]["success"]:
+            if (
+                path in record["requested_sections"]
+                and name != "close_section"
+                and record["result"]["success"]
+            ):
                 self._tallies[path].opened += 1
                 self._need(path)
                 if name == "read_section":

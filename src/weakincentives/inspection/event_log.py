@@ -1,4 +1,6 @@
-"""Events as lines of JSON: written while a run goes on, read back without the types that they were made of."""
+"""Events as lines of JSON: written while a run goes on, read back without the types that they were
+made of.
+"""
 
 import json
 from collections import defaultdict
@@ -10,7 +12,7 @@ from .. import serde
 from ..errors import SerdeError
 from ..evaluation.messages import sendable
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.walk import Scene
+from ..prompt.walk import PromptView
 from ..protocols import EventBus
 from ..runtime.events import Event, PromptRendered
 from ..serde import Json
@@ -42,10 +44,11 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
 
 
 def event_record(event: object) -> Record:
-    """The event as JSON; what JSON cannot hold stands as `{"$repr": …}`, a rendered prompt as the sizes of `sections`.
+    """The event as JSON; what JSON cannot hold stands as `{"$repr": …}`, a rendered prompt as the
+    sizes of `sections`.
 
-    Sizes are in characters: of each enabled section's text as it is shown, of its summary, of its tools, and the
-    `weight` of all that a summary hides.
+    Sizes are in characters: of each enabled section's text as it is shown, of its summary, of its
+    tools, and the `weight` of all that a summary hides.
     """
     name = type(event).__name__
     if not is_dataclass(event):
@@ -55,12 +58,15 @@ def event_record(event: object) -> Record:
     if isinstance(event, PromptRendered):
         rendered = values.pop("rendered")
         if isinstance(rendered, RenderedPrompt):
-            sections = {"sections": _sizes(rendered.scene)}
+            sections = {"sections": _sizes(rendered.view)}
     return {"event": name, **{key: _plain(value) for key, value in values.items()}, **sections}
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
-    """The events that `write_events` wrote. Raises `ValueError` with the number of a line that holds none."""
+    """The events that `write_events` wrote.
+
+    Raises `ValueError` with the number of a line that holds none.
+    """
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -73,7 +79,8 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
 
 @dataclass(slots=True, eq=False)
 class LoggedEvaluation:
-    """An evaluation that a log has seen begin; `restarted` is the one that it continues with other sections open.
+    """An evaluation that a log has seen begin; `restarted` is the one that it continues with other
+    sections open.
 
     `unanswered` counts the tool calls of its last turn that have not ended yet.
     """
@@ -86,17 +93,21 @@ class LoggedEvaluation:
 
 
 class RunningEvaluations:
-    """Finds out, record by record, which evaluations are running: one that a tool's handler started lies in another.
+    """Finds out, record by record, which evaluations are running: one that a tool's handler started
+    lies in another.
 
-    A log says when an evaluation begins and when it gives a response, but not when it fails; that follows from what its
-    session publishes next. Evaluations of different sessions may overlap; none lies in one of another session.
+    A log says when an evaluation begins and when it gives a response, but not when it fails; that
+    follows from what its session publishes next. Evaluations of different sessions may overlap;
+    none lies in one of another session.
     """
 
     def __init__(self) -> None:
         self._by_session: defaultdict[Json, list[LoggedEvaluation]] = defaultdict(list)
 
     def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
-        """The evaluations that are running at the next `record`, the outermost first; the last one published it."""
+        """The evaluations that are running at the next `record`, the outermost first; the last one
+        published it.
+        """
         running = self._by_session[record.get("session_id")]
         match record:
             case {"event": "PromptRendered"}:
@@ -142,7 +153,10 @@ def _plain(value: object, depth: int = 0) -> Json:
             case list() | tuple() | set() | frozenset():
                 return [_plain(item, depth + 1) for item in value]
             case _ if is_dataclass(value) and not isinstance(value, type):
-                return {one.name: _plain(getattr(value, one.name, None), depth + 1) for one in fields(value)}
+                return {
+                    one.name: _plain(getattr(value, one.name, None), depth + 1)
+                    for one in fields(value)
+                }
             case _:
                 pass
     try:
@@ -155,15 +169,15 @@ def _key(key: object) -> str:
     return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
 
 
-def _sizes(scene: Scene) -> list[Json]:
+def _sizes(view: PromptView) -> list[Json]:
     return [
         {
             "path": ".".join(one.path),
             "visibility": one.visibility.value if one.visibility else "hidden",
             "shown": len(one.shown),
             "summary": None if one.summary is None else len(one.summary),
-            "weight": one.weight,
+            "weight": one.expanded_size,
             "tools": {name: len(text) for name, text in one.tools.items()},
         }
-        for one in measure(scene)
+        for one in measure(view)
     ]

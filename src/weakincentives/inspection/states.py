@@ -1,4 +1,5 @@
-"""A prompt in every state that a model can bring it to by opening sections: its text, its tools, its output.
+"""A prompt in every state that a model can bring it to by opening sections: its text, its tools,
+its output.
 
 What a test makes of the states, such as golden files, stands elsewhere.
 """
@@ -26,8 +27,8 @@ type _Opened = tuple[SectionPath, ...]
 class PromptState:
     """A prompt once its model has opened the sections at `opened`, which are sorted.
 
-    `name` is `closed` while nothing is open, else the keys of the open sections, as in `guide+guide.deep`; `all` where
-    all are open and the smallest states have none such.
+    `name` is `closed` while nothing is open, else the keys of the open sections, as in
+    `guide+guide.deep`; `all` where all are open and the smallest states have none such.
     """
 
     name: str
@@ -59,11 +60,13 @@ def render_states(
 ) -> tuple[PromptState, ...]:
     """The prompt in each state that a model can bring it to by opening sections, `closed` first.
 
-    Each section that can be opened by itself doubles their number. Where there are more than `limit`, only the smallest
-    ones are given, one for each summarized section with those around it, and the one where all is open: they hold every
-    text and every tool of the others, unless a selector reads what is open. `limit=0` gives just these, however few
-    there are. `session`, by default a fresh one, feeds the selectors; what it has open is open from the start. Raises
-    `PromptRenderError` with the path of a section that cannot be rendered, be it hidden at first or not.
+    Each section that can be opened by itself doubles their number. Where there are more than
+    `limit`, only the smallest ones are given, one for each summarized section with those around it,
+    and the one where all is open: they hold every text and every tool of the others, unless a
+    selector reads what is open. `limit=0` gives just these, however few there are. `session`, by
+    default a fresh one, feeds the selectors; what it has open is open from the start. Raises
+    `PromptRenderError` with the path of a section that cannot be rendered, be it hidden at first or
+    not.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     before = Session() if session is None else session
@@ -72,22 +75,31 @@ def render_states(
     def render(opened: _Opened) -> RenderedPrompt[Any]:
         later = Session()
         later.restore(state)
-        later[VisibilityOverrides].seed(VisibilityOverrides({**shown, **dict.fromkeys(opened, SectionVisibility.FULL)}))
+        later[VisibilityOverrides].seed(
+            VisibilityOverrides({**shown, **dict.fromkeys(opened, SectionVisibility.FULL)})
+        )
         return prompt.render(session=later)
 
     reached = dict(islice(_reached(render), 1 + max(limit, 0)))
-    smallest = reached[()].scene.smallest()
+    smallest = reached[()].view.smallest()
     whole = tuple(sorted({path for opened in smallest for path in opened}))
     if len(reached) > limit:
-        reached = {opened: reached.get(opened) or render(opened) for opened in dict.fromkeys((*smallest, whole))}
+        reached = {
+            opened: reached.get(opened) or render(opened)
+            for opened in dict.fromkeys((*smallest, whole))
+        }
     named = {opened: "+".join(map(".".join, opened)) or "closed" for opened in reached}
     if whole not in smallest:
         named[whole] = "all"
-    return tuple(PromptState(named[opened], opened, rendered) for opened, rendered in reached.items())
+    return tuple(
+        PromptState(named[opened], opened, rendered) for opened, rendered in reached.items()
+    )
 
 
 # Any: see `PromptState`
-def _reached(render: Callable[[_Opened], RenderedPrompt[Any]]) -> Iterator[tuple[_Opened, RenderedPrompt[Any]]]:
+def _reached(
+    render: Callable[[_Opened], RenderedPrompt[Any]],
+) -> Iterator[tuple[_Opened, RenderedPrompt[Any]]]:
     """All states, those with the fewest open sections first."""
     waiting: list[_Opened] = [()]
     seen: set[_Opened] = set()

@@ -38,7 +38,7 @@ else:
             "..visibility_overrides": "SetVisibilityOverride VisibilityOverrides",
             ".overrides.model": "ToolOverride",
             ".progressive_disclosure": "OpenSectionsParams ReadSectionParams ReadSectionResult",
-            ".structured_output": "StructuredOutputConfig parse_structured_output",
+            ".output": "StructuredOutputConfig parse_structured_output",
             ".task_examples": "TaskExample TaskExamplesSection TaskStep",
             ".workspace": "HostMount WorkspaceSection",
         },

@@ -32,7 +32,9 @@ class BoundSelector(NamedTuple):
             return selector(session=session) if self.needs_session else selector()
         except Exception as error:
             unread = self.needs_session and session is None
-            hint = "; it reads the session and none was given, use render(session=…)" if unread else ""
+            hint = (
+                "; it reads the session and none was given, use render(session=…)" if unread else ""
+            )
             raise PromptRenderError(
                 f"a selector raised {type(error).__name__}: {error}{hint}", section_path=path
             ) from error
@@ -40,17 +42,34 @@ class BoundSelector(NamedTuple):
 
 # Any: selectors come in four signatures; which one this is, is found out here.
 def normalise(selector: Callable[..., Any]) -> BoundSelector:
-    """Brings `selector` to one signature. Raises `TypeError` for any form but the four that sections allow."""
+    """Brings `selector` to one signature.
+
+    Raises `TypeError` for any form but the four that sections allow.
+    """
     if not callable(selector):
-        raise TypeError(f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}")
-    if inspect.iscoroutinefunction(selector) or inspect.iscoroutinefunction(type(selector).__call__):
-        raise TypeError(f"{selector!r} is a coroutine function, and rendering awaits nothing; use a plain function")
+        raise TypeError(
+            f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}"
+        )
+    if inspect.iscoroutinefunction(selector) or inspect.iscoroutinefunction(
+        type(selector).__call__
+    ):
+        raise TypeError(
+            f"{selector!r} is a coroutine function, and rendering awaits nothing; use a plain function"
+        )
     try:
         parameters = inspect.signature(selector).parameters.values()
     except ValueError as error:
-        raise TypeError(f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}") from error
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        raise TypeError(
+            f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"
+        ) from error
+    positional = [
+        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
     keyword = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    if len(positional) + len(keyword) != len(parameters) or len(positional) > 1 or keyword not in ([], ["session"]):
+    if (
+        len(positional) + len(keyword) != len(parameters)
+        or len(positional) > 1
+        or keyword not in ([], ["session"])
+    ):
         raise TypeError(f"{selector!r} takes {inspect.signature(selector)}; use {_FORMS}")
     return BoundSelector(selector, needs_params=bool(positional), needs_session=bool(keyword))

@@ -1,4 +1,6 @@
-"""What can be wrong with a prompt, and the signal that a section was asked for; see `weakincentives.errors`."""
+"""What can be wrong with a prompt, and the signal that a section was asked for; see
+`weakincentives.errors`.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -23,7 +25,9 @@ class PromptError(WeakIncentivesError):
 
 
 class _PlacedError(PromptError):
-    """An error about one place of a prompt: `section_path` and, where a text is at fault, `placeholder` with `$`."""
+    """An error about one place of a prompt: `section_path` and, where a text is at fault,
+    `placeholder` with `$`.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,8 @@ class PromptValidationError(_PlacedError):
 
 
 class PromptRenderError(_PlacedError):
-    """A bound prompt could not be rendered: missing params, a failing selector or a template that does not fit.
+    """A bound prompt could not be rendered: missing params, a failing selector or a template that
+    does not fit.
 
     `missing` is the params type that nobody has bound, where that is the reason.
     """
@@ -60,7 +65,9 @@ class PromptRenderError(_PlacedError):
 
 
 class ToolValidationError(PromptError):
-    """A tool was called with arguments that it cannot serve; the model gets the text as a failed result."""
+    """A tool was called with arguments that it cannot serve; the model gets the text as a failed
+    result.
+    """
 
 
 class OutputParseError(PromptError):
@@ -72,15 +79,19 @@ class OutputParseError(PromptError):
 
 
 class OverridesStoreError(PromptError):
-    """Stored overrides cannot be read or written; the message names the prompt and the tag. Nothing was changed."""
+    """Stored overrides cannot be read or written; the message names the prompt and the tag. Nothing
+    was changed.
+    """
 
 
 class VisibilityExpansionRequired(PromptError, ControlFlow):
-    """The model asked for sections that only a new evaluation can open. Render again with `requested_overrides`.
+    """The model asked for sections that only a new evaluation can open. Render again with
+    `requested_overrides`.
 
-    `requested_overrides` maps section paths to `FULL` and goes straight into `render(visibility_overrides=…)`;
-    `section_keys` are the model's own strings. Session state is kept as it is. Adapters with the library's own loop set
-    `spent`, what the interrupted evaluation had taken, and `decisions`, how its sections stood.
+    `requested_overrides` maps section paths to `FULL` and goes straight into
+    `render(visibility_overrides=…)`; `section_keys` are the model's own strings. Session state is
+    kept as it is. Adapters with the library's own loop set `spent`, what the interrupted evaluation
+    had taken, and `decisions`, how its sections stood.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""JSON as a model writes it: within a fenced block, with nulls for what is left out, arrays inside an object."""
+"""JSON as a model writes it: within a fenced block, with nulls for what is left out, arrays inside
+an object.
+"""
 
 import json
 import re
@@ -6,21 +8,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import serde
-from ..errors import Fault, SerdeError
+from ..errors import SerdeError, ValidationIssue
 from .errors import OutputParseError
 
 __all__ = ["WRAPPED_ITEMS", "json_text", "read_without_nulls", "unwrap_items"]
 
 WRAPPED_ITEMS = "items"
-"""The one property of the object in which an array travels, since providers want an object at the root."""
+"""The one property of the object in which an array travels, since providers want an object at the
+root.
+"""
 
-# A line that begins a fenced block or, without a language, ends one. Compiled on first use; possessive, since a model
+# A line that begins a fenced block or, without a language, ends one. Compiled on first use;
+# possessive, since a model
 # can write what makes a pattern go back for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
 
 
 def json_text(output_text: str) -> str:
-    """The first fenced block that says it is JSON, else the first that names no language, else the whole text."""
+    """The first fenced block that says it is JSON, else the first that names no language, else the
+    whole text.
+    """
     found: dict[str, str] = {}
     marks, language, block = 0, "", list[str]()  # of the fence that is open; 0 for none
     for line in output_text.split("\n"):
@@ -37,7 +44,9 @@ def json_text(output_text: str) -> str:
 
 
 def unwrap_items(text: str) -> str:
-    """The array inside an object that holds nothing but it, fenced or not; any other text unchanged."""
+    """The array inside an object that holds nothing but it, fenced or not; any other text
+    unchanged.
+    """
     value = _loaded(text)
     if isinstance(value, dict) and list(value) == [WRAPPED_ITEMS]:
         return json.dumps(value[WRAPPED_ITEMS], ensure_ascii=False)
@@ -47,9 +56,9 @@ def unwrap_items(text: str) -> str:
 def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
     """What `read` makes of JSON `text`, fenced or not, and the text that it could be made of.
 
-    In a strict schema a null stands for a field that was left out, so nulls are taken out where `read` finds fault with
-    them. A number without a fraction, such as 5.0, counts as an integer, as JSON Schema has it. Raises what `read`
-    does.
+    In a strict schema a null stands for a field that was left out, so nulls are taken out where
+    `read` finds fault with them. A number without a fraction, such as 5.0, counts as an integer, as
+    JSON Schema has it. Raises what `read` does.
     """
     try:
         return read(text), text
@@ -58,8 +67,10 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         if not isinstance(cause, SerdeError):
             raise
         value = _loaded(text)
-        nulls, _ = _nulls(value, cause.faults)
-        numbers = [_make_integer(value, path) for path, message in cause.faults if message == _NO_INTEGER]
+        nulls, _ = _nulls(value, cause.issues)
+        numbers = [
+            _make_integer(value, path) for path, message in cause.issues if message == _NO_INTEGER
+        ]
         if not nulls and not any(numbers):
             raise
         for (*above, key), _ in nulls:
@@ -83,21 +94,32 @@ _NO_INTEGER = "Input should be a valid integer"
 
 # Any: JSON of every shape.
 def _nulls(
-    value: Any, faults: Sequence[Fault], at: tuple[str | int, ...] = (), *, member: bool = False
+    value: Any,
+    issues: Sequence[ValidationIssue],
+    at: tuple[str | int, ...] = (),
+    *,
+    member: bool = False,
 ) -> tuple[_Nulls, bool]:
-    """The paths of nulls in `value` that `faults` are about, whether in a union's member, and whether that is all.
+    """The paths of nulls in `value` that `faults` are about, whether in a union's member, and
+    whether that is all.
 
-    What is wrong with the members of a union stands under a name for each, which is no key. The first member counts of
-    which nothing but nulls are wrong, and none that it has no field for.
+    What is wrong with the members of a union stands under a name for each, which is no key. The
+    first member counts of which nothing but nulls are wrong, and none that it has no field for.
     """
-    places: Any = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
-    below: dict[str | int, list[Fault]] = {}
-    for path, message in faults:
+    places: Any = (
+        value
+        if isinstance(value, dict)
+        else dict(enumerate(value))
+        if isinstance(value, list)
+        else {}
+    )
+    below: dict[str | int, list[ValidationIssue]] = {}
+    for path, message in issues:
         if path:
-            below.setdefault(path[0], []).append(Fault(path[1:], message))
+            below.setdefault(path[0], []).append(ValidationIssue(path[1:], message))
     found: _Nulls = []
     members: list[_Nulls | None] = []
-    complete = all(fault.path for fault in faults)
+    complete = all(fault.path for fault in issues)
     for key, inner in below.items():
         if isinstance(value, dict) and value.get(key, ...) is None:
             if inner[0].message in _STRAY:
@@ -107,7 +129,9 @@ def _nulls(
             continue
         inside = key in places
         place = (*at, key) if inside else at
-        nulls, all_of_them = _nulls(places.get(key, value), inner, place, member=member or not inside)
+        nulls, all_of_them = _nulls(
+            places.get(key, value), inner, place, member=member or not inside
+        )
         if inside:
             found += nulls
             complete = complete and all_of_them
@@ -123,7 +147,13 @@ def _make_integer(value: Any, path: Sequence[str | int]) -> bool:
     holder: Any = None
     key: Any = None
     for part in path:
-        places: Any = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+        places: Any = (
+            value
+            if isinstance(value, dict)
+            else dict(enumerate(value))
+            if isinstance(value, list)
+            else {}
+        )
         if part in places:  # else it names a union's member
             holder, key, value = value, part, places[part]
     if holder is None or not isinstance(value, float) or not value.is_integer():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from .. import serde
 from ..errors import SerdeError
-from ..generics import Specialised
+from ..generics import Parametrized
 from .errors import OutputParseError, PromptValidationError
 from .model_json import json_text, read_without_nulls, unwrap_items
 
@@ -19,11 +19,12 @@ type Container = Literal["object", "array"]
 
 
 @dataclass(frozen=True, slots=True)
-class StructuredOutputConfig[Out](Specialised):
-    """The declared output: `T`, a dataclass, asks for one JSON object; `list[T]` for an array of objects.
+class StructuredOutputConfig[Out](Parametrized):
+    """The declared output: `T`, a dataclass, asks for one JSON object; `list[T]` for an array of
+    objects.
 
-    Keys that the dataclass does not have are refused unless `allow_extra_keys`. Raises `PromptValidationError` for any
-    other type.
+    Keys that the dataclass does not have are refused unless `allow_extra_keys`. Raises
+    `PromptValidationError` for any other type.
     """
 
     output_type: type[Out]
@@ -44,28 +45,35 @@ class StructuredOutputConfig[Out](Specialised):
     @property
     def item_type(self) -> type[Any]:
         """`T` for `T` and for `list[T]`."""
-        item: type[Any] = get_args(self.output_type)[0] if self.container == "array" else self.output_type
+        item: type[Any] = (
+            get_args(self.output_type)[0] if self.container == "array" else self.output_type
+        )
         return item
 
 
 def parse_structured_output[Out](output_text: str, rendered: "RenderedPrompt[Out]") -> Out:
     """The typed answer in `output_text`: its first fenced JSON block, else the whole text.
 
-    Accepts what an evaluation accepts: a null for a field that the model leaves out, and an array in an object with
-    the one property `items`. Raises `OutputParseError` with every fault when it is not what the prompt declares, and
-    when it declares nothing.
+    Accepts what an evaluation accepts: a null for a field that the model leaves out, and an array
+    in an object with the one property `items`. Raises `OutputParseError` with every fault when it
+    is not what the prompt declares, and when it declares nothing.
     """
     if rendered.structured_output is None:
         raise OutputParseError(
-            "the prompt declares no output type; use PromptTemplate[Output](…)", raw_response=output_text
+            "the prompt declares no output type; use PromptTemplate[Output](…)",
+            raw_response=output_text,
         )
     return parse_output(output_text, rendered.structured_output)[0]
 
 
 def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> tuple[Out, str]:
-    """What `config` declares, read from `output_text` as `parse_structured_output` does, and its JSON alone."""
+    """What `config` declares, read from `output_text` as `parse_structured_output` does, and its
+    JSON alone.
+    """
     read = partial(_parse_exactly, config=config, output_text=output_text)
-    return read_without_nulls(read, unwrap_items(output_text) if config.container == "array" else output_text)
+    return read_without_nulls(
+        read, unwrap_items(output_text) if config.container == "array" else output_text
+    )
 
 
 def _parse_exactly[Out](text: str, config: StructuredOutputConfig[Out], output_text: str) -> Out:

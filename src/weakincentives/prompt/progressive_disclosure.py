@@ -1,7 +1,9 @@
-"""The tools by which a model opens summarized sections, `read_section` and `open_sections`, and `close_section`.
+"""The tools by which a model opens summarized sections, `read_section` and `open_sections`, and
+`close_section`.
 
-They render by the same walk as the prompt itself, so what a model reads is what a prompt with that section open shows.
-They decide by the `Scene` of the conversation alone and change nothing: whoever runs them records what they answer.
+They render by the same walk as the prompt itself, so what a model reads is what a prompt with that
+section open shows. They decide by the `PromptView` of the conversation alone and change nothing:
+whoever runs them records what they answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ from ..visibility_overrides import VisibilityOverrides
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolContext, ToolHandler, ToolResult
-from .walk import Disclosure, Scene, Visit, session_overrides
+from .walk import Disclosure, PromptView, VisibleSection, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -52,7 +54,9 @@ class ReadSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class ReadSectionResult:
-    """A section's full text, the tools that became visible with it, and the sections that opened for that."""
+    """A section's full text, the tools that became visible with it, and the sections that opened
+    for that.
+    """
 
     content: str
     expanded_tools: tuple[AnyTool, ...] = ()
@@ -78,7 +82,8 @@ class OpenSectionsParams:
     reason: str = field(
         metadata={
             "description": "Why these sections are needed, in at most 256 characters.",
-            "json_schema_extra": {"maxLength": MAX_REASON},  # told to the model; a longer text is cut, not refused
+            # told to the model; a longer text is cut, not refused
+            "json_schema_extra": {"maxLength": MAX_REASON},
         }
     )
 
@@ -87,7 +92,9 @@ class OpenSectionsParams:
 class CloseSectionParams:
     """Arguments of `close_section`."""
 
-    section_key: str = field(metadata={"description": "Key of a section that was opened and is no longer needed."})
+    section_key: str = field(
+        metadata={"description": "Key of a section that was opened and is no longer needed."}
+    )
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,85 +106,102 @@ class CloseSectionResult:
     closed: SectionPath
 
 
-def _find(scene: Scene, key: str) -> SectionNode | None:
-    """The enabled section that `key` names; a disabled one is as unknown as one that does not exist."""
-    node = scene.registry.find(key)
-    return node if node is not None and scene.is_enabled(node) else None
+def _find(view: PromptView, key: str) -> SectionNode | None:
+    """The enabled section that `key` names; a disabled one is as unknown as one that does not
+    exist.
+    """
+    node = view.registry.find(key)
+    return node if node is not None and view.is_enabled(node) else None
 
 
-def _summarized_above(scene: Scene, node: SectionNode) -> tuple[SectionNode, ...]:
+def _summarized_above(view: PromptView, node: SectionNode) -> tuple[SectionNode, ...]:
     """The summarized ancestors of `node`, from the root down."""
-    above = scene.registry.ancestors(node)
-    return tuple(one for one in above if scene.visibility_of(one) is SectionVisibility.SUMMARY)
+    above = view.registry.ancestors(node)
+    return tuple(one for one in above if view.visibility_of(one) is SectionVisibility.SUMMARY)
 
 
 # The docstrings of the next three are what the model is told of the tools.
 
 
-def _read_section(scene: Scene, params: ReadSectionParams) -> ToolResult[ReadSectionResult]:
+def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[ReadSectionResult]:
     """Read the full content of a summarized section."""
-    node = _find(scene, params.section_key)
+    node = _find(view, params.section_key)
     if node is None:
-        return ToolResult(message=f"Unknown section key: '{params.section_key:.{_MAX_KEY}}'", success=False)
-    above = _summarized_above(scene, node)
+        return ToolResult(
+            message=f"Unknown section key: '{params.section_key:.{_MAX_KEY}}'", success=False
+        )
+    above = _summarized_above(view, node)
     # what the prompt would show were the section FULL, and the tools that it would have then
-    opened_scene = scene.opening({node.path: _FULL})
+    opened_scene = view.opening({node.path: _FULL})
     parts, tools, _ = opened_scene.write(opened_scene.visits(node.index, node.end))
     content = "\n\n".join(parts)
-    if not above and scene.visibility_of(node) is _FULL:
+    if not above and view.visibility_of(node) is _FULL:
         return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
-    if tools and scene.disclosure is Disclosure.SPLIT:  # where to read changes nothing
-        message = f"Content of section '{params.section_key}', whose tools come with `{OPEN_SECTIONS}`:"
+    if tools and view.disclosure is Disclosure.SPLIT:  # where to read changes nothing
+        message = (
+            f"Content of section '{params.section_key}', whose tools come with `{OPEN_SECTIONS}`:"
+        )
         return ToolResult(message=message, value=ReadSectionResult(content))
     opened: dict[SectionPath, None] = {}
     if tools:  # enough overrides to show the section and to keep its tools where they are
         opened = dict.fromkeys((*(one.path for one in above), node.path))
         if above:  # these open too, and so their tools come along
-            around = scene.opening(dict.fromkeys(opened, _FULL))
+            around = view.opening(dict.fromkeys(opened, _FULL))
             tools = around.write(around.visits(above[0].index, above[0].end))[1]
-        opened.update(dict.fromkeys(scene.registry.tool_paths[tool.name] for tool in tools))
+        opened.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
     return ToolResult(
         message=f"Content of section '{params.section_key}':",
         value=ReadSectionResult(content, tuple(tools), tuple(opened)),
     )
 
 
-def _open_sections(scene: Scene, params: OpenSectionsParams) -> ToolResult[object]:
+def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[object]:
     """Open summarized sections so that their full content and tools become available."""
     wanted: dict[SectionPath, SectionNode] = {}
     for key in params.section_keys:
-        node = _find(scene, key)
+        node = _find(view, key)
         if node is None:
             raise ToolValidationError(f"Unknown section key: '{key}'")
         wanted[node.path] = node
     for node in wanted.values():
-        above = _summarized_above(scene, node)
+        above = _summarized_above(view, node)
         missing = [one.key for one in above if one.path not in wanted]
         if missing:
-            raise ToolValidationError(f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first.")
-        if not above and scene.visibility_of(node) is _FULL:
+            raise ToolValidationError(
+                f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first."
+            )
+        if not above and view.visibility_of(node) is _FULL:
             raise ToolValidationError(f"Section '{node.key}' is already expanded.")
     if not wanted:
         raise ToolValidationError("section_keys is empty: name at least one summarized section.")
     requested = dict.fromkeys(wanted, _FULL)
-    opened = scene.opening(requested)
-    for node in wanted.values():  # what cannot be rendered is refused here, where the model can go on without it
+    opened = view.opening(requested)
+    # what cannot be rendered is refused here, where the model can go on without it
+    for node in wanted.values():
         opened.write(opened.visits(node.index, node.end))
     raise VisibilityExpansionRequired(
-        requested_overrides=requested, reason=params.reason[:MAX_REASON], section_keys=params.section_keys
+        requested_overrides=requested,
+        reason=params.reason[:MAX_REASON],
+        section_keys=params.section_keys,
     )
 
 
-def _close_section(scene: Scene, params: CloseSectionParams) -> ToolResult[CloseSectionResult]:
+def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[CloseSectionResult]:
     """Close a section that you opened, when its content and tools are no longer needed."""
-    node = _find(scene, params.section_key)
+    node = _find(view, params.section_key)
     if node is None:
         raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
-    opened = scene.decisions.opened.get(node.path) is _FULL and scene.visibility_of(node) is _FULL
-    if not opened or _summarized_above(scene, node):
+    opened = view.decisions.opened.get(node.path) is _FULL and view.visibility_of(node) is _FULL
+    if not opened or _summarized_above(view, node):
         raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
     # All that could be open there: another call of the same turn may have opened some of them.
-    names = tuple([tool.name for inner in scene.registry.sections[node.index : node.end] for tool in inner.tools])
+    names = tuple(
+        [
+            tool.name
+            for inner in view.registry.sections[node.index : node.end]
+            for tool in inner.tools
+        ]
+    )
     return ToolResult(
         message=f"Closed section '{params.section_key}'.",
         value=CloseSectionResult(params.section_key, names, node.path),
@@ -186,7 +210,7 @@ def _close_section(scene: Scene, params: CloseSectionParams) -> ToolResult[Close
 
 
 # In the order in which a prompt has them. Any: handlers of three tools.
-_TOOLS: Mapping[str, tuple[Callable[[Scene, Any], ToolResult[Any]], type, type]] = {
+_TOOLS: Mapping[str, tuple[Callable[[PromptView, Any], ToolResult[Any]], type, type]] = {
     OPEN_SECTIONS: (_open_sections, OpenSectionsParams, object),
     READ_SECTION: (_read_section, ReadSectionParams, ReadSectionResult),
     CLOSE_SECTION: (_close_section, CloseSectionParams, CloseSectionResult),
@@ -206,39 +230,43 @@ def _without_handler(name: str) -> AnyTool:
 
 
 # Any: see `_TOOLS`.
-def disclosure_handler(name: str, scene: Scene) -> ToolHandler[Any, Any]:
+def disclosure_handler(name: str, view: PromptView) -> ToolHandler[Any, Any]:
     """The handler of the disclosure tool `name`, which answers as things stand in `scene`."""
     answer = _TOOLS[name][0]
 
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[Any]:  # noqa: ARG001 - every handler takes it
         try:
-            return answer(scene, params)
-        except PromptRenderError as error:  # its advice is for the prompt's author, who finds it in the log
-            raise PromptRenderError("This section cannot be shown in this conversation; go on without it.") from error
+            return answer(view, params)
+        # its advice is for the prompt's author, who finds it in the log
+        except PromptRenderError as error:
+            raise PromptRenderError(
+                "This section cannot be shown in this conversation; go on without it."
+            ) from error
 
     return handler
 
 
-def _tool(name: str, scene: Scene) -> AnyTool:
+def _tool(name: str, view: PromptView) -> AnyTool:
     tool = copy(_without_handler(name))
-    object.__setattr__(tool, "handler", disclosure_handler(name, scene))
+    object.__setattr__(tool, "handler", disclosure_handler(name, view))
     return tool
 
 
-def how_to_open(scene: Scene, tool_name: str) -> str | None:
-    """What the model must call to get a tool of a section that is not open; `None` for any other tool.
+def how_to_open(view: PromptView, tool_name: str) -> str | None:
+    """What the model must call to get a tool of a section that is not open; `None` for any other
+    tool.
 
     Raises `PromptRenderError` for failing conditions.
     """
-    node = scene.registry.get_section(scene.registry.tool_paths.get(tool_name, ()))
-    if node is None or not scene.is_enabled(node):
+    node = view.registry.get_section(view.registry.tool_paths.get(tool_name, ()))
+    if node is None or not view.is_enabled(node):
         return None
-    closed = [*_summarized_above(scene, node)]
-    if scene.visibility_of(node) is not _FULL:
+    closed = [*_summarized_above(view, node)]
+    if view.visibility_of(node) is not _FULL:
         closed.append(node)
     if not closed:
         return None
-    tool = scene.disclosure_tool(closed[-1])
+    tool = view.disclosure_tool(closed[-1])
     if tool == READ_SECTION or len(closed) == 1:  # to read a section opens those around it
         return f"call {tool} with key '{closed[-1].key}' first"
     return f"call {tool} with keys {', '.join([repr(one.key) for one in closed])} first"
@@ -253,29 +281,33 @@ def create_read_section_handler(
     session: StateView | None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
-    """The `read_section` tool of a prompt rendered with these; `current_visibility` were the overrides in force."""
-    scene = Scene(
+    """The `read_section` tool of a prompt rendered with these; `current_visibility` were the
+    overrides in force.
+    """
+    view = PromptView(
         registry=registry,
         params=param_lookup,
         decisions=SectionDecisions(current_visibility.overrides, session_overrides(session)),
         session=session,
         disclosure=disclosure,
     )
-    return _tool(READ_SECTION, scene)
+    return _tool(READ_SECTION, view)
 
 
-def disclosure_tools(scene: Scene, visits: Sequence[Visit], *, closable: bool = False) -> tuple[AnyTool, ...]:
+def disclosure_tools(
+    view: PromptView, visits: Sequence[VisibleSection], *, closable: bool = False
+) -> tuple[AnyTool, ...]:
     """The disclosure tools that the sections shown need.
 
-    `close_section` comes in where the template allows it and something is or can be opened; what is closed can be
-    opened again.
+    `close_section` comes in where the template allows it and something is or can be opened; what is
+    closed can be opened again.
     """
-    opened = scene.decisions.opened
+    opened = view.decisions.opened
     needed = {
-        scene.disclosure_tool(node)
+        view.disclosure_tool(node)
         for node, _, visibility in visits
         if visibility is not _FULL or (closable and opened.get(node.path) is _FULL)
     }
     if closable and needed:
         needed.add(CLOSE_SECTION)
-    return tuple([_tool(name, scene) for name in _TOOLS if name in needed])
+    return tuple([_tool(name, view) for name in _TOOLS if name in needed])

@@ -6,7 +6,7 @@ from dataclasses import is_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-from ..generics import Specialised
+from ..generics import Parametrized
 from ..protocols import StateView
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["Prompt", "RenderedPrompt"]
 
 
-class Prompt(Specialised, Generic[OutputT]):
+class Prompt(Parametrized, Generic[OutputT]):
     """A prompt that can be bound, rendered and evaluated; it belongs to one session at a time.
 
-    `Prompt(template)`, `template.bind(…)` and `Prompt[Out](ns=…, key=…, sections=[…])`, which builds the template
-    itself, all give one. What `overrides_store` holds under `overrides_tag` replaces the template's texts at each
-    render. `with prompt.resources:` opens its resources, and `prompt.resources.get(Type)` gives one; evaluation opens
-    them by itself where they are not open.
+    `Prompt(template)`, `template.bind(…)` and `Prompt[Out](ns=…, key=…, sections=[…])`, which
+    builds the template itself, all give one. What `overrides_store` holds under `overrides_tag`
+    replaces the template's texts at each render. `with prompt.resources:` opens its resources, and
+    `prompt.resources.get(Type)` gives one; evaluation opens them by itself where they are not open.
     """
 
     type_fields = ("output_type",)
@@ -72,7 +72,9 @@ class Prompt(Specialised, Generic[OutputT]):
         if template is None:
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):
-            raise PromptValidationError(f"{template!r} is no PromptTemplate; make one or give ns=, key= and sections=")
+            raise PromptValidationError(
+                f"{template!r} is no PromptTemplate; make one or give ns=, key= and sections="
+            )
         elif definition and definition != {"output_type": template.output_type}:
             raise PromptValidationError(
                 f"{', '.join(definition)} beside a template for {template.output_type!r}: Prompt takes a template or "
@@ -122,11 +124,12 @@ class Prompt(Specialised, Generic[OutputT]):
         return None if self._store is None else self._store.resolve(self.descriptor, self._tag)
 
     def bind(self, *params: object, resources: Bindable | None = None) -> Self:
-        """Binds dataclass instances, one for each type, in place; one bound before of the same type is replaced.
+        """Binds dataclass instances, one for each type, in place; one bound before of the same type
+        is replaced.
 
-        `resources`, a registry or the values themselves by type, replace those of template and sections. Raises
-        `PromptValidationError` for two of one type, a type that no section uses, and what is no instance of a
-        dataclass; `RuntimeError` for resources while they are open.
+        `resources`, a registry or the values themselves by type, replace those of template and
+        sections. Raises `PromptValidationError` for two of one type, a type that no section uses,
+        and what is no instance of a dataclass; `RuntimeError` for resources while they are open.
         """
         by_type = self._by_type(params)
         if resources is not None:
@@ -144,12 +147,14 @@ class Prompt(Specialised, Generic[OutputT]):
     ) -> RenderedPrompt[OutputT]:
         """The text and tools for the bound params; `params` replace bound ones for this call only.
 
-        `session` feeds selectors and holds visibility overrides, which `visibility_overrides` beat. `decisions` of a
-        conversation that goes on stand for these overrides and for the answers that selectors gave in it. Raises
-        `PromptRenderError` with the path of the section.
+        `session` feeds selectors and holds visibility overrides, which `visibility_overrides` beat.
+        `decisions` of a conversation that goes on stand for these overrides and for the answers
+        that selectors gave in it. Raises `PromptRenderError` with the path of the section.
         """
         return self._renderer.render(
-            param_lookup={**self._params, **self._by_type(params)} if params else dict(self._params),
+            param_lookup={**self._params, **self._by_type(params)}
+            if params
+            else dict(self._params),
             session=session,
             visibility_overrides=visibility_overrides,
             decisions=decisions,
@@ -169,10 +174,13 @@ class Prompt(Specialised, Generic[OutputT]):
         for value in params:
             kind = type(value)
             if isinstance(value, type) or not is_dataclass(value):
-                raise PromptValidationError("Prompt expects dataclass instances.", detail=f"Got {value!r}.")
+                raise PromptValidationError(
+                    "Prompt expects dataclass instances.", detail=f"Got {value!r}."
+                )
             if kind in found:
                 raise PromptValidationError(
-                    "Duplicate params type supplied to prompt.", detail=f"{kind.__name__} was given twice; give one."
+                    "Duplicate params type supplied to prompt.",
+                    detail=f"{kind.__name__} was given twice; give one.",
                 )
             if kind not in known:
                 used = ", ".join(sorted(one.__name__ for one in known)) or "none"

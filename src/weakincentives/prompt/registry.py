@@ -1,4 +1,6 @@
-"""A template's tree of sections, flattened in pre-order and checked once, when the template is built."""
+"""A template's tree of sections, flattened in pre-order and checked once, when the template is
+built.
+"""
 
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -28,13 +30,16 @@ READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "c
 RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)  # not frozen, which takes twice the time to make
+# not frozen, which takes twice the time to make
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SectionNode:
-    """One section in its place, not changed once the tree is; `sections[index + 1 : end]` of it is the subtree.
+    """One section in its place, not changed once the tree is; `sections[index + 1 : end]` of it is
+    the subtree.
 
-    `default` is what its params are when none are bound; `whole` its heading and body, where that is a template; `body`
-    and `summary` are texts that override the section's own. `unconditional` says that all sections below it are enabled
-    in every conversation; `suffixes` then keeps how its summary ends, by disclosure tool.
+    `default` is what its params are when none are bound; `whole` its heading and body, where that
+    is a template; `body` and `summary` are texts that override the section's own. `unconditional`
+    says that all sections below it are enabled in every conversation; `suffixes` then keeps how its
+    summary ends, by disclosure tool.
     """
 
     section: AnySection
@@ -65,14 +70,22 @@ class SectionNode:
 
 
 class RegistrySnapshot:
-    """All sections of a template in pre-order, with what can be looked up about them; not changed once made.
+    """All sections of a template in pre-order, with what can be looked up about them; not changed
+    once made.
 
-    `required_params` are the params types that must be bound: they have no default and cannot be built without fields.
-    Built from root sections; raises `PromptValidationError` with the section's path for keys, tools, placeholders and
-    selectors that cannot work in this tree.
+    `required_params` are the params types that must be bound: they have no default and cannot be
+    built without fields. Built from root sections; raises `PromptValidationError` with the
+    section's path for keys, tools, placeholders and selectors that cannot work in this tree.
     """
 
-    __slots__ = ("_by_key", "params_types", "required_params", "resources", "sections", "tool_paths")
+    __slots__ = (
+        "_by_key",
+        "params_types",
+        "required_params",
+        "resources",
+        "sections",
+        "tool_paths",
+    )
 
     def __init__(self, roots: Iterable[AnySection]) -> None:
         self.tool_paths: dict[str, SectionPath] = {}
@@ -80,8 +93,14 @@ class RegistrySnapshot:
         self._by_key: dict[str, SectionNode] = {}
         self._add(roots, (), "")
         self.sections = tuple(self._by_key.values())
-        self.params_types = frozenset([node.params_type for node in self.sections if node.params_type is not None])
-        defaults = {type(node.default): node.default for node in reversed(self.sections) if node.default is not None}
+        self.params_types = frozenset(
+            [node.params_type for node in self.sections if node.params_type is not None]
+        )
+        defaults = {
+            type(node.default): node.default
+            for node in reversed(self.sections)
+            if node.default is not None
+        }
         self.required_params = frozenset(
             [one for one in self.params_types - defaults.keys() if _has_required_field(one)]
         )
@@ -96,12 +115,16 @@ class RegistrySnapshot:
         return node if node is not None and node.path == path else None
 
     def find(self, key: str) -> SectionNode | None:
-        """The section that the dotted `key`, as a prompt shows it, stands for, or `None` for an unknown one."""
+        """The section that the dotted `key`, as a prompt shows it, stands for, or `None` for an
+        unknown one.
+        """
         return self._by_key.get(key)
 
     def ancestors(self, node: SectionNode) -> tuple[SectionNode, ...]:
         """The sections above `node`, from the root down."""
-        return tuple([self._by_key[".".join(node.path[:depth])] for depth in range(1, len(node.path))])
+        return tuple(
+            [self._by_key[".".join(node.path[:depth])] for depth in range(1, len(node.path))]
+        )
 
     def tool(self, name: str) -> AnyTool | None:
         """The tool of that name, wherever in the tree it stands, or `None`."""
@@ -136,7 +159,9 @@ class RegistrySnapshot:
         if other := self._by_key.get(key):
             same = f"reads the same as that of {other.path!r} once joined by dots"
             how = "is used twice" if other.path == path else same
-            raise PromptValidationError(f"section path {path!r} {how}; give it another key", section_path=path)
+            raise PromptValidationError(
+                f"section path {path!r} {how}; give it another key", section_path=path
+            )
         self._check_tools(tools, path)
         self.resources |= _resources(section, path)
         for text in section.templates():
@@ -145,7 +170,8 @@ class RegistrySnapshot:
         examples = tool_examples(tools, path)
         text = section.body_text()
         is_template = type(section).render_body is MarkdownSection.render_body and not examples
-        is_template &= not text.startswith("$")  # a value there may bring blank lines, which come off
+        # a value there may bring blank lines, which come off
+        is_template &= not text.startswith("$")
         return SectionNode(
             section=section,
             path=path,
@@ -159,14 +185,17 @@ class RegistrySnapshot:
             enabled=section.enabled is None or _condition(section, path, "enabled", bool),
             visibility=_condition(section, path, "visibility", SectionVisibility),
             examples=examples,
-            whole=CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}") if is_template else None,
+            whole=CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
+            if is_template
+            else None,
         )
 
     def _check_tools(self, tools: tuple[AnyTool, ...], path: SectionPath) -> None:
         for tool in tools:
             if tool.name in RESERVED_TOOL_NAMES:
                 raise PromptValidationError(
-                    f"tool name {tool.name!r} is reserved for disclosure; rename the tool", section_path=path
+                    f"tool name {tool.name!r} is reserved for disclosure; rename the tool",
+                    section_path=path,
                 )
             if tool.name in self.tool_paths:
                 raise PromptValidationError(
@@ -179,19 +208,25 @@ class RegistrySnapshot:
                 serde.json_schema(tool.params_type)
             except SerdeError as error:
                 raise PromptValidationError(
-                    f"tool {tool.name!r}: its params type has no JSON schema: {error}", section_path=path
+                    f"tool {tool.name!r}: its params type has no JSON schema: {error}",
+                    section_path=path,
                 ) from error
 
 
 # Any: params of every type.
 def _has_required_field(kind: type[Any]) -> bool:
-    return any(one.init and one.default is MISSING and one.default_factory is MISSING for one in fields(kind))
+    return any(
+        one.init and one.default is MISSING and one.default_factory is MISSING
+        for one in fields(kind)
+    )
 
 
 def _resources(section: AnySection, path: SectionPath) -> ResourceRegistry:
     bound: object = section.resources()
     if not isinstance(bound, ResourceRegistry):
-        raise PromptValidationError(f"resources() gave {bound!r}; return ResourceRegistry.of(…)", section_path=path)
+        raise PromptValidationError(
+            f"resources() gave {bound!r}; return ResourceRegistry.of(…)", section_path=path
+        )
     return bound
 
 
@@ -221,7 +256,9 @@ def check_placeholders(text: str, section: AnySection, path: SectionPath) -> Non
 _CONSTANTS = {"enabled": "True or False", "visibility": "SectionVisibility.FULL or .SUMMARY"}
 
 
-def _condition[C](section: AnySection, path: SectionPath, which: str, constant: type[C]) -> BoundSelector | C:
+def _condition[C](
+    section: AnySection, path: SectionPath, which: str, constant: type[C]
+) -> BoundSelector | C:
     condition = getattr(section, which)
     if isinstance(condition, constant):
         return condition
@@ -239,14 +276,19 @@ def _condition[C](section: AnySection, path: SectionPath, which: str, constant: 
 
 
 def example_text(tool: AnyTool, index: int) -> str:
-    """One example as a list item without its `-`. Raises `SerdeError` for values that JSON cannot hold."""
+    """One example as a list item without its `-`.
+
+    Raises `SerdeError` for values that JSON cannot hold.
+    """
     example = tool.examples[index]
     given, answer = serde.dump_json(example.input), serde.dump_json(example.output)
     return f"{example.description}\n  - input: `{given}`\n  - output: `{answer}`"
 
 
 def tool_examples(
-    tools: tuple[AnyTool, ...], path: SectionPath, text: Callable[[AnyTool, int], str] = example_text
+    tools: tuple[AnyTool, ...],
+    path: SectionPath,
+    text: Callable[[AnyTool, int], str] = example_text,
 ) -> str:
     """The tools' examples as the Markdown that follows their section's body; empty without any."""
     blocks: list[str] = []

@@ -1,16 +1,18 @@
-"""From a checked tree and its params to a `RenderedPrompt`: all that an adapter needs, as one value."""
+"""From a checked tree and its params to a `RenderedPrompt`: all that an adapter needs, as one
+value.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..generics import Specialised
+from ..generics import Parametrized
 from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptRenderError
 from .registry import RegistrySnapshot
 from .tool import AnyTool
-from .walk import NOTHING, Disclosure, Scene, Visit, session_overrides
+from .walk import NOTHING, Disclosure, PromptView, VisibleSection, session_overrides
 
 if TYPE_CHECKING:
     from ..limits import Deadline
@@ -31,27 +33,32 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RenderedPrompt[Out](Specialised):
+class RenderedPrompt[Out](Parametrized):
     """A prompt's text and tools at one moment.
 
-    `tool_param_descriptions` holds overridden texts by tool and field, those of tools that are not open yet included;
-    `overrides` is what a store held for the prompt. `missing_params` has the sections that cannot be opened because
-    nothing is bound for their params type, and that type. `visibility` is what each shown section was rendered as,
-    `tool_paths` where each tool came from; the disclosure tools belong to no section. `journal` holds what at-most-once
-    tools answered in evaluations before this one.
+    `tool_param_descriptions` holds overridden texts by tool and field, those of tools that are not
+    open yet included; `overrides` is what a store held for the prompt. `missing_params` has the
+    sections that cannot be opened because nothing is bound for their params type, and that type.
+    `visibility` is what each shown section was rendered as, `tool_paths` where each tool came from;
+    the disclosure tools belong to no section. `journal` holds what at-most-once tools answered in
+    evaluations before this one.
     """
 
     text: str
     tools: tuple[AnyTool, ...]
     structured_output: "StructuredOutputConfig[Out] | None"
-    tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict[str, Mapping[str, str]]
+    )
     deadline: "Deadline | None" = None
     prompt: "Prompt[Out] | None" = None
     journal: "ToolJournal | None" = None
     overrides: "PromptOverride | None" = None
-    missing_params: Mapping[SectionPath, type[Any]] = field(default_factory=dict[SectionPath, type[Any]])
-    scene: Scene = field(repr=False)
-    visits: tuple[Visit, ...] = field(repr=False)
+    missing_params: Mapping[SectionPath, type[Any]] = field(
+        default_factory=dict[SectionPath, type[Any]]
+    )
+    view: PromptView = field(repr=False)
+    visits: tuple[VisibleSection, ...] = field(repr=False)
     parts: tuple[str, ...] = field(repr=False)
 
     @property
@@ -66,13 +73,15 @@ class RenderedPrompt[Out](Specialised):
 
     @property
     def descriptor(self) -> "PromptDescriptor | None":
-        """The texts and hashes of the prompt as its code has it; `None` when rendered by a bare `PromptRenderer`."""
+        """The texts and hashes of the prompt as its code has it; `None` when rendered by a bare
+        `PromptRenderer`.
+        """
         return None if self.prompt is None else self.prompt.descriptor
 
     @property
     def registry(self) -> RegistrySnapshot:
         """The tree that was rendered, overridden texts in place."""
-        return self.scene.registry
+        return self.view.registry
 
     @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
@@ -97,7 +106,7 @@ class RenderedPrompt[Out](Specialised):
         return tuple(spans)
 
 
-class PromptRenderer[Out](Specialised):
+class PromptRenderer[Out](Parametrized):
     """Renders one tree."""
 
     def __init__(
@@ -127,15 +136,18 @@ class PromptRenderer[Out](Specialised):
         deadline: "Deadline | None" = None,
         prompt: "Prompt[Out] | None" = None,
     ) -> RenderedPrompt[Out]:
-        """The prompt for these params. `overrides` are section bodies by path, `tool_overrides` texts by tool name.
+        """The prompt for these params. `overrides` are section bodies by path, `tool_overrides`
+        texts by tool name.
 
-        Both beat the texts that are `stored`. `visibility_overrides` beat those of the session, which beat the
-        sections' own selectors; the `decisions` of a conversation that goes on stand for all of these. Raises
-        `PromptRenderError` with the section's path.
+        Both beat the texts that are `stored`. `visibility_overrides` beat those of the session,
+        which beat the sections' own selectors; the `decisions` of a conversation that goes on stand
+        for all of these. Raises `PromptRenderError` with the section's path.
         """
         if decisions is None:
             remembered = session_overrides(session)
-            visibility = {**remembered, **visibility_overrides} if visibility_overrides else remembered
+            visibility = (
+                {**remembered, **visibility_overrides} if visibility_overrides else remembered
+            )
             decisions = SectionDecisions(visibility, remembered)
         for path, one in decisions.overrides.items() if decisions.overrides else ():
             if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
@@ -146,27 +158,33 @@ class PromptRenderer[Out](Specialised):
         registry, descriptions = self.registry, NOTHING
         texts = NOTHING if stored is None else stored.texts
         if overrides or tool_overrides or texts:
-            from .overrides.overlay import by_hand, overlaid, param_descriptions
+            from .overrides.overlay import apply_overrides, inline_overrides, param_descriptions
 
             if overrides or tool_overrides:
-                texts = {**texts, **by_hand(overrides or NOTHING, tool_overrides or NOTHING)}
-            registry, descriptions = overlaid(registry, texts), param_descriptions(registry, texts)
-        scene = Scene(
+                texts = {
+                    **texts,
+                    **inline_overrides(overrides or NOTHING, tool_overrides or NOTHING),
+                }
+            registry, descriptions = (
+                apply_overrides(registry, texts),
+                param_descriptions(registry, texts),
+            )
+        view = PromptView(
             registry=registry,
             params=param_lookup,
             decisions=decisions,
             session=session,
             disclosure=self.disclosure,
         )
-        visits = scene.visits()
-        parts, tools, summarized = scene.write(visits)
+        visits = view.visits()
+        parts, tools, summarized = view.write(visits)
         missing = NOTHING
         if summarized and (required := registry.required_params - param_lookup.keys()):
-            missing = scene.missing_params(summarized, required)
+            missing = view.missing_params(summarized, required)
         if summarized or self.closable:
             from .progressive_disclosure import disclosure_tools
 
-            tools += disclosure_tools(scene, visits, closable=self.closable)
+            tools += disclosure_tools(view, visits, closable=self.closable)
         return RenderedPrompt(
             text="\n\n".join(parts),
             tools=tuple(tools),
@@ -176,7 +194,7 @@ class PromptRenderer[Out](Specialised):
             prompt=prompt,
             overrides=stored,
             missing_params=missing,
-            scene=scene,
+            view=view,
             visits=tuple(visits),
             parts=tuple(parts),
         )

@@ -1,6 +1,7 @@
 """Sections: the nodes of a prompt's tree. A section owns its text, tools, children and conditions.
 
-What a section says is checked where it can be seen first: by itself here, against its place in the tree in `registry`.
+What a section says is checked where it can be seen first: by itself here, against its place in the
+tree in `registry`.
 """
 
 import re
@@ -12,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
-from ..generics import Specialised
+from ..generics import Parametrized
 from ..protocols import StateView
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     ParamsT = TypeVar("ParamsT", default=Any)
 
     class SectionArguments[P](TypedDict, total=False):
-        """What sections of all kinds can be given beside title, text and params; see `Section.__init__`."""
+        """What sections of all kinds can be given beside title, text and params; see
+        `Section.__init__`.
+        """
 
         key: str | None
         summary: str | None
@@ -56,23 +59,27 @@ _NO_RESOURCES = ResourceRegistry()
 KEY = r"[a-z0-9][a-z0-9._-]{0,63}"
 
 
-type Selector[P, R] = Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
+type Selector[P, R] = (
+    Callable[[], R] | Callable[[P], R] | _SessionSelector[R] | _ParamsSessionSelector[P, R]
+)
 """A condition of a section: it takes nothing, its params, the session (by keyword), or both."""
 
 
-class Section(Specialised, ABC, Generic[ParamsT]):
+class Section(Parametrized, ABC, Generic[ParamsT]):
     """A part of a prompt: subclass it and write `render_body`, or use `MarkdownSection`.
 
-    `Section[Params]` fixes the dataclass that its text and selectors are given. `key` is by default the title's slug
-    and matches `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is summarized.
-    Raises `PromptValidationError` for what cannot work in any prompt.
+    `Section[Params]` fixes the dataclass that its text and selectors are given. `key` is by default
+    the title's slug and matches `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown
+    while the section is summarized. Raises `PromptValidationError` for what cannot work in any
+    prompt.
     """
 
     type_fields = ("params_type",)
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]  # Any: as in `__new__`
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: the arguments of a subclass's own constructor
+    # Any: the arguments of a subclass's own constructor
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         section = super().__new__(cls)
         section._arguments = args, kwargs  # what `clone` builds another one from
         return section
@@ -86,7 +93,8 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         children: Iterable["AnySection"] | None = None,
         tools: Iterable[AnyTool] | None = None,
         enabled: Selector[ParamsT, bool] | bool | None = None,
-        visibility: Selector[ParamsT, SectionVisibility] | SectionVisibility = SectionVisibility.FULL,
+        visibility: Selector[ParamsT, SectionVisibility]
+        | SectionVisibility = SectionVisibility.FULL,
         default_params: ParamsT | None = None,
         accepts_overrides: bool = True,
         params_type: type[ParamsT] | None = None,
@@ -99,11 +107,14 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         self.visibility = visibility
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
-        self.params_type: type[ParamsT] | None = params_type or self.inherited_arguments.get("params_type")
+        self.params_type: type[ParamsT] | None = params_type or self.inherited_arguments.get(
+            "params_type"
+        )
         self._tools = self._sequence("tools", tools)
         self._compile()
         for name, items in (("children", self.children), ("tools", self._tools)):
-            if isinstance(self._arguments[1].get(name), Iterator):  # for `clone`, since it is used up
+            # for `clone`, since it is used up
+            if isinstance(self._arguments[1].get(name), Iterator):
                 self._arguments[1][name] = items
 
     def tools(self) -> tuple[AnyTool, ...]:
@@ -111,7 +122,9 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         return self._tools
 
     def resources(self) -> ResourceRegistry:
-        """What this section itself binds for the tools of the whole prompt; override it to contribute."""
+        """What this section itself binds for the tools of the whole prompt; override it to
+        contribute.
+        """
         return _NO_RESOURCES
 
     def templates(self) -> tuple[str, ...]:
@@ -119,11 +132,16 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         return () if self.summary is None else (self.summary,)
 
     def check_tools(self, tool: Callable[[str], AnyTool | None], path: SectionPath) -> None:
-        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives by name."""
+        """Raises `PromptValidationError` for what does not fit the tree's tools, which `tool` gives
+        by name.
+        """
 
     @abstractmethod
     def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
-        """The section's text without its heading. Raises `PromptRenderError` when it cannot be made."""
+        """The section's text without its heading.
+
+        Raises `PromptRenderError` when it cannot be made.
+        """
 
     def body_text(self) -> str:
         """The text that an override of the body stands for; empty where code writes the body."""
@@ -138,19 +156,24 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         return self
 
     def render_override(self, override_body: str, params: ParamsT, *, path: SectionPath) -> str:
-        """The text that stands for the whole body when an override exists; `$field` placeholders are filled."""
+        """The text that stands for the whole body when an override exists; `$field` placeholders
+        are filled.
+        """
         return substitute(self._text("override", override_body), params, path)
 
     def render_summary(self, params: ParamsT, *, path: SectionPath) -> str:
         """The text shown while the section is summarized; empty when it has no summary."""
         return "" if self.summary is None else substitute(self.summary, params, path)
 
-    def clone(self, **changes: Any) -> Self:  # Any: constructor arguments of whatever type; `_compile` checks them
-        """A section of its own, built anew from the constructor arguments of this one and `changes`, by keyword.
+    # Any: constructor arguments of whatever type; `_compile` checks them
+    def clone(self, **changes: Any) -> Self:
+        """A section of its own, built anew from the constructor arguments of this one and
+        `changes`, by keyword.
 
-        Children are cloned too and tools are shared. Lists, dicts, sets, tuples and dataclasses among the arguments are
-        copied, other objects, such as clients, are shared. What the constructor sets by itself, such as a title, can
-        be changed as well. Raises `PromptValidationError` for an unknown argument, and where the section was given an
+        Children are cloned too and tools are shared. Lists, dicts, sets, tuples and dataclasses
+        among the arguments are copied, other objects, such as clients, are shared. What the
+        constructor sets by itself, such as a title, can be changed as well. Raises
+        `PromptValidationError` for an unknown argument, and where the section was given an
         iterator, which cannot be read again.
         """
         parameters = signature(type(self).__init__).parameters
@@ -163,21 +186,28 @@ class Section(Specialised, ABC, Generic[ParamsT]):
                 attributes["_tools" if name == "tools" else name] = value
             else:
                 raise PromptValidationError(
-                    f"clone: a {type(self).__name__} has no argument {name!r}", section_path=(self.key,)
+                    f"clone: a {type(self).__name__} has no argument {name!r}",
+                    section_path=(self.key,),
                 )
         for name in arguments.keys() - changes.keys():
             if isinstance(arguments[name], Iterator):
-                raise self._refusal(f"clone: {name} was given as an iterator, which is used up; give a list of it")
+                raise self._refusal(
+                    f"clone: {name} was given as an iterator, which is used up; give a list of it"
+                )
             arguments[name] = _copied(arguments[name])
         clone = type(self)(*_copied(positional), **arguments)
         vars(clone).update(attributes)
         if "children" not in changes:  # the constructor may have used the same ones again
-            clone.children = tuple([one.clone() if one in self.children else one for one in clone.children])
+            clone.children = tuple(
+                [one.clone() if one in self.children else one for one in clone.children]
+            )
         clone._compile()  # noqa: SLF001 - its own class
         return clone
 
     def __repr__(self) -> str:
-        """The key and what the section holds, without its texts; it works where the construction has failed, too."""
+        """The key and what the section holds, without its texts; it works where the construction
+        has failed, too.
+        """
         has = vars(self)
         parts = [type(self).__name__, reprlib.repr(has.get("key"))]
         if has.get("params_type") is not None:
@@ -193,7 +223,11 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         """Checks what can be seen without the tree and dedents the texts; runs again for a clone."""
         self.children = self._sequence("children", self.children)
         self._tools = self._sequence("tools", self._tools)
-        if not isinstance(self.title, str) or not self.title.strip() or len(self.title.splitlines()) > 1:
+        if (
+            not isinstance(self.title, str)
+            or not self.title.strip()
+            or len(self.title.splitlines()) > 1
+        ):
             raise self._refusal(f"title {self.title!r} is not valid; use one line of text")
         if not isinstance(self.key, str) or re.fullmatch(KEY, self.key) is None:
             raise self._refusal(
@@ -207,12 +241,22 @@ class Section(Specialised, ABC, Generic[ParamsT]):
                 )
         for child in self.children:
             if not isinstance(child, Section):
-                raise self._refusal(f"children holds {child!r}, which is no Section; reuse a prompt's sections instead")
-        if self.params_type is not None and not (isinstance(self.params_type, type) and is_dataclass(self.params_type)):
-            raise self._refusal(f"params type {self.params_type!r} is no dataclass; declare the params as a dataclass")
-        if self.default_params is not None and not isinstance(self.default_params, self.params_type or ()):
+                raise self._refusal(
+                    f"children holds {child!r}, which is no Section; reuse a prompt's sections instead"
+                )
+        if self.params_type is not None and not (
+            isinstance(self.params_type, type) and is_dataclass(self.params_type)
+        ):
+            raise self._refusal(
+                f"params type {self.params_type!r} is no dataclass; declare the params as a dataclass"
+            )
+        if self.default_params is not None and not isinstance(
+            self.default_params, self.params_type or ()
+        ):
             wanted = "no params" if self.params_type is None else self.params_type.__name__
-            raise self._refusal(f"default_params is {self.default_params!r}, and the section takes {wanted}; give that")
+            raise self._refusal(
+                f"default_params is {self.default_params!r}, and the section takes {wanted}; give that"
+            )
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)
 
@@ -221,12 +265,16 @@ class Section(Specialised, ABC, Generic[ParamsT]):
         try:
             return () if items is None else tuple(items)
         except TypeError as error:
-            raise self._refusal(f"{what} is {items!r}, which is no list; write {what}=[…]") from error
+            raise self._refusal(
+                f"{what} is {items!r}, which is no list; write {what}=[…]"
+            ) from error
 
     def _text(self, what: str, text: object) -> str:
         """`text` dedented and stripped."""
         if not isinstance(text, str):
-            raise self._refusal(f"{what} {text!r} is no text; write a string with $field placeholders")
+            raise self._refusal(
+                f"{what} {text!r} is no text; write a string with $field placeholders"
+            )
         from textwrap import dedent  # on first use: its patterns are slow to compile
 
         return dedent(text).strip()
@@ -241,10 +289,11 @@ type AnySection = Section[Any]
 
 
 class MarkdownSection(Section[ParamsT]):
-    """A section whose body is a Markdown `template` with `$field` placeholders, filled from its params.
+    """A section whose body is a Markdown `template` with `$field` placeholders, filled from its
+    params.
 
-    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they are. The other
-    arguments are those of `Section`.
+    Template and summary are dedented and stripped. `$$` is a dollar sign; values are put in as they
+    are. The other arguments are those of `Section`.
     """
 
     def __init__(
@@ -257,7 +306,9 @@ class MarkdownSection(Section[ParamsT]):
         **others: "Unpack[SectionArguments[ParamsT]]",
     ) -> None:
         self.template = template
-        super().__init__(title=title, default_params=default_params, params_type=params_type, **others)
+        super().__init__(
+            title=title, default_params=default_params, params_type=params_type, **others
+        )
 
     def templates(self) -> tuple[str, ...]:
         return (self.template, *super().templates())
@@ -266,7 +317,10 @@ class MarkdownSection(Section[ParamsT]):
         return self.template if type(self).render_body is MarkdownSection.render_body else ""
 
     def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
-        """The template filled from `params`. Raises `PromptRenderError` naming a placeholder that `params` lacks."""
+        """The template filled from `params`.
+
+        Raises `PromptRenderError` naming a placeholder that `params` lacks.
+        """
         return substitute(self.template, params, path)
 
     def _compile(self) -> None:
@@ -293,7 +347,9 @@ def _by_name(
     after_self = list(parameters.values())[1:]
     if any(one.kind in {Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL} for one in after_self):
         return positional, keywords.copy()
-    return (), {one.name: value for one, value in zip(after_self, positional, strict=False)} | keywords
+    return (), {
+        one.name: value for one, value in zip(after_self, positional, strict=False)
+    } | keywords
 
 
 def _copied(value: Any) -> Any:
@@ -317,4 +373,8 @@ def _copied(value: Any) -> Any:
 
 
 def _slug(title: object) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:64].strip("-") if isinstance(title, str) else ""
+    return (
+        re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:64].strip("-")
+        if isinstance(title, str)
+        else ""
+    )

@@ -1,4 +1,6 @@
-"""Worked examples of a whole task: what was asked, which tools were called with what, what came out."""
+"""Worked examples of a whole task: what was asked, which tools were called with what, what came
+out.
+"""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -37,7 +39,10 @@ class TaskExample:
 
 
 class TaskExamplesSection(Section[None]):
-    """A section that shows `examples` in order. Raises `PromptValidationError` for values that JSON cannot hold."""
+    """A section that shows `examples` in order.
+
+    Raises `PromptValidationError` for values that JSON cannot hold.
+    """
 
     def __init__(
         self,
@@ -67,7 +72,9 @@ class TaskExamplesSection(Section[None]):
                 called = tool(step.tool)
                 if called is None or not isinstance(step.input, called.params_type):
                     wanted = (
-                        f"give it {called.params_type.__name__}" if called else "no section has a tool of that name"
+                        f"give it {called.params_type.__name__}"
+                        if called
+                        else "no section has a tool of that name"
                     )
                     raise PromptValidationError(
                         f"task example {index} calls {step.tool!r} with {type(step.input).__name__}: {wanted}",
@@ -77,15 +84,24 @@ class TaskExamplesSection(Section[None]):
     def _compile(self) -> None:
         super()._compile()
         self.examples = tuple(self.examples)
-        self._texts = tuple(self._render(index, example) for index, example in enumerate(self.examples))
+        self._texts = tuple(
+            self._render(index, example) for index, example in enumerate(self.examples)
+        )
 
     def _render(self, index: int, example: TaskExample) -> str:
         if not isinstance(example, TaskExample):
             raise self._refusal(f"examples holds {example!r}, which is no TaskExample")
         lines = [example.objective]
         try:
-            lines += [f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}" for step in example.steps]
-            outcome = serde.dump_json(example.outcome) if is_dataclass(example.outcome) else str(example.outcome)
+            lines += [
+                f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}"
+                for step in example.steps
+            ]
+            outcome = (
+                serde.dump_json(example.outcome)
+                if is_dataclass(example.outcome)
+                else str(example.outcome)
+            )
         except SerdeError as error:
             raise self._refusal(f"task example {index} fails: {error}") from error
         return "\n".join([*lines, f"   - Outcome: {outcome}"] if outcome else lines)

@@ -1,4 +1,6 @@
-"""The definition of a prompt: an immutable, checked tree of sections with a name and an output type."""
+"""The definition of a prompt: an immutable, checked tree of sections with a name and an output
+type.
+"""
 
 import re
 import reprlib
@@ -7,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 from ..errors import SerdeError
-from ..generics import Specialised
+from ..generics import Parametrized
 from ..protocols import StateView
 from ..resources import Bindable, ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
@@ -37,14 +39,15 @@ __all__ = ["PromptTemplate"]
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class PromptTemplate(Specialised, Generic[OutputT]):
+class PromptTemplate(Parametrized, Generic[OutputT]):
     """The definition of a prompt; share it freely between threads, sessions and event loops.
 
-    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an array of objects,
-    without a subscript for text. `name` is by default made from `key`. `disclosure` says how summarized sections are
-    opened, `closable` lets the model close them again with `close_section`. `resources` binds what tools use; what
-    sections bind replaces it, and what is bound to a prompt replaces both. Raises `PromptValidationError`, with the
-    path of the section, for everything that cannot work.
+    `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an
+    array of objects, without a subscript for text. `name` is by default made from `key`.
+    `disclosure` says how summarized sections are opened, `closable` lets the model close them again
+    with `close_section`. `resources` binds what tools use; what sections bind replaces it, and what
+    is bound to a prompt replaces both. Raises `PromptValidationError`, with the path of the
+    section, for everything that cannot work.
     """
 
     type_fields = ("output_type",)
@@ -75,9 +78,13 @@ class PromptTemplate(Specialised, Generic[OutputT]):
     ) -> None:
         for label, value in (("ns", ns), ("key", key)):
             if not isinstance(value, str) or not value.strip():
-                raise PromptValidationError(f"{label} is {value!r}; give every prompt a non-empty {label}")
+                raise PromptValidationError(
+                    f"{label} is {value!r}; give every prompt a non-empty {label}"
+                )
         if not isinstance(disclosure, Disclosure):
-            raise PromptValidationError(f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT")
+            raise PromptValidationError(
+                f"disclosure is {disclosure!r}; use Disclosure.READ, .OPEN or .SPLIT"
+            )
         if not isinstance(resources, ResourceRegistry | None):
             raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
         roots = tuple(sections)
@@ -98,9 +105,8 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         kind = self.output_type
         output = kind.__name__ if isinstance(kind, type) else str(kind)
         keys = reprlib.repr([section.key for section in self.sections])
-        return (
-            f"<PromptTemplate {full_key(self.ns, self.key)}{f' output={output[:60]}' if kind else ''} sections={keys}>"
-        )
+        shown = f" output={output[:60]}" if kind else ""
+        return f"<PromptTemplate {full_key(self.ns, self.key)}{shown} sections={keys}>"
 
     @property
     def output_type(self) -> type[OutputT] | None:
@@ -109,12 +115,15 @@ class PromptTemplate(Specialised, Generic[OutputT]):
 
     @property
     def descriptor(self) -> "PromptDescriptor":
-        """The hashes of what an author can see, and every text that an override can replace; made on first use."""
+        """The hashes of what an author can see, and every text that an override can replace; made
+        on first use.
+        """
         if self._descriptor is None:
             from .overrides.descriptors import describe
 
             object.__setattr__(self, "_descriptor", describe(self.ns, self.key, self.registry))
-        return cast("PromptDescriptor", self._descriptor)  # set two lines above, which no checker sees
+        # set two lines above, which no checker sees
+        return cast("PromptDescriptor", self._descriptor)
 
     def bind(self, *params: object, resources: Bindable | None = None) -> "Prompt[OutputT]":
         """A new prompt of this template with `params` and `resources` bound; see `Prompt.bind`."""
@@ -130,12 +139,16 @@ class PromptTemplate(Specialised, Generic[OutputT]):
         deadline: "Deadline | None" = None,
     ) -> RenderedPrompt[OutputT]:
         """Renders with `params` alone; see `Prompt.render`."""
-        return self.bind(*params).render(session=session, visibility_overrides=visibility_overrides, deadline=deadline)
+        return self.bind(*params).render(
+            session=session, visibility_overrides=visibility_overrides, deadline=deadline
+        )
 
     @property
     def renderer(self) -> PromptRenderer[OutputT]:
         """The renderer of this template's tree."""
-        return PromptRenderer(self.registry, self.structured_output, self.disclosure, closable=self.closable)
+        return PromptRenderer(
+            self.registry, self.structured_output, self.disclosure, closable=self.closable
+        )
 
 
 def full_key(ns: str, key: str) -> str:
@@ -161,7 +174,9 @@ def _output(
     return config
 
 
-def _with_schema(config: "StructuredOutputConfig[Any] | None") -> "StructuredOutputConfig[Any] | None":
+def _with_schema(
+    config: "StructuredOutputConfig[Any] | None",
+) -> "StructuredOutputConfig[Any] | None":
     """`config`, whose type must have a JSON schema, as the params of tools must."""
     if config is not None:
         from .. import serde

@@ -13,10 +13,12 @@ __all__ = ["CompiledTemplate", "compiled", "field_names"]
 
 
 class CompiledTemplate:
-    """A `string.Template` text, ready to be filled from a dataclass instance; a value, not changed once made.
+    """A `string.Template` text, ready to be filled from a dataclass instance; a value, not changed
+    once made.
 
-    `names` are its placeholders; `malformed` is where the first `$` stands that starts none (`$$` is a dollar sign).
-    For params that have all of the names as fields the text is `format % values(params)`.
+    `names` are its placeholders; `malformed` is where the first `$` stands that starts none (`$$`
+    is a dollar sign). For params that have all of the names as fields the text is `format %
+    values(params)`.
     """
 
     __slots__ = ("format", "malformed", "names", "source", "values")
@@ -48,15 +50,19 @@ class CompiledTemplate:
     def substitute(self, params: object) -> str:
         """The text with each placeholder replaced by `str` of the field of that name.
 
-        Raises `KeyError` with the name of a field that `params` lacks, `ValueError` for a malformed placeholder.
+        Raises `KeyError` with the name of a field that `params` lacks, `ValueError` for a malformed
+        placeholder.
         """
         known = field_names(params) if self.names else self.names
         if self.malformed is None and self.names <= known:
             return self.format % self.values(params)
-        return string.Template(self.source).substitute({name: getattr(params, name) for name in self.names & known})
+        return string.Template(self.source).substitute(
+            {name: getattr(params, name) for name in self.names & known}
+        )
 
 
-compiled = lru_cache(maxsize=4096)(CompiledTemplate)  # a text of a section, or an override, is filled many times
+# a text of a section, or an override, is filled many times
+compiled = lru_cache(maxsize=4096)(CompiledTemplate)
 
 
 def field_names(params: object) -> frozenset[str]:

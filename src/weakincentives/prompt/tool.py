@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
-from ..generics import Specialised
+from ..generics import Parametrized
 from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
 from .errors import PromptValidationError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .renderer import RenderedPrompt
 
 __all__ = [
-    "ONCE",
+    "NON_REPEATABLE",
     "AnyTool",
     "Effect",
     "Evaluator",
@@ -47,11 +47,12 @@ class ToolRenderableResult(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolResult[R](Specialised):
+class ToolResult[R](Parametrized):
     """What a handler answers: a `message` for the model and a typed `value`.
 
-    `success=False` undoes what the handler did to the session; `value` is then an error payload or `None`. With
-    `exclude_value_from_context` the model sees the message alone, events and session still get the value.
+    `success=False` undoes what the handler did to the session; `value` is then an error payload or
+    `None`. With `exclude_value_from_context` the model sees the message alone, events and session
+    still get the value.
     """
 
     message: str
@@ -60,23 +61,30 @@ class ToolResult[R](Specialised):
     exclude_value_from_context: bool = False
 
     def render(self) -> str:
-        """The value as the model would see it: its own `render()`, else its JSON without `None` fields; `""` for none.
+        """The value as the model would see it: its own `render()`, else its JSON without `None`
+        fields; `""` for none.
 
-        Raises `TypeError` if `render()` gives no string and `SerdeError` for a value that JSON cannot hold.
+        Raises `TypeError` if `render()` gives no string and `SerdeError` for a value that JSON
+        cannot hold.
         """
         if self.value is None:
             return ""
-        # What isinstance(…, ToolRenderableResult) asks, at a fortieth of its cost; a mere field does not count.
+        # What isinstance(…, ToolRenderableResult) asks, at a fortieth of its cost; a mere field
+        # does not count.
         own = getattr(type(self.value), "render", None)
         if not callable(own):
             return serde.dump_json(self.value, exclude_none=True)
         text = own(self.value)
         if not isinstance(text, str):
-            raise TypeError(f"{type(self.value).__name__}.render() must return a string, got {type(text).__name__}")
+            raise TypeError(
+                f"{type(self.value).__name__}.render() must return a string, got {type(text).__name__}"
+            )
         return text
 
     def content(self) -> str:
-        """All that the model is sent: the message, a blank line, the rendered value unless it is excluded or empty."""
+        """All that the model is sent: the message, a blank line, the rendered value unless it is
+        excluded or empty.
+        """
         body = "" if self.exclude_value_from_context else self.render()
         return f"{self.message}\n\n{body}" if body else self.message
 
@@ -115,9 +123,10 @@ class Evaluator(Protocol):
 class ToolContext:
     """What a handler is given beside its params; a new one for each call.
 
-    Once the call is over, reading `session`, `event_bus` or `resources` raises `RuntimeError`: a thread or task that
-    the handler left running could write to a state that was undone. `idempotency_key` tells this call from all others.
-    A call that a durable run repeats after a crash has it again.
+    Once the call is over, reading `session`, `event_bus` or `resources` raises `RuntimeError`: a
+    thread or task that the handler left running could write to a state that was undone.
+    `idempotency_key` tells this call from all others. A call that a durable run repeats after a
+    crash has it again.
     """
 
     # Any: the handlers of one tool serve prompts of every output type.
@@ -134,9 +143,13 @@ class ToolContext:
     if not TYPE_CHECKING:  # to a type checker it would give every name
 
         def __getattr__(self, name: str) -> object:
-            """Reached for what `revoke` has taken away, so that reading costs nothing during the call."""
+            """Reached for what `revoke` has taken away, so that reading costs nothing during the
+            call.
+            """
             if name not in _REVOCABLE:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+                )
             raise RuntimeError(
                 f"tool call {self.call_id!r} is over, and so is the use of context.{name}; "
                 f"keep what you need of it during the call, and let threads and tasks end before the handler returns"
@@ -155,11 +168,13 @@ def revoke(context: ToolContext) -> None:
 class ToolHandler[P, R](Protocol):
     """A function, or coroutine function, from params to a `ToolResult`."""
 
-    def __call__(self, params: P, /, *, context: ToolContext) -> ToolResult[R] | Awaitable[ToolResult[R]]: ...
+    def __call__(
+        self, params: P, /, *, context: ToolContext
+    ) -> ToolResult[R] | Awaitable[ToolResult[R]]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class ToolExample[P, R](Specialised):
+class ToolExample[P, R](Parametrized):
     """One call of a tool and what it gives, shown to the model with the section that owns the tool."""
 
     description: str
@@ -168,26 +183,29 @@ class ToolExample[P, R](Specialised):
 
 
 type Effect = Literal["pure", "repeatable", "at_most_once", "transactional"]
-"""What it means to run a tool again: nothing ever, nothing new, or something that must not happen twice.
+"""What it means to run a tool again: nothing ever, nothing new, or something that must not happen
+twice.
 
-A `"transactional"` one must not either; where a run is recorded, its effect commits together with the record.
+A `"transactional"` one must not either; where a run is recorded, its effect commits together with
+the record.
 """
 
 _EFFECTS = ("pure", "repeatable", "at_most_once", "transactional")
-ONCE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
+NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Tool[P, R](Specialised):
+class Tool[P, R](Parametrized):
     """Something that the model can call.
 
-    `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the handler is annotated or
-    `params_type` is given. A missing description is the first paragraph of the handler's docstring, its lines joined
-    by spaces, else the name. Names are 1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and
-    `wink check` advises 200 at most; params are dataclasses. An effect of `"pure"` says that it changes nothing,
-    `"at_most_once"` and `"transactional"` that the same call must not be made twice when `MainLoop` starts an
-    evaluation again. Raises `PromptValidationError` for anything else, and for a
-    handler that cannot be called as `handler(params, context=…)`.
+    `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the
+    handler is annotated or `params_type` is given. A missing description is the first paragraph of
+    the handler's docstring, its lines joined by spaces, else the name. Names are 1-64 of a-z, 0-9,
+    `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200 at most; params are
+    dataclasses. An effect of `"pure"` says that it changes nothing, `"at_most_once"` and
+    `"transactional"` that the same call must not be made twice when `MainLoop` starts an evaluation
+    again. Raises `PromptValidationError` for anything else, and for a handler that cannot be called
+    as `handler(params, context=…)`.
     """
 
     type_fields = ("params_type", "result_type")
@@ -214,7 +232,9 @@ class Tool[P, R](Specialised):
         effect: Effect = "repeatable",
     ) -> None:
         if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
-            raise PromptValidationError(f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'")
+            raise PromptValidationError(
+                f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'"
+            )
         if handler is not None:
             _check_handler(name, handler)
         if description is None:
@@ -231,7 +251,9 @@ class Tool[P, R](Specialised):
                     f"tool {name!r}: {why}; say the types: Tool[Params, Result](…) or params_type=Params"
                 )
         if effect not in _EFFECTS:
-            raise PromptValidationError(f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}")
+            raise PromptValidationError(
+                f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
+            )
         if not (isinstance(params_type, type) and is_dataclass(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} is no dataclass; declare the params as a dataclass"
@@ -265,9 +287,13 @@ def _first_paragraph(docstring: str) -> str:
 
 
 def check_description(name: str, description: object) -> None:
-    """Raises `PromptValidationError` unless it is a text of 1 to 1,024 characters that UTF-8 can encode."""
+    """Raises `PromptValidationError` unless it is a text of 1 to 1,024 characters that UTF-8 can
+    encode.
+    """
     if not isinstance(description, str):
-        raise PromptValidationError(f"tool {name!r}: its description is {description!r}; write it as text")
+        raise PromptValidationError(
+            f"tool {name!r}: its description is {description!r}; write it as text"
+        )
     if not 1 <= len(description) <= _MAX_DESCRIPTION:
         raise PromptValidationError(
             f"tool {name!r}: its description has {len(description)} characters; "
@@ -290,7 +316,9 @@ def _check_handler(name: str, handler: Callable[..., Any]) -> None:
         ) from error
     yielding = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(yields(code) for yields in yielding for code in (handler, type(handler).__call__)):
-        raise PromptValidationError(f"tool {name!r}: handler {_handler_name(handler)} yields; return a ToolResult")
+        raise PromptValidationError(
+            f"tool {name!r}: handler {_handler_name(handler)} yields; return a ToolResult"
+        )
 
 
 def _handler_name(handler: Callable[..., Any]) -> str:
@@ -298,14 +326,18 @@ def _handler_name(handler: Callable[..., Any]) -> str:
 
 
 def _annotated_types(name: str, handler: Callable[..., Any] | None) -> tuple[Any, Any, str]:
-    """Params and result type as the handler's annotations give them, `None` where they do not, and why they do not.
+    """Params and result type as the handler's annotations give them, `None` where they do not, and
+    why they do not.
 
     Raises `PromptValidationError` when they promise another class than `ToolResult`.
     """
     if handler is None:
         return None, None, "there is no handler that says them"
-    function = handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
-    first = next(iter(inspect.signature(handler).parameters), "params")  # a function that it wraps may take nothing
+    function = (
+        handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
+    )
+    # a function that it wraps may take nothing
+    first = next(iter(inspect.signature(handler).parameters), "params")
     why = f"handler {_handler_name(handler)} does not say the type of {first!r}"
     hints: Mapping[str, Any] = {}
     try:
@@ -313,12 +345,22 @@ def _annotated_types(name: str, handler: Callable[..., Any] | None) -> tuple[Any
     except Exception as error:  # whatever an annotation raises when it is evaluated
         why = f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
     returned = hints.get("return")
-    own = not hasattr(function, "__wrapped__")  # else the annotations of what it wraps, whose answer it may turn
+    # else the annotations of what it wraps, whose answer it may turn
+    own = not hasattr(function, "__wrapped__")
     right = (ToolResult, Awaitable)
-    if own and isinstance(returned, type) and returned not in (Any, object) and not issubclass(returned, right):
+    if (
+        own
+        and isinstance(returned, type)
+        and returned not in (Any, object)
+        and not issubclass(returned, right)
+    ):
         raise PromptValidationError(
             f"tool {name!r}: handler {_handler_name(handler)} is annotated to return {returned.__name__}; "
             f"declare ToolResult[…] and return ToolResult(message=…)"
         )
     arguments: tuple[Any, ...] = getattr(returned, "__args__", ())
-    return hints.get(first), arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None, why
+    return (
+        hints.get(first),
+        arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None,
+        why,
+    )

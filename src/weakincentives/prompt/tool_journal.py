@@ -1,4 +1,6 @@
-"""What at-most-once tools have answered during one execution, so that starting again does not run them again."""
+"""What at-most-once tools have answered during one execution, so that starting again does not run
+them again.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,7 +18,8 @@ class JournalEntry:
     # Any: results of all tools.
     result: ToolResult[Any] = field(
         default_factory=lambda: ToolResult(
-            message="This call was begun before and its outcome is unknown; it is not run again.", success=False
+            message="This call was begun before and its outcome is unknown; it is not run again.",
+            success=False,
         )
     )
 
@@ -24,8 +27,8 @@ class JournalEntry:
 class ToolJournal:
     """Calls by tool and arguments, in order.
 
-    After `rewind`, the first call of a tool with some arguments stands for the first one recorded with them, and so on;
-    calls beyond the record are new.
+    After `rewind`, the first call of a tool with some arguments stands for the first one recorded
+    with them, and so on; calls beyond the record are new.
     """
 
     def __init__(self) -> None:

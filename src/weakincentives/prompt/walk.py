@@ -1,6 +1,8 @@
-"""The one walk of the section tree: which sections are shown, how, and the text and tools that they give.
+"""The one walk of the section tree: which sections are shown, how, and the text and tools that they
+give.
 
-Rendering, disclosure, descriptors and analysis read what it decides; nothing else looks at conditions.
+Rendering, disclosure, descriptors and analysis read what it decides; nothing else looks at
+conditions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "NOTHING",
     "Disclosure",
-    "Scene",
-    "Visit",
-    "Written",
+    "PromptView",
+    "RenderedParts",
+    "VisibleSection",
     "session_overrides",
 ]
 
@@ -37,9 +39,10 @@ NOTHING: Mapping[Any, Any] = MappingProxyType({})
 class Disclosure(Enum):
     """What the model calls to see a summarized section.
 
-    `READ`: `read_section`, which answers with the content; the section's tools arrive in the running conversation
-    where the adapter can do that, else evaluation starts again. `OPEN`: `open_sections`, after which evaluation always
-    starts again. `SPLIT`: `open_sections` for sections with tools in their subtree, `read_section` for the others.
+    `READ`: `read_section`, which answers with the content; the section's tools arrive in the
+    running conversation where the adapter can do that, else evaluation starts again. `OPEN`:
+    `open_sections`, after which evaluation always starts again. `SPLIT`: `open_sections` for
+    sections with tools in their subtree, `read_section` for the others.
     """
 
     READ = "read"
@@ -47,19 +50,24 @@ class Disclosure(Enum):
     SPLIT = "split"
 
 
-type Visit = tuple[SectionNode, object, SectionVisibility]
-"""The decision about one section that is shown: its node, its params and how; a bare tuple, one is made per section."""
+type VisibleSection = tuple[SectionNode, object, SectionVisibility]
+"""The decision about one section that is shown: its node, its params and how; a bare tuple, one is
+made per section.
+"""
 
 
-type Written = tuple[list[str], "list[AnyTool]", list[SectionNode]]
-"""What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are summarized."""
+type RenderedParts = tuple[list[str], "list[AnyTool]", list[SectionNode]]
+"""What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are
+summarized.
+"""
 
 
-class Scene:
-    """All that the walk's decisions depend on: the tree, the params by type, the session, and what was decided before.
+class PromptView:
+    """All that the walk's decisions depend on: the tree, the params by type, the session, and what
+    was decided before.
 
-    `built` holds the params that were made without arguments. Conditions are asked once: `decisions` keeps the answers,
-    also those that a copy made by `opening` gets.
+    `built` holds the params that were made without arguments. Conditions are asked once:
+    `decisions` keeps the answers, also those that a copy made by `opening` gets.
     """
 
     __slots__ = ("built", "decisions", "disclosure", "params", "registry", "session")
@@ -81,44 +89,55 @@ class Scene:
         self.disclosure = disclosure
         self.built: dict[type[Any], object] = {}
 
-    def opening(self, changes: Mapping[SectionPath, SectionVisibility]) -> "Scene":
-        """This scene after the model opened and closed what `changes` says; both share later answers of conditions."""
-        scene = copy(self)
-        scene.decisions = self.decisions.changed(changes)
-        return scene
+    def opening(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
+        """This scene after the model opened and closed what `changes` says; both share later
+        answers of conditions.
+        """
+        view = copy(self)
+        view.decisions = self.decisions.changed(changes)
+        return view
 
-    def apart(self) -> "Scene":
-        """This scene for another conversation, or for a look at what could be: later answers are kept apart."""
-        scene = copy(self)
-        scene.decisions = self.decisions.copy()
-        return scene
+    def apart(self) -> "PromptView":
+        """This scene for another conversation, or for a look at what could be: later answers are
+        kept apart.
+        """
+        view = copy(self)
+        view.decisions = self.decisions.copy()
+        return view
 
-    def everything(self) -> "Scene":
-        """This scene once the model has opened all there is; later answers of conditions are kept apart."""
-        return self.apart().opening({node.path: SectionVisibility.FULL for node in self.registry.sections})
+    def everything(self) -> "PromptView":
+        """This scene once the model has opened all there is; later answers of conditions are kept
+        apart.
+        """
+        return self.apart().opening(
+            {node.path: SectionVisibility.FULL for node in self.registry.sections}
+        )
 
     def smallest(self) -> list[tuple[SectionPath, ...]]:
-        """What to open so that each text is shown once: nothing, then each summarized section and those around it.
+        """What to open so that each text is shown once: nothing, then each summarized section and
+        those around it.
 
         Opening more shows the same texts and tools side by side.
         """
-        scene = self.apart()
-        nodes = [node for node, _, _ in scene.everything().visits()]
-        closed = [node.path for node in nodes if scene.visibility_of(node) is SectionVisibility.SUMMARY]
+        view = self.apart()
+        nodes = [node for node, _, _ in view.everything().visits()]
+        closed = [
+            node.path for node in nodes if view.visibility_of(node) is SectionVisibility.SUMMARY
+        ]
         return [(), *(tuple(one for one in closed if path[: len(one)] == one) for path in closed)]
 
-    def visits(self, start: int = 0, end: int | None = None) -> list[Visit]:
+    def visits(self, start: int = 0, end: int | None = None) -> list[VisibleSection]:
         """The sections shown among `registry.sections[start:end]`, in order.
 
-        What a disabled or summarized section hides is not looked at: its params are not needed. Raises
-        `PromptRenderError` for missing params and failing selectors.
+        What a disabled or summarized section hides is not looked at: its params are not needed.
+        Raises `PromptRenderError` for missing params and failing selectors.
         """
         nodes = self.registry.sections
         get_params, overrides = self.params.get, self.decisions.overrides
         full = SectionVisibility.FULL
         stop = len(nodes) if end is None else end
         index = start
-        found: list[Visit] = []
+        found: list[VisibleSection] = []
         while index < stop:
             node = nodes[index]
             enabled = node.enabled
@@ -143,8 +162,11 @@ class Scene:
             index = index + 1 if shown is full else node.end
         return found
 
-    def write(self, visits: Sequence[Visit]) -> Written:
-        """Text and tools of the visited sections. Raises `PromptRenderError` when a section cannot be rendered."""
+    def write(self, visits: Sequence[VisibleSection]) -> RenderedParts:
+        """Text and tools of the visited sections.
+
+        Raises `PromptRenderError` when a section cannot be rendered.
+        """
         parts: list[str] = []
         tools: list[AnyTool] = []
         summarized: list[SectionNode] = []
@@ -155,7 +177,8 @@ class Scene:
                 if visibility is full:
                     if node.tools:
                         tools += node.tools
-                    if whole is not None:  # its placeholders were found to be fields when the tree was built
+                    # its placeholders were found to be fields when the tree was built
+                    if whole is not None:
                         parts.append((whole.format % whole.values(params)).rstrip())
                         continue
                     body = _body(node, params)
@@ -165,7 +188,10 @@ class Scene:
             except PromptError as error:
                 replaced = node.body if visibility is full else node.summary
                 if replaced is not None and isinstance(error, PromptRenderError):
-                    error.detail = error.detail or "An override stands in for the code's text; mend the override."
+                    error.detail = (
+                        error.detail
+                        or "An override stands in for the code's text; mend the override."
+                    )
                 raise
             except Exception as error:  # a section's own code; its author needs the path
                 raise PromptRenderError(
@@ -176,9 +202,14 @@ class Scene:
         return parts, tools, summarized
 
     @staticmethod
-    def tools(visits: Sequence[Visit]) -> "list[AnyTool]":
+    def tools(visits: Sequence[VisibleSection]) -> "list[AnyTool]":
         """The tools of the visited sections, without their text."""
-        return [tool for node, _, visibility in visits if visibility is SectionVisibility.FULL for tool in node.tools]
+        return [
+            tool
+            for node, _, visibility in visits
+            if visibility is SectionVisibility.FULL
+            for tool in node.tools
+        ]
 
     def is_enabled(self, node: SectionNode) -> bool:
         """Whether the section and all those above it are enabled, at whatever visibility."""
@@ -190,14 +221,18 @@ class Scene:
 
     def disclosure_tool(self, node: SectionNode) -> str:
         """The name of the tool that discloses the section at `node`."""
-        opens = self.disclosure is Disclosure.OPEN or (self.disclosure is Disclosure.SPLIT and self._has_tools(node))
+        opens = self.disclosure is Disclosure.OPEN or (
+            self.disclosure is Disclosure.SPLIT and self._has_tools(node)
+        )
         return OPEN_SECTIONS if opens else READ_SECTION
 
     # Any: as `params`.
     def missing_params(
         self, summarized: Sequence[SectionNode], required: AbstractSet[type[Any]]
     ) -> Mapping[SectionPath, type[Any]]:
-        """The sections below `summarized` ones that need params of a `required` type, and that type."""
+        """The sections below `summarized` ones that need params of a `required` type, and that
+        type.
+        """
         missing: dict[SectionPath, type[Any]] = {}
         for node in summarized:
             for below in self._below(node, ask=False):
@@ -212,8 +247,11 @@ class Scene:
             return node.tools_in_subtree
         return any(below.tools for below in self._below(node))
 
-    def _below(self, node: SectionNode, *, children: bool = False, ask: bool = True) -> Iterator[SectionNode]:
-        """The enabled sections below `node`, or its enabled `children`, in order and at whatever visibility.
+    def _below(
+        self, node: SectionNode, *, children: bool = False, ask: bool = True
+    ) -> Iterator[SectionNode]:
+        """The enabled sections below `node`, or its enabled `children`, in order and at whatever
+        visibility.
 
         A condition that fails, or is not to be asked now, does not hide its section.
         """
@@ -230,10 +268,16 @@ class Scene:
             index = index + 1 if enabled and not children else below.end
 
     def _known_as_enabled(self, node: SectionNode) -> bool:
-        return node.enabled if isinstance(node.enabled, bool) else self.decisions.enabled.get(node.path, True)
+        return (
+            node.enabled
+            if isinstance(node.enabled, bool)
+            else self.decisions.enabled.get(node.path, True)
+        )
 
     def _suffix(self, node: SectionNode) -> str:
-        """The rule and the line that end a summarized section; they name the children that opening it shows."""
+        """The rule and the line that end a summarized section; they name the children that opening
+        it shows.
+        """
         tool = self.disclosure_tool(node)
         if not node.unconditional:
             return _suffix(tool, node, list(self._below(node, children=True)))
@@ -255,22 +299,29 @@ class Scene:
         enabled = self.decisions.enabled.get(node.path)
         if enabled is None:
             params = self._params(node) if condition.needs_params else None
-            enabled = self.decisions.enabled[node.path] = bool(condition(params, self.session, node.path))
+            enabled = self.decisions.enabled[node.path] = bool(
+                condition(params, self.session, node.path)
+            )
         return enabled
 
-    def _selected(self, node: SectionNode, selector: BoundSelector, params: object) -> SectionVisibility:
+    def _selected(
+        self, node: SectionNode, selector: BoundSelector, params: object
+    ) -> SectionVisibility:
         visibility = self.decisions.visibility.get(node.path)
         if visibility is None:
             answer = selector(params, self.session, node.path)
             if not isinstance(answer, SectionVisibility):
                 raise PromptRenderError(
-                    f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY", section_path=node.path
+                    f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY",
+                    section_path=node.path,
                 )
             visibility = self.decisions.visibility[node.path] = answer
         return visibility
 
     def _params(self, node: SectionNode) -> object:
-        """What is bound, else the default, else the type built with no arguments, once a rendered prompt."""
+        """What is bound, else the default, else the type built with no arguments, once a rendered
+        prompt.
+        """
         kind = node.params_type
         params = node.default if kind is None else self.params.get(kind, node.default)
         if params is not None or kind is None:
@@ -300,7 +351,8 @@ def session_overrides(session: StateView | None) -> Mapping[SectionPath, Section
 
 
 def _suffix(tool: str, node: SectionNode, children: Sequence[SectionNode]) -> str:
-    # Below the roots, where a child's own key would not tell which section is meant, keys are dotted.
+    # Below the roots, where a child's own key would not tell which section is meant, keys are
+    # dotted.
     keys = ", ".join([child.key if node.depth else child.section.key for child in children])
     if not keys:
         return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'

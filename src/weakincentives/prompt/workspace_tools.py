@@ -18,7 +18,8 @@ from .tool import AnyTool, Effect, Tool, ToolContext, ToolHandler, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
-_MAX_TEXT, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500  # characters of an answer, a line of a file, a line found
+# characters of an answer, a line of a file, a line found
+_MAX_TEXT, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500
 _AROUND, _MAX_EDITED = 3, 40  # lines shown around an edit, and in all
 
 _FILE = {"description": "Path of the file below the root, such as 'src/app.py'."}
@@ -41,7 +42,9 @@ class ReadFileParams:
     """Arguments of `read_file`."""
 
     path: str = field(metadata=_FILE)
-    offset: int = field(default=1, metadata={"description": "The first line to show, counted from 1."})
+    offset: int = field(
+        default=1, metadata={"description": "The first line to show, counted from 1."}
+    )
     limit: int = field(default=2_000, metadata={"description": "How many lines to show at most."})
 
 
@@ -49,7 +52,9 @@ class ReadFileParams:
 class GlobParams:
     """Arguments of `glob`."""
 
-    pattern: str = field(metadata={"description": "Such as '**/*.py'; '*' stays within a directory, '**' does not."})
+    pattern: str = field(
+        metadata={"description": "Such as '**/*.py'; '*' stays within a directory, '**' does not."}
+    )
     path: str = field(default=".", metadata=_DIRECTORY)
     offset: int = field(default=1, metadata=_OFFSET)
     limit: int = field(default=200, metadata=_LIMIT)
@@ -59,9 +64,15 @@ class GlobParams:
 class GrepParams:
     """Arguments of `grep`."""
 
-    pattern: str = field(metadata={"description": "A regular expression; no look-around, no back-references."})
-    path: str = field(default=".", metadata={"description": "Directory or file to search; '.' is the root."})
-    glob: str = field(default="**", metadata={"description": "Searches only files that match, such as '**/*.py'."})
+    pattern: str = field(
+        metadata={"description": "A regular expression; no look-around, no back-references."}
+    )
+    path: str = field(
+        default=".", metadata={"description": "Directory or file to search; '.' is the root."}
+    )
+    glob: str = field(
+        default="**", metadata={"description": "Searches only files that match, such as '**/*.py'."}
+    )
     ignore_case: bool = field(default=False, metadata={"description": "Whether 'a' finds 'A'."})
     offset: int = field(default=1, metadata=_OFFSET)
     limit: int = field(default=100, metadata=_LIMIT)
@@ -80,9 +91,15 @@ class EditFileParams:
     """Arguments of `edit_file`."""
 
     path: str = field(metadata=_FILE)
-    old: str = field(metadata={"description": "The text to replace, exactly as in the file, without line numbers."})
+    old: str = field(
+        metadata={
+            "description": "The text to replace, exactly as in the file, without line numbers."
+        }
+    )
     new: str = field(metadata={"description": "The text that takes its place; may be empty."})
-    replace_all: bool = field(default=False, metadata={"description": "Replaces every occurrence, not just the one."})
+    replace_all: bool = field(
+        default=False, metadata={"description": "Replaces every occurrence, not just the one."}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +107,9 @@ class RemoveParams:
     """Arguments of `remove`."""
 
     path: str = field(metadata={"description": "Path of the file or directory below the root."})
-    recursive: bool = field(default=False, metadata={"description": "Removes a directory with all that it holds."})
+    recursive: bool = field(
+        default=False, metadata={"description": "Removes a directory with all that it holds."}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +124,18 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines of a file, the first of them its line `offset`, without their ends; the model sees them as by `cat -n`."""
+    """Lines of a file, the first of them its line `offset`, without their ends; the model sees them
+    as by `cat -n`.
+    """
 
     path: str
     offset: int
     lines: tuple[str, ...]
 
     def render(self) -> str:
-        return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(self.lines, self.offset))
+        return "\n".join(
+            f"{number:>6}\t{line}" for number, line in enumerate(self.lines, self.offset)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +172,9 @@ def _on_files[P, R](handler: Callable[[P, Filesystem], ToolResult[R]]) -> ToolHa
 @_on_files
 def list_directory(params: ListDirectoryParams, filesystem: Filesystem) -> ToolResult[Listing]:
     """List what a directory holds; directories end in '/'."""
-    said, entries = _page(f"Entries of {params.path!r}", filesystem.list(params.path), params, _entry)
+    said, entries = _page(
+        f"Entries of {params.path!r}", filesystem.list(params.path), params, _entry
+    )
     return ToolResult(said, Listing(entries))
 
 
@@ -199,14 +224,24 @@ def edit_file(params: EditFileParams, filesystem: Filesystem) -> ToolResult[File
     """Replace text in a file; the old text must be there exactly once, unless replace_all is set."""
     path, old, new = params.path, params.old, params.new
     if not old or old == new:
-        raise ToolValidationError("old and new are the same text" if old else "old is empty; use write_file")
+        raise ToolValidationError(
+            "old and new are the same text" if old else "old is empty; use write_file"
+        )
     text = _text(filesystem, path)
     if "\r\n" in text and "\r" not in old + new and (windows := old.replace("\n", "\r\n")) in text:
-        old, new = windows, new.replace("\n", "\r\n")  # how lines end is not shown, so they end as before
+        # how lines end is not shown, so they end as before
+        old, new = windows, new.replace("\n", "\r\n")
     count = text.count(old)
-    lines = [text.count("\n", 0, one.start()) + 1 for one in islice(re.finditer(re.escape(old), text), 10)]
+    lines = [
+        text.count("\n", 0, one.start()) + 1
+        for one in islice(re.finditer(re.escape(old), text), 10)
+    ]
     if not count:
-        near = " (it is with other white space)" if " ".join(old.split()) in " ".join(text.split()) else ""
+        near = (
+            " (it is with other white space)"
+            if " ".join(old.split()) in " ".join(text.split())
+            else ""
+        )
         raise ToolValidationError(
             f"old is not in {path!r}{near}; copy it exactly from read_file, indentation included, line numbers left out"
         )
@@ -217,12 +252,17 @@ def edit_file(params: EditFileParams, filesystem: Filesystem) -> ToolResult[File
         )
     size = len(text) + count * (len(new) - len(old))
     if size > filesystem.limits.file_bytes:  # asked before memory is spent
-        raise ToolValidationError(f"{path!r} would have {size:,} characters, too many for a file here; replace fewer")
+        raise ToolValidationError(
+            f"{path!r} would have {size:,} characters, too many for a file here; replace fewer"
+        )
     edited = text.replace(old, new)
     filesystem.write_text(path, edited)
     first = max(lines[0] - _AROUND, 1)
     last = min(lines[0] + new.removesuffix("\n").count("\n") + _AROUND, first + _MAX_EDITED - 1)
-    return ToolResult(f"Edited {path!r}. Replaced: {count}.", FileText(path, first, _lines(edited)[first - 1 : last]))
+    return ToolResult(
+        f"Edited {path!r}. Replaced: {count}.",
+        FileText(path, first, _lines(edited)[first - 1 : last]),
+    )
 
 
 @_on_files
@@ -236,7 +276,9 @@ def remove(params: RemoveParams, filesystem: Filesystem) -> ToolResult[FileStat]
 type _Paged = ListDirectoryParams | ReadFileParams | GlobParams | GrepParams
 
 
-def _page[T](what: str, items: Iterable[T], params: _Paged, show: Callable[[T], str]) -> tuple[str, tuple[T, ...]]:
+def _page[T](
+    what: str, items: Iterable[T], params: _Paged, show: Callable[[T], str]
+) -> tuple[str, tuple[T, ...]]:
     """What to say of `items`, and those that `params` ask for, as many as one answer can hold."""
     start, room, more = params.offset, _MAX_TEXT, ""
     if start < 1 or params.limit < 1:
@@ -245,7 +287,9 @@ def _page[T](what: str, items: Iterable[T], params: _Paged, show: Callable[[T], 
     for item in islice(items, min(start, 2**31) - 1, None):
         room -= len(show(item)) + 1
         if len(page) == params.limit or room < 0:
-            more = f"; more follow, go on with offset={start + len(page)} or narrow what you ask for"
+            more = (
+                f"; more follow, go on with offset={start + len(page)} or narrow what you ask for"
+            )
             break
         page.append(item)
     if not page and start > 1:
@@ -267,17 +311,25 @@ def _text(filesystem: Filesystem, path: str) -> str:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """The lines as they are shown: cut at line feeds, as `grep` does, and the last one begins no further line."""
+    """The lines as they are shown: cut at line feeds, as `grep` does, and the last one begins no
+    further line.
+    """
     lines = text.removesuffix("\n").split("\n") if text else []
     return tuple(_cut(line.removesuffix("\r"), _MAX_LINE) for line in lines)
 
 
 def _cut(line: str, limit: int) -> str:
-    return line if len(line) <= limit else f"{line[:limit]}… ({len(line) - limit:,} more characters)"
+    return (
+        line if len(line) <= limit else f"{line[:limit]}… ({len(line) - limit:,} more characters)"
+    )
 
 
 def _entry(stat: FileStat) -> str:
-    kinds = {"directory": "/", "file": f" ({stat.size:,} bytes)", "other": " (no regular file, cannot be opened)"}
+    kinds = {
+        "directory": "/",
+        "file": f" ({stat.size:,} bytes)",
+        "other": " (no regular file, cannot be opened)",
+    }
     return _name(stat.path) + kinds[stat.kind]
 
 
@@ -286,13 +338,18 @@ def _match(match: GrepMatch) -> str:
 
 
 def _name(path: str) -> str:
-    return path if path.isprintable() else repr(path)  # a line break in a name must not look like a further line
+    # a line break in a name must not look like a further line
+    return path if path.isprintable() else repr(path)
 
 
 # Any: handlers of all types.
 def _tools(effect: Effect, **handlers: ToolHandler[Any, Any]) -> tuple[AnyTool, ...]:
-    return tuple(Tool(name=name, handler=handler, effect=effect) for name, handler in handlers.items())
+    return tuple(
+        Tool(name=name, handler=handler, effect=effect) for name, handler in handlers.items()
+    )
 
 
-READING_TOOLS = _tools("pure", list_directory=list_directory, read_file=read_file, glob=glob, grep=grep)
+READING_TOOLS = _tools(
+    "pure", list_directory=list_directory, read_file=read_file, glob=glob, grep=grep
+)
 WRITING_TOOLS = _tools("repeatable", write_file=write_file, edit_file=edit_file, remove=remove)

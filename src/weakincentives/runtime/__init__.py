@@ -1,1 +1,3 @@
-"""State, events, transactions and the main loop: what surrounds an evaluation. Import from the modules below."""
+"""State, events, transactions and the main loop: what surrounds an evaluation. Import from the
+modules below.
+"""

@@ -1,8 +1,9 @@
 """Tool calls as transactions over a session and the resources that can be put back.
 
-A snapshot covers the session's STATE slices and every part given beside it, such as a prompt's resources. Undo is
-total: it happens for any `BaseException`, newest part first, and a part that fails to go back is reported while the
-others still do. A part may have a method `release(snapshot)`, which is called once when a transaction has ended.
+A snapshot covers the session's STATE slices and every part given beside it, such as a prompt's
+resources. Undo is total: it happens for any `BaseException`, newest part first, and a part that
+fails to go back is reported while the others still do. A part may have a method
+`release(snapshot)`, which is called once when a transaction has ended.
 """
 
 import logging
@@ -13,7 +14,13 @@ from ..errors import ControlFlow
 from ..protocols import SessionProtocol, Snapshotable
 from ..resources import release
 
-__all__ = ["CompositeSnapshot", "create_snapshot", "release_snapshot", "restore_snapshot", "tool_transaction"]
+__all__ = [
+    "CompositeSnapshot",
+    "create_snapshot",
+    "release_snapshot",
+    "restore_snapshot",
+    "tool_transaction",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +53,9 @@ def create_snapshot(
 def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     """Puts back everything that `snapshot` captured, newest part first.
 
-    A part that fails to go back is logged and the rest go on; what failed is raised at the end as an `ExceptionGroup`.
-    After an interrupt, such as `KeyboardInterrupt`, all parts are put back once more, and then the interrupt is raised.
+    A part that fails to go back is logged and the rest go on; what failed is raised at the end as
+    an `ExceptionGroup`. After an interrupt, such as `KeyboardInterrupt`, all parts are put back
+    once more, and then the interrupt is raised.
     """
     interrupt: BaseException | None = None
     failures: list[Exception] = []
@@ -55,12 +63,15 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
         try:
             failures = _restore_parts(snapshot)
             break
-        except BaseException as error:  # from wherever it came; restoring twice is as restoring once
+        # from wherever it came; restoring twice is as restoring once
+        except BaseException as error:
             interrupt = error
     if interrupt is not None:
         raise interrupt
     if failures:
-        raise ExceptionGroup(f"{len(failures)} of {len(snapshot.parts)} parts could not be put back", failures)
+        raise ExceptionGroup(
+            f"{len(failures)} of {len(snapshot.parts)} parts could not be put back", failures
+        )
 
 
 def release_snapshot(snapshot: CompositeSnapshot) -> None:
@@ -81,7 +92,9 @@ def _restore_parts(snapshot: CompositeSnapshot) -> list[Exception]:
             part.restore(captured)
         except BaseException as error:
             if isinstance(error, Exception):
-                _log.exception("Undo failed", extra={"part": type(part).__name__, "tag": snapshot.tag})
+                _log.exception(
+                    "Undo failed", extra={"part": type(part).__name__, "tag": snapshot.tag}
+                )
                 failures.append(error)
             else:
                 interrupt = error
@@ -96,16 +109,20 @@ def _release_all(snapshot: CompositeSnapshot) -> None:
         try:
             release(part, captured)
         except Exception:
-            _log.exception("Release failed", extra={"part": type(part).__name__, "tag": snapshot.tag})
+            _log.exception(
+                "Release failed", extra={"part": type(part).__name__, "tag": snapshot.tag}
+            )
 
 
 class tool_transaction:  # noqa: N801 - a block that is called like a function, as in contextlib
-    """A block, `with` or `async with`, that restores session and resources when it raises, `ControlFlow` excepted.
+    """A block, `with` or `async with`, that restores session and resources when it raises,
+    `ControlFlow` excepted.
 
-    `resource_context` is a `ResourceContext`, such as `prompt.resources`, or any parts that can be put back. What a
-    context makes inside of the block goes with it. `tag` names the block in logs. Blocks nest. What ends the block goes
-    on from it as it was raised; parts that could not be put back are logged and noted on it. A part that raises when it
-    is released at the end of a block makes the block fail: what was not released yet is restored.
+    `resource_context` is a `ResourceContext`, such as `prompt.resources`, or any parts that can be
+    put back. What a context makes inside of the block goes with it. `tag` names the block in logs.
+    Blocks nest. What ends the block goes on from it as it was raised; parts that could not be put
+    back are logged and noted on it. A part that raises when it is released at the end of a block
+    makes the block fail: what was not released yet is restored.
 
     >>> from weakincentives.runtime.session import Session
     >>> session = Session()
@@ -118,7 +135,9 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
 
     __slots__ = ("_resources", "_session", "_snapshot", "tag")
 
-    def __init__(self, session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = "") -> None:
+    def __init__(
+        self, session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
+    ) -> None:
         self._session = session
         self._resources = resource_context
         self._snapshot: CompositeSnapshot | None = None
@@ -126,7 +145,9 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
 
     def __enter__(self) -> Self:
         if self._snapshot is not None:
-            raise RuntimeError(f"transaction {self.tag!r} was entered already; make another for a block inside of it")
+            raise RuntimeError(
+                f"transaction {self.tag!r} was entered already; make another for a block inside of it"
+            )
         try:
             self._snapshot = create_snapshot(self._session, self._resources, self.tag)
             return self
@@ -149,7 +170,8 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
         self.__exit__(kind, error, trace)
 
     def rollback(self) -> None:
-        """Puts everything back to the start of the block, which goes on from there; outside of it does nothing.
+        """Puts everything back to the start of the block, which goes on from there; outside of it
+        does nothing.
 
         Raises an `ExceptionGroup` of what could not be put back.
         """
@@ -157,10 +179,11 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
             restore_snapshot(self._snapshot)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the transaction as leaving the block with `error` does; leaving the block then does nothing more.
+        """Ends the transaction as leaving the block with `error` does; leaving the block then does
+        nothing more.
 
-        An interrupt can come before the first line of `__exit__`. A block that ends its transaction itself, and once
-        more when that is interrupted, leaves nothing half undone.
+        An interrupt can come before the first line of `__exit__`. A block that ends its transaction
+        itself, and once more when that is interrupted, leaves nothing half undone.
         """
         snapshot = self._snapshot
         if snapshot is None:
@@ -181,7 +204,11 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
                 break
             except Exception as error:
                 unreleased = set(map(id, held))
-                kept = [one for one in snapshot.parts if id(one) in unreleased or not hasattr(type(one[0]), "release")]
+                kept = [
+                    one
+                    for one in snapshot.parts
+                    if id(one) in unreleased or not hasattr(type(one[0]), "release")
+                ]
                 self._undo(CompositeSnapshot(tuple(kept), snapshot.tag), error)
                 if interrupt is not None:
                     raise interrupt from error

@@ -1,4 +1,5 @@
-"""Doubles for tests of prompts and agents: adapters that need no provider, and what the pytest plugin's fixtures give.
+"""Doubles for tests of prompts and agents: adapters that need no provider, and what the pytest
+plugin's fixtures give.
 
 Each name is imported when it is first asked for: pytest opens this door in every run.
 """
@@ -22,7 +23,7 @@ else:
             ".fixtures": "PromptsWithOverrides ScriptedAdapters",
             ".network": "NetworkRefusedError",
             ".scripted": "Reply ScriptExhaustedError ScriptedAdapter SeenRequest call say",
-            ".states": "PromptState render_states",
+            "..inspection.states": "PromptState render_states",
             ".tool_contract": "ToolContractError assert_tool_contract",
         },
     )

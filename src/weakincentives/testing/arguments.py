@@ -1,6 +1,8 @@
-"""What a model may send a tool, as strategies of hypothesis: arguments that fit a schema, and others beside them.
+"""What a model may send a tool, as strategies of hypothesis: arguments that fit a schema, and
+others beside them.
 
-The only module that imports hypothesis; nothing imports it before it is needed. Schemas are those that `serde` makes.
+The only module that imports hypothesis; nothing imports it before it is needed. Schemas are those
+that `serde` makes.
 """
 
 import json
@@ -25,7 +27,9 @@ _MANY = 20_000
 
 
 def fitting(schema: JsonSchema, given: "_Values | Mapping[str, _Values] | None" = None) -> _Values:
-    """Dicts that fit the schema of an object; `given` takes the place of all, or of the properties that it names."""
+    """Dicts that fit the schema of an object; `given` takes the place of all, or of the properties
+    that it names.
+    """
     if isinstance(given, SearchStrategy):
         return given.map(serde.dump)
     if unknown := [name for name in given or () if name not in schema["properties"]]:
@@ -40,7 +44,9 @@ def misfitting(fit: _Values, schema: JsonSchema) -> _Values:
     """Dicts with a param too many, too few or of another type, few of which fit."""
     names = st.sampled_from([*schema["properties"], "no_such_param"])
     changed = _joined(fit, st.dictionaries(names, _ANYTHING, min_size=1))
-    less = st.tuples(fit, names).map(lambda pair: {key: one for key, one in pair[0].items() if key != pair[1]})
+    less = st.tuples(fit, names).map(
+        lambda pair: {key: one for key, one in pair[0].items() if key != pair[1]}
+    )
     return changed | less
 
 
@@ -50,7 +56,8 @@ def as_text(value: object) -> str:
 
 
 def _later(schema: JsonSchema, named: Mapping[str, _Values]) -> Callable[[], _Values]:
-    return lambda: _values(schema, named)  # no partial, of which hypothesis would print all that it holds
+    # no partial, of which hypothesis would print all that it holds
+    return lambda: _values(schema, named)
 
 
 def _joined(first: _Values, second: _Values) -> _Values:
@@ -58,7 +65,9 @@ def _joined(first: _Values, second: _Values) -> _Values:
 
 
 def _values(schema: JsonSchema, named: Mapping[str, _Values]) -> _Values:
-    """Values that fit, but for keywords that are not known here: what the parser then refuses is a misfit."""
+    """Values that fit, but for keywords that are not known here: what the parser then refuses is a
+    misfit.
+    """
     inner = partial(_values, named=named)
     match schema:
         case {"$ref": name}:
@@ -76,7 +85,9 @@ def _values(schema: JsonSchema, named: Mapping[str, _Values]) -> _Values:
         case {"type": "array"}:
             unique = as_text if schema.get("uniqueItems") else None
             least, most = schema.get("minItems", 0), schema.get("maxItems")
-            return st.lists(inner(schema.get("items", {})), min_size=least, max_size=most, unique_by=unique)
+            return st.lists(
+                inner(schema.get("items", {})), min_size=least, max_size=most, unique_by=unique
+            )
         case {"type": "string"}:
             return _texts(schema)
         case {"type": "integer" | "number"}:
@@ -94,10 +105,14 @@ def _objects(schema: JsonSchema, inner: Callable[[JsonSchema], _Values]) -> _Val
         keys = inner({"type": "string", **schema.get("propertyNames", {})})
         extra = schema.get("additionalProperties", True)
         least, most = schema.get("minProperties", 0), schema.get("maxProperties")
-        return st.dictionaries(keys, _ANYTHING if extra is True else inner(extra), min_size=least, max_size=most)
+        return st.dictionaries(
+            keys, _ANYTHING if extra is True else inner(extra), min_size=least, max_size=most
+        )
     parts = {name: inner(one) for name, one in schema["properties"].items()}
     needed = {name: parts.pop(name) for name in schema.get("required", ())}
-    return st.fixed_dictionaries(needed, optional={name: one | st.none() for name, one in parts.items()})
+    return st.fixed_dictionaries(
+        needed, optional={name: one | st.none() for name, one in parts.items()}
+    )
 
 
 def _numbers(schema: JsonSchema) -> _Values:
@@ -107,7 +122,9 @@ def _numbers(schema: JsonSchema) -> _Values:
     if step is None:
         exact = st.floats(low, high, exclude_min=over is not None, exclude_max=under is not None)
         return exact.filter(isfinite)
-    steps = st.integers(None if low is None else ceil(low / step), None if high is None else floor(high / step))
+    steps = st.integers(
+        None if low is None else ceil(low / step), None if high is None else floor(high / step)
+    )
     return steps.map(lambda count: count * step).filter(lambda number: number not in (over, under))
 
 
@@ -118,7 +135,9 @@ def _texts(schema: JsonSchema) -> SearchStrategy[str]:
     if "pattern" in schema:
         pattern: str = schema["pattern"]
         matches = serde.line_matcher(pattern)
-        return st.from_regex(pattern).filter(lambda text: matches(text) and least <= len(text) <= (most or len(text)))
+        return st.from_regex(pattern).filter(
+            lambda text: matches(text) and least <= len(text) <= (most or len(text))
+        )
     plain = st.text(min_size=least, max_size=most)
     long = st.characters(codec="utf-8").map(lambda one: one * _MANY)
     return plain if least or most is not None else plain | st.sampled_from(["\0", "../.."]) | long
@@ -132,5 +151,9 @@ _FORMATS: Mapping[str, _Values] = {
     "uuid": st.uuids(),
     "base64url": st.binary(),
 }
-_LEAVES: _Values = st.none() | st.booleans() | st.integers() | _numbers({"type": "number"}) | _texts({})
-_ANYTHING: _Values = st.recursive(_LEAVES, lambda one: st.lists(one) | st.dictionaries(st.text(), one), max_leaves=8)
+_LEAVES: _Values = (
+    st.none() | st.booleans() | st.integers() | _numbers({"type": "number"}) | _texts({})
+)
+_ANYTHING: _Values = st.recursive(
+    _LEAVES, lambda one: st.lists(one) | st.dictionaries(st.text(), one), max_leaves=8
+)

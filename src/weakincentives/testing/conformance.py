@@ -1,7 +1,9 @@
-"""The conformance suite: any `ProviderAdapter` plays the scenarios, and what comes of it is compared.
+"""The conformance suite: any `ProviderAdapter` plays the scenarios, and what comes of it is
+compared.
 
-What must come of a scenario stands with it; besides, all adapters must come to what `ScriptedAdapter` comes to, whether
-they inject tools or start again. An adapter's author writes a `Harness`.
+What must come of a scenario stands with it; besides, all adapters must come to what
+`ScriptedAdapter` comes to, whether they inject tools or start again. An adapter's author writes a
+`Harness`.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from ..adapters.codec import malformed
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
-from ..adapters.provider_errors import request_fault, status_fault
+from ..adapters.provider_errors import error_from_request, error_from_status
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.main_loop import MainLoop
 from ..evaluation.messages import AssistantMessage, ToolMessage, UserMessage
@@ -26,9 +28,21 @@ from ..visibility_overrides import VisibilityOverrides
 from .scenarios import SCENARIOS, Can, Note, ProviderFault, Scenario, Step, World
 from .scripted import ScriptedAdapter
 
-__all__ = ["ConformanceError", "Harness", "Observed", "ScriptedHarness", "Sent", "Stage", "check", "run", "scenarios"]
+__all__ = [
+    "ConformanceError",
+    "Harness",
+    "Observed",
+    "ScriptedHarness",
+    "Sent",
+    "Stage",
+    "check",
+    "run",
+    "scenarios",
+]
 
-type Way = Literal["execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async"]
+type Way = Literal[
+    "execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async"
+]
 
 
 class ConformanceError(AssertionError):
@@ -37,7 +51,9 @@ class ConformanceError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as the model saw it: what the user's side said, the tools, and call id and text of all answers."""
+    """One request as the model saw it: what the user's side said, the tools, and call id and text
+    of all answers.
+    """
 
     texts: tuple[str, ...]
     tools: tuple[str, ...]
@@ -57,30 +73,48 @@ class Harness(Protocol):
 
     can: Can
 
-    def open(self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock) -> AbstractContextManager[Stage]:
+    def open(
+        self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
+    ) -> AbstractContextManager[Stage]:
         """A new adapter whose model's side plays `steps`, one a request."""
         ...
 
 
 class ScriptedHarness:
-    """The harness of `ScriptedAdapter`, with which all others are compared, or of an `adapter` made from it."""
+    """The harness of `ScriptedAdapter`, with which all others are compared, or of an `adapter` made
+    from it.
+    """
 
-    def __init__(self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True) -> None:
+    def __init__(
+        self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True
+    ) -> None:
         self._adapter = adapter
         self.can = ~Can(0) if inject else ~Can.INJECT
 
     @contextmanager
-    def open(self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock) -> Generator[Stage]:
+    def open(
+        self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
+    ) -> Generator[Stage]:
         """The steps are the adapter's replies."""
         replies = [_raised(step) if isinstance(step, ProviderFault) else step for step in steps]
-        adapter = self._adapter(replies, dynamic_tools=Can.INJECT in self.can, config=config, clock=clock)
+        adapter = self._adapter(
+            replies, dynamic_tools=Can.INJECT in self.can, config=config, clock=clock
+        )
 
         def sent() -> list[Sent]:
             return [
                 Sent(
-                    tuple([one.content for one in request.messages if isinstance(one, UserMessage)]),
+                    tuple(
+                        [one.content for one in request.messages if isinstance(one, UserMessage)]
+                    ),
                     request.tool_names,
-                    tuple([(one.call_id, one.content) for one in request.messages if isinstance(one, ToolMessage)]),
+                    tuple(
+                        [
+                            (one.call_id, one.content)
+                            for one in request.messages
+                            if isinstance(one, ToolMessage)
+                        ]
+                    ),
                 )
                 for request in adapter.requests
             ]
@@ -90,18 +124,25 @@ class ScriptedHarness:
 
 def _raised(fault: ProviderFault) -> PromptEvaluationError:
     if fault.status is None:
-        return malformed("it", "") if fault.code == "malformed" else request_fault("it", fault.code, "failed", "")
+        return (
+            malformed("it", "")
+            if fault.code == "malformed"
+            else error_from_request("it", fault.code, "failed", "")
+        )
     wait = None if fault.retry_after is None else str(fault.retry_after)
-    return status_fault("it", fault.status, message="failed", code=fault.kind, retry_after=wait)
+    return error_from_status(
+        "it", fault.status, message="failed", code=fault.kind, retry_after=wait
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """What came of a run, as plain values.
 
-    `error` is phase, code, status and seconds to wait; `notes`, `kept` and `opened` are the state of session and
-    resource, `visible` and `tools` what a prompt shows with it; `events` has a letter for each event, `log` all that
-    does not differ from run to run; `answers` are the tools' texts, `sent` is what the model saw.
+    `error` is phase, code, status and seconds to wait; `notes`, `kept` and `opened` are the state
+    of session and resource, `visible` and `tools` what a prompt shows with it; `events` has a
+    letter for each event, `log` all that does not differ from run to run; `answers` are the tools'
+    texts, `sent` is what the model saw.
     """
 
     text: str | None
@@ -129,11 +170,23 @@ _LETTERS = {
     "VisibilityExpanded": "V",
     "PromptExecuted": "X",
 }
-_INCIDENTAL = {"event_id", "created_at", "session_id", "seconds", "timestamp", "adapter", "rendered", "error"}
+_INCIDENTAL = {
+    "event_id",
+    "created_at",
+    "session_id",
+    "seconds",
+    "timestamp",
+    "adapter",
+    "rendered",
+    "error",
+}
 
 
 def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> Observed:
-    """Plays a scenario, under `MainLoop` or by the adapter itself. What is no `PromptEvaluationError` goes through."""
+    """Plays a scenario, under `MainLoop` or by the adapter itself.
+
+    What is no `PromptEvaluationError` goes through.
+    """
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
     seen: list[Any] = []  # Any: events of every kind
@@ -141,14 +194,24 @@ def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> Observed:
     ends = None if scenario.seconds is None else Deadline.after(scenario.seconds, now=world.now)
     with harness.open(scenario.steps, config=scenario.config, clock=world.clock) as stage:
         # Any below: results of both kinds, and adapters with and without `stream`.
-        evaluator: Any = MainLoop(stage.adapter, clock=world.clock) if way.startswith("execute") else stage.adapter
+        evaluator: Any = (
+            MainLoop(stage.adapter, clock=world.clock)
+            if way.startswith("execute")
+            else stage.adapter
+        )
         try:
-            going = getattr(evaluator, way)(prompt, session=session, deadline=ends, budget=scenario.budget)
+            going = getattr(evaluator, way)(
+                prompt, session=session, deadline=ends, budget=scenario.budget
+            )
             result: Any = _gone(going, way)
         except PromptEvaluationError as error:
             result = error
         sent = tuple(stage.sent())
-    events = [(_LETTERS[type(event).__name__], event) for event in seen if type(event).__name__ in _LETTERS]
+    events = [
+        (_LETTERS[type(event).__name__], event)
+        for event in seen
+        if type(event).__name__ in _LETTERS
+    ]
     after = prompt.render(session=session)
     failed = isinstance(result, PromptEvaluationError)
     return Observed(
@@ -169,7 +232,9 @@ def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> Observed:
 
 
 def _gone(going: Any, way: Way) -> Any:
-    """What a call came to, awaited or read to its end where it must be; a stream's pieces are what the model said."""
+    """What a call came to, awaited or read to its end where it must be; a stream's pieces are what
+    the model said.
+    """
     if "stream" not in way:
         return asyncio.run(going) if way.endswith("async") else going
     events = asyncio.run(_collected(going)) if way.endswith("async") else list(going)
@@ -194,7 +259,9 @@ def _told(error: PromptEvaluationError) -> str:
 
 
 def _full(visibility: Any) -> str:  # Any: a mapping whose keys are invariant
-    return " ".join(sorted(".".join(path) for path, one in visibility.items() if one is SectionVisibility.FULL))
+    return " ".join(
+        sorted(".".join(path) for path, one in visibility.items() if one is SectionVisibility.FULL)
+    )
 
 
 def _own(tools: Sequence[str]) -> str:
@@ -206,18 +273,22 @@ def _lasting(event: Any) -> list[object]:
 
 
 def scenarios(harness: Harness) -> tuple[Scenario, ...]:
-    """The scenarios for what `harness` can; those of `SCENARIOS` that are not among them are left out."""
+    """The scenarios for what `harness` can; those of `SCENARIOS` that are not among them are left
+    out.
+    """
     return tuple([one for one in SCENARIOS if one.needs in harness.can])
 
 
 def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
-    """Plays a scenario in these ways, by default in each that makes sense, and compares what comes of it.
+    """Plays a scenario in these ways, by default in each that makes sense, and compares what comes
+    of it.
 
     Raises `ConformanceError` with all that differs.
     """
     if not ways:
         ways = "execute", "execute_async"
-        if "V" not in _reference(scenario, inject=Can.INJECT in harness.can).events:  # else only MainLoop goes on
+        # else only MainLoop goes on
+        if "V" not in _reference(scenario, inject=Can.INJECT in harness.can).events:
             ways += "evaluate", "evaluate_async"
             ways += ("stream", "stream_async") if Can.STREAM in harness.can else ()
     for way in ways:
@@ -237,12 +308,16 @@ def _reference(scenario: Scenario, *, inject: bool) -> Observed:
 def _differences(scenario: Scenario, can: Can, got: Observed) -> Iterator[str]:
     inject = Can.INJECT in can
     twin = _reference(scenario, inject=inject)
-    vague = Can.USAGE not in can or (got.error and Can.OWN_LOOP not in can)  # a vendor's loop may have asked again
+    # a vendor's loop may have asked again
+    vague = Can.USAGE not in can or (got.error and Can.OWN_LOOP not in can)
     for name, wanted in scenario.expect.items():
         if not (name == "usage" and vague) and not _fits(name, getattr(got, name), wanted, can):
             yield f"{name}: {getattr(got, name)!r} instead of {wanted!r}"
-    for other in (twin,) if Can.INJECT in scenario.needs else (twin, _reference(scenario, inject=not inject)):
-        for name in _END if other.output is None else _END[1:]:  # the JSON of typed output may be written otherwise
+    for other in (
+        (twin,) if Can.INJECT in scenario.needs else (twin, _reference(scenario, inject=not inject))
+    ):
+        # the JSON of typed output may be written otherwise
+        for name in _END if other.output is None else _END[1:]:
             if getattr(got, name) != getattr(other, name):
                 yield f"{name}: {getattr(got, name)!r}, but the scripted adapter's {getattr(other, name)!r}"
     if Can.OWN_LOOP | Can.USAGE in can and got.log != twin.log:
@@ -250,7 +325,9 @@ def _differences(scenario: Scenario, can: Can, got: Observed) -> Iterator[str]:
     last = _own(got.sent[-1].tools) if got.sent else ""
     if not got.error and last != got.tools:
         yield f"tools of the last request: {last!r} instead of {got.tools!r}"
-    told, known = (dict([answer for one in seen.sent for answer in one.answers]) for seen in (got, twin))
+    told, known = (
+        dict([answer for one in seen.sent for answer in one.answers]) for seen in (got, twin)
+    )
     for call_id, content in known.items():
         if content not in told.get(call_id, ""):
             yield f"answer to {call_id}: {told.get(call_id)!r} instead of {content!r}"

@@ -32,10 +32,14 @@ def count(events: Iterable[object]) -> Counts:
             case PromptRendered(ns=ns, key=key, name=name, rendered=RenderedPrompt() as rendered):
                 prompt = named[name] = f"{ns}/{key}"
                 newest[prompt] = rendered
-                full[prompt].update(path for path, how in rendered.visibility.items() if how is _FULL)
+                full[prompt].update(
+                    path for path, how in rendered.visibility.items() if how is _FULL
+                )
             case ToolInvoked(success=True, prompt_name=name) if name in named:
                 for section in event.requested_sections:
-                    full[named[name]] |= _opened(newest[named[name]], section, event.current_visibility_state)
+                    full[named[name]] |= _opened(
+                        newest[named[name]], section, event.current_visibility_state
+                    )
             case _:
                 pass
     return {prompt: _rows(rendered, full[prompt]) for prompt, rendered in newest.items()}
@@ -50,19 +54,27 @@ def _opened(
     if node is not None:
         found.add(node.path)
         with suppress(Exception):  # conditions of sections inside, which are asked once more
-            inside = rendered.scene.apart().opening({**before, node.path: _FULL})
-            found.update(one.path for one, _, how in inside.visits(node.index, node.end) if how is _FULL)
+            inside = rendered.view.apart().opening({**before, node.path: _FULL})
+            found.update(
+                one.path for one, _, how in inside.visits(node.index, node.end) if how is _FULL
+            )
     return found
 
 
 def _rows(rendered: RenderedPrompt[Any], full: set[SectionPath]) -> dict[str, list[int]]:
-    whole = rendered.scene.everything()
+    whole = rendered.view.everything()
     sizes: dict[SectionPath, int] = {}
     with suppress(Exception):  # what no test showed may lack its params
         visits = whole.visits()
-        sizes = {node.path: len(part) for (node, _, _), part in zip(visits, whole.write(visits)[0], strict=True)}
+        sizes = {
+            node.path: len(part)
+            for (node, _, _), part in zip(visits, whole.write(visits)[0], strict=True)
+        }
     sections = rendered.registry.sections
-    return {"": [0, 1], **{node.key: [sizes.get(node.path, 0), node.path in full] for node in sections}}
+    return {
+        "": [0, 1],
+        **{node.key: [sizes.get(node.path, 0), node.path in full] for node in sections},
+    }
 
 
 def add(total: Counts, more: Counts) -> None:

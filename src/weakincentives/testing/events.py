@@ -1,4 +1,6 @@
-"""What was published during a test, in order: filtered with types, and told in one short line an event."""
+"""What was published during a test, in order: filtered with types, and told in one short line an
+event.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -8,7 +10,7 @@ from threading import Lock
 from typing import SupportsIndex, overload
 
 from ..protocols import EventBus
-from ..runtime.events import Event, Work
+from ..runtime.events import Event, Operation
 
 __all__ = ["Events", "RecordedEvents", "line"]
 
@@ -22,8 +24,11 @@ def line(event: object) -> str:
     """The event's type and those of its fields that tell something, cut to one line."""
     told = [type(event).__name__, *(["failed"] if getattr(event, "success", True) is False else [])]
     for one in fields(event) if is_dataclass(event) else ():
-        value = _short.repr(getattr(event, one.name, None))  # to compare with as well: an array's == tells no truth
-        default = _short.repr(one.default if one.default_factory is MISSING else one.default_factory())
+        # to compare with as well: an array's == tells no truth
+        value = _short.repr(getattr(event, one.name, None))
+        default = _short.repr(
+            one.default if one.default_factory is MISSING else one.default_factory()
+        )
         if one.repr and one.name not in _NOISE and value not in {"None", default}:
             told.append(f"{one.name}={value}")
     text = " ".join(told if is_dataclass(event) else [*told, _short.repr(event)])
@@ -31,7 +36,9 @@ def line(event: object) -> str:
 
 
 class Events[E](Sequence[E]):
-    """Events in the order in which they were published: `events[0]`, `events[ToolInvoked]`, `len(events)`."""
+    """Events in the order in which they were published: `events[0]`, `events[ToolInvoked]`,
+    `len(events)`.
+    """
 
     def __init__(self, events: Iterable[E] = ()) -> None:
         self._events = list(events)
@@ -47,10 +54,18 @@ class Events[E](Sequence[E]):
             return Events([event for event in self._events if isinstance(event, at)])
         return Events(self._events[at]) if isinstance(at, slice) else self._events[at]
 
-    def where(self, predicate: Callable[[E], bool] | None = None, /, **values: object) -> "Events[E]":
+    def where(
+        self, predicate: Callable[[E], bool] | None = None, /, **values: object
+    ) -> "Events[E]":
         """Those that `predicate` accepts and whose fields have these `values`."""
         found = [event for event in self._events if predicate is None or predicate(event)]
-        return Events([one for one in found if all(getattr(one, name) == value for name, value in values.items())])
+        return Events(
+            [
+                one
+                for one in found
+                if all(getattr(one, name) == value for name, value in values.items())
+            ]
+        )
 
     def names(self) -> list[str]:
         """The name of each one's type."""
@@ -64,7 +79,7 @@ class Events[E](Sequence[E]):
 
 
 class RecordedEvents(Events[object]):
-    """Everything published on the buses that it watches, but for `Work`, which is no record."""
+    """Everything published on the buses that it watches, but for `Operation`, which is no record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,5 +100,5 @@ class RecordedEvents(Events[object]):
         self._subscriptions.close()
 
     def _hear(self, event: object) -> None:
-        if not isinstance(event, Work):
+        if not isinstance(event, Operation):
             self._events.append(event)

@@ -1,4 +1,6 @@
-"""What the pytest plugin's fixtures give beside doubles and events: a maker of adapters, and prompts with overrides."""
+"""What the pytest plugin's fixtures give beside doubles and events: a maker of adapters, and
+prompts with overrides.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,7 +23,11 @@ from .scripted import Reply, ScriptedAdapter, SeenRequest
 __all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
 
 _MANY = 20
-_WHY = {"changed": "the code's text has changed", "gone": "the code has no such text", "fixed": "it is not overridable"}
+_WHY = {
+    "changed": "the code's text has changed",
+    "gone": "the code has no such text",
+    "fixed": "it is not overridable",
+}
 
 
 class _Heard(ScriptedAdapter):  # Any: prompts of every output
@@ -29,16 +35,18 @@ class _Heard(ScriptedAdapter):  # Any: prompts of every output
 
     events: RecordedEvents
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter:
-        session = rendered.scene.session
+    def connect(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter:
+        session = rendered.view.session
         if isinstance(session, Session):
             self.events.watch(session.bus)
-        return super().converse(rendered)
+        return super().connect(rendered)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAdapters:
-    """Makes adapters whose replies a script lists or a function decides; see the fixtures of these names."""
+    """Makes adapters whose replies a script lists or a function decides; see the fixtures of these
+    names.
+    """
 
     events: RecordedEvents = field(repr=False)
     _scripts: list[_Heard] = field(default_factory=list[_Heard], repr=False)
@@ -89,7 +97,9 @@ class _StrictStore(LocalPromptOverridesStore):
 
 
 class PromptsWithOverrides:
-    """Makes prompts whose texts `store` replaces by what it holds under `tag`; it fails for what is stale."""
+    """Makes prompts whose texts `store` replaces by what it holds under `tag`; it fails for what is
+    stale.
+    """
 
     def __init__(self, root: PathLike[str], tag: str = "latest", *, needed: bool = False) -> None:
         self.store = _StrictStore(root)
@@ -106,7 +116,9 @@ class PromptsWithOverrides:
         if isinstance(of, Prompt):
             prompt.bind(*of.params.values(), resources=of.resources.registry)
         if not self.store.resolve(prompt.descriptor, self.tag).texts and self._needed:
-            tags = ", ".join(one.tag for one in self.store.list() if (one.ns, one.key) == (prompt.ns, prompt.key))
+            tags = ", ".join(
+                one.tag for one in self.store.list() if (one.ns, one.key) == (prompt.ns, prompt.key)
+            )
             raise AssertionError(
                 f"marked wink_overrides, but nothing is stored for {prompt.ns}/{prompt.key} under tag {self.tag!r} "
                 f"in '{self.store.folder}'; tags there: {tags or 'none'}"

@@ -1,4 +1,5 @@
-"""Refuses what a test sends beyond this machine: one audit hook a process, which holds while a test runs.
+"""Refuses what a test sends beyond this machine: one audit hook a process, which holds while a test
+runs.
 
 It sees whatever goes through Python's sockets: connections, datagrams and look-ups of names.
 """
@@ -10,7 +11,8 @@ from functools import cache
 
 __all__ = ["NetworkRefusedError", "tried"]
 
-# What each run's test has tried, a run within a test last; None where anybody may. Never empty: other threads read it.
+# What each run's test has tried, a run within a test last; None where anybody may. Never empty:
+# other threads read it.
 _running: list[list[str] | None] = [None]
 
 

@@ -1,6 +1,8 @@
-"""The pytest plugin: fixtures, markers, the network's refusal, and a summary of the sections that tests have opened.
+"""The pytest plugin: fixtures, markers, the network's refusal, and a summary of the sections that
+tests have opened.
 
-pytest loads this module in every run, so it imports pytest alone; what a fixture needs is imported when it is used.
+pytest loads this module in every run, so it imports pytest alone; what a fixture needs is imported
+when it is used.
 """
 
 from collections.abc import Generator
@@ -21,7 +23,14 @@ wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides
 this tag, in the repository at root, by default pytest's rootdir; fails when one of them is stale, or none is stored"""
 
 _FIXTURES = frozenset(
-    {"function_adapter", "prompt_snapshot", "scripted_adapter", "wink_events", "wink_overrides", "wink_session"}
+    {
+        "function_adapter",
+        "prompt_snapshot",
+        "scripted_adapter",
+        "wink_events",
+        "wink_overrides",
+        "wink_session",
+    }
 )
 _NETWORKS = ("fixtures", "loopback", "any")
 
@@ -33,13 +42,19 @@ _SCRIPTS = pytest.StashKey["ScriptedAdapters"]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("weakincentives")
-    group.addoption("--wink-live", action="store_true", help="run tests marked wink_live, which reach real providers")
+    group.addoption(
+        "--wink-live",
+        action="store_true",
+        help="run tests marked wink_live, which reach real providers",
+    )
     network = (
         "which tests may not reach other machines: those that use a fixture of weakincentives (fixtures, the default), "
         "all (loopback), or none (any)"
     )
     parser.addini("wink_network", network, type="string", default="fixtures")
-    parser.addini("wink_coverage", "tell which sections tests have opened", type="bool", default=True)
+    parser.addini(
+        "wink_coverage", "tell which sections tests have opened", type="bool", default=True
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -54,7 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("wink_live") and not config.getoption("--wink-live"):
-            item.add_marker(pytest.mark.skip(reason="reaches a real provider; run it with --wink-live"))
+            item.add_marker(
+                pytest.mark.skip(reason="reaches a real provider; run it with --wink-live")
+            )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -70,8 +87,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def _is_confined(item: pytest.Item) -> bool:
     """Whether the test's own body, without its fixtures, may not use the network.
 
-    Fixtures are left alone: one of a wider scope, such as a container, serves tests with and without ours, and whether
-    it can start must not depend on which of them comes first.
+    Fixtures are left alone: one of a wider scope, such as a container, serves tests with and
+    without ours, and whether it can start must not depend on which of them comes first.
     """
     uses_ours = not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return uses_ours and item.config.getini("wink_network") == "fixtures" and not _may_leave(item)
@@ -82,15 +99,23 @@ def _may_leave(item: pytest.Item) -> bool:
     marker, option = item.get_closest_marker, item.config.getoption
     return bool(
         (marker("wink_live") and option("--wink-live"))
-        or (marker("enable_socket") or marker("allow_hosts") or "socket_enabled" in getattr(item, "fixturenames", ()))
+        or (
+            marker("enable_socket")
+            or marker("allow_hosts")
+            or "socket_enabled" in getattr(item, "fixturenames", ())
+        )
         or (option("force_enable_socket", default=False) or option("allow_hosts", default=None))
     )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Confines a test that uses our fixtures, and fails one whose mark does nothing or whose script has a rest."""
-    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(item, "fixturenames", ()):
+    """Confines a test that uses our fixtures, and fails one whose mark does nothing or whose script
+    has a rest.
+    """
+    if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(
+        item, "fixturenames", ()
+    ):
         pytest.fail(
             "marked wink_overrides, but it does not take the fixture of that name; make its prompts by that",
             pytrace=False,
@@ -108,21 +133,30 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows with a failure what was published, and which hosts were refused, since clients may hide that."""
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Shows with a failure what was published, and which hosts were refused, since clients may hide
+    that.
+    """
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
             from .events import line
 
-            report.sections.append((f"Captured events {report.when}", "\n".join(map(line, events[-50:]))))
+            report.sections.append(
+                (f"Captured events {report.when}", "\n".join(map(line, events[-50:])))
+            )
         if hosts := item.stash.get(_REFUSED, None):
-            report.sections.append((f"Captured refused hosts {report.when}", "\n".join(dict.fromkeys(hosts))))
+            report.sections.append(
+                (f"Captured refused hosts {report.when}", "\n".join(dict.fromkeys(hosts)))
+            )
     return report
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:  # Any: pytest-xdist, whose worker this is, may not be there
+# Any: pytest-xdist, whose worker this is, may not be there
+def pytest_testnodedown(node: Any) -> None:
     """Adds what a worker has counted."""
     if counted := getattr(node, "workeroutput", {}).get("wink_coverage"):
         _count(node.config, counted)
@@ -138,7 +172,9 @@ def _count(config: pytest.Config, counted: dict[str, dict[str, list[int]]]) -> N
     add(config.stash[_COUNTS], counted)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if counts := config.stash[_COUNTS]:
         from .disclosure_coverage import report
 
@@ -149,10 +185,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture
 def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
-    """All events of the test, in order: `wink_events[ToolInvoked]`, `.where(success=False)`, `.names()`.
+    """All events of the test, in order: `wink_events[ToolInvoked]`, `.where(success=False)`,
+    `.names()`.
 
-    They come from `wink_session`, from every session that adapters of `scripted_adapter` and `function_adapter`
-    evaluate with, and from every bus that `watch` is given.
+    They come from `wink_session`, from every session that adapters of `scripted_adapter` and
+    `function_adapter` evaluate with, and from every bus that `watch` is given.
     """
     from .events import RecordedEvents
 
@@ -177,11 +214,15 @@ def wink_session(wink_events: "RecordedEvents") -> "Session":
 
 
 @pytest.fixture
-def scripted_adapter(request: pytest.FixtureRequest, wink_events: "RecordedEvents") -> Generator["ScriptedAdapters"]:
-    """Makes adapters whose model follows a script: `scripted_adapter([call(("find", {})), say("Found.")])`.
+def scripted_adapter(
+    request: pytest.FixtureRequest, wink_events: "RecordedEvents"
+) -> Generator["ScriptedAdapters"]:
+    """Makes adapters whose model follows a script: `scripted_adapter([call(("find", {})),
+    say("Found.")])`.
 
-    The test fails when the model is asked more or less often than the script says.
-    `requests` of the adapter holds what it was sent. With `dynamic_tools=False` it gives opened tools by a restart.
+    The test fails when the model is asked more or less often than the script says. `requests` of
+    the adapter holds what it was sent. With `dynamic_tools=False` it gives opened tools by a
+    restart.
     """
     from .fixtures import ScriptedAdapters
 
@@ -192,37 +233,46 @@ def scripted_adapter(request: pytest.FixtureRequest, wink_events: "RecordedEvent
 
 @pytest.fixture
 def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters":
-    """Makes adapters whose every reply a function decides: `function_adapter(lambda request: say("Hello."))`."""
+    """Makes adapters whose every reply a function decides: `function_adapter(lambda request:
+    say("Hello."))`.
+    """
     return scripted_adapter
 
 
 @pytest.fixture
 def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
-    """Makes prompts with stored overrides: `wink_overrides(template).bind(...)`; the marker of this name says which.
+    """Makes prompts with stored overrides: `wink_overrides(template).bind(...)`; the marker of this
+    name says which.
 
-    Fails for a stale override, and with the marker where none is stored. A prompt that is made elsewhere can be given
-    its `store` and `tag`.
+    Fails for a stale override, and with the marker where none is stored. A prompt that is made
+    elsewhere can be given its `store` and `tag`.
     """
     from .fixtures import PromptsWithOverrides
 
     marker = request.node.get_closest_marker("wink_overrides")
 
     def wink_overrides(tag: str = "latest", root: str | None = None) -> PromptsWithOverrides:
-        return PromptsWithOverrides(request.config.rootpath / (root or ""), tag, needed=marker is not None)
+        return PromptsWithOverrides(
+            request.config.rootpath / (root or ""), tag, needed=marker is not None
+        )
 
-    return wink_overrides(*marker.args, **marker.kwargs) if marker else wink_overrides()  # errors say the marker's name
+    # errors say the marker's name
+    return wink_overrides(*marker.args, **marker.kwargs) if marker else wink_overrides()
 
 
 @pytest.fixture
 def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
     """Compares a prompt in all its states with a golden file: `assert prompt == prompt_snapshot`.
 
-    `--snapshot-update` writes the file; a failing test names the section, tool or state that changed.
+    `--snapshot-update` writes the file; a failing test names the section, tool or state that
+    changed.
     """
     try:
         from .snapshots import PromptExtension
     except ImportError as error:
-        raise ImportError("prompt_snapshot needs syrupy: pip install 'weakincentives[testing]'") from error
+        raise ImportError(
+            "prompt_snapshot needs syrupy: pip install 'weakincentives[testing]'"
+        ) from error
 
     snapshot: SnapshotAssertion = request.getfixturevalue("snapshot")
     return snapshot.use_extension(PromptExtension)

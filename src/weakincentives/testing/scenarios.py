@@ -1,4 +1,5 @@
-"""The scenarios of the conformance suite, as data: a prompt, what the model does, and what must come of it.
+"""The scenarios of the conformance suite, as data: a prompt, what the model does, and what must
+come of it.
 
 Nothing is run here. The prompt is one for all: what its tools do is an argument of each call.
 """
@@ -34,15 +35,17 @@ class Can(Flag):
     FILTER = auto()  # that it was filtered,
     REFUSAL = auto()  # that the model refused
     ARGUMENTS = auto()  # arguments come as the model wrote them, broken JSON too
-    OWN_LOOP = auto()  # one request a step, each answer in our words; no vendor's loop stands between
+    # one request a step, each answer in our words; no vendor's loop stands between
+    OWN_LOOP = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderFault:
     """The provider gives no message, and `code` is what the adapter is to make of it.
 
-    With a `status` it is an HTTP failure, with the provider's own word for it in `kind` and a `retry-after` in seconds;
-    without one the code says what happens: `"connection"` is cut, or the reply is `"malformed"`.
+    With a `status` it is an HTTP failure, with the provider's own word for it in `kind` and a
+    `retry-after` in seconds; without one the code says what happens: `"connection"` is cut, or the
+    reply is `"malformed"`.
     """
 
     code: str
@@ -57,7 +60,8 @@ type Step = AssistantMessage | ProviderFault
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
-    """A script and what must come of it: `expect` holds values by field of `Observed`, of answers and errors a part.
+    """A script and what must come of it: `expect` holds values by field of `Observed`, of answers
+    and errors a part.
 
     It is evaluated with `config`, a deadline in `seconds` and `budget`. Injection and restart must
     come to the same, but where it needs injection.
@@ -120,7 +124,8 @@ class _Tally:
     unit: str = "notes"
 
 
-def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:  # Any: results of several types
+# Any: results of several types
+def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
     """Writes the note to the session, and to the book if there is more to do; then does that."""
     context.session.dispatch(Note(params.note))
     if params.then:
@@ -136,9 +141,15 @@ def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:  # Any: re
             raise RuntimeError("no luck")
         case "open":
             opened: dict[SectionPath, SectionVisibility] = {("more",): SectionVisibility.FULL}
-            raise VisibilityExpansionRequired(requested_overrides=opened, reason="wanted", section_keys=("more",))
+            raise VisibilityExpansionRequired(
+                requested_overrides=opened, reason="wanted", section_keys=("more",)
+            )
         case "ask":
-            inner = Prompt(ns="conformance", key="inner", sections=[MarkdownSection(title="Inner", template="Say it.")])
+            inner = Prompt(
+                ns="conformance",
+                key="inner",
+                sections=[MarkdownSection(title="Inner", template="Say it.")],
+            )
             return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
         case "outlast":
             context.resources.get(World).now += timedelta(hours=1)
@@ -148,13 +159,21 @@ def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:  # Any: re
 
 
 def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
-    return ToolResult(f"notes: {' '.join(note.text for note in context.session[Note].all()[-params.last :])}")
+    return ToolResult(
+        f"notes: {' '.join(note.text for note in context.session[Note].all()[-params.last :])}"
+    )
 
 
-def _world(output: Any = None, disclosure: Disclosure = Disclosure.READ, *, closable: bool = False) -> Prompt[Any]:
-    """The one prompt: a task with tools, a section `more` with tools and children, `lore` with neither, `off`."""
+def _world(
+    output: Any = None, disclosure: Disclosure = Disclosure.READ, *, closable: bool = False
+) -> Prompt[Any]:
+    """The one prompt: a task with tools, a section `more` with tools and children, `lore` with
+    neither, `off`.
+    """
     worker: Any = partial(Tool[_Work, Any], description="Writes a note.", handler=_work)
-    hidden: Any = partial(MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY)
+    hidden: Any = partial(
+        MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY
+    )
     more = [
         hidden(title="Deep", template="All the way.", tools=[worker(name="deep")]),
         MarkdownSection(title="Side", template="Beside it.", tools=[worker(name="side")]),
@@ -163,7 +182,9 @@ def _world(output: Any = None, disclosure: Disclosure = Disclosure.READ, *, clos
         worker(name="work"),
         worker(name="send", effect="at_most_once"),
         worker(name="manual", handler=None),
-        Tool[_Peek, _Tally](name="peek", description="Reads the notes.", handler=_peek, effect="pure"),
+        Tool[_Peek, _Tally](
+            name="peek", description="Reads the notes.", handler=_peek, effect="pure"
+        ),
     ]
     sections = [
         MarkdownSection(title="Task", template="Do it: 100 %, für 1 €.", tools=tools),
@@ -175,14 +196,17 @@ def _world(output: Any = None, disclosure: Disclosure = Disclosure.READ, *, clos
     return Prompt(ns="conformance", key="world", sections=sections, **given)
 
 
-# --- The table. Events: prompt Rendered, provider Called, Tool invoked, tools Injected (or Visibility expanded and
+# --- The table. Events: prompt Rendered, provider Called, Tool invoked, tools Injected (or
+# Visibility expanded and
 # rendered again), tools Withdrawn, prompt eXecuted. A list holds the calls of one turn.
 
 type _Call = tuple[str, object]
 
 
 def _row(name: str, *script: Step | _Call | list[_Call], **given: Any) -> Scenario:
-    """A scenario; what is no field of it is expected. A script that ends with calls goes on with `done`."""
+    """A scenario; what is no field of it is expected. A script that ends with calls goes on with
+    `done`.
+    """
     fields: dict[str, Any] = {"prompt": _world}  # Any: each has its own type
     fields |= {name: given.pop(name) for name in Scenario.__slots__ if name in given}
     expect: dict[str, object] = {"error": "", **given}
@@ -198,8 +222,14 @@ def _row(name: str, *script: Step | _Call | list[_Call], **given: Any) -> Scenar
 def _numbered(turn: int, step: Step | _Call | list[_Call]) -> Step:
     if isinstance(step, ProviderFault):
         return step
-    said = step if isinstance(step, AssistantMessage) else call(*([step] if isinstance(step, tuple) else step))
-    ids = [replace(one, call_id=f"call_{turn}_{place}") for place, one in enumerate(said.tool_calls, 1)]
+    said = (
+        step
+        if isinstance(step, AssistantMessage)
+        else call(*([step] if isinstance(step, tuple) else step))
+    )
+    ids = [
+        replace(one, call_id=f"call_{turn}_{place}") for place, one in enumerate(said.tool_calls, 1)
+    ]
     return replace(said, tool_calls=tuple(ids))
 
 
@@ -230,76 +260,278 @@ SCENARIOS = (
     _own("an empty answer", say(""), text="", events="RCX"),
     _row("text of all scripts", say(_odd), text=_odd),
     _row("one call", _w("a"), notes="a", answers=("noted",), events="RCTCX"),
-    _row("arguments of all scripts", _w(_odd), ("peek", {}), notes=_odd, answers=("noted", f"notes: {_odd}")),
+    _row(
+        "arguments of all scripts",
+        _w(_odd),
+        ("peek", {}),
+        notes=_odd,
+        answers=("noted", f"notes: {_odd}"),
+    ),
     _row("calls of three turns", _w("a"), _w("b"), _w("c"), notes="a b c", events="RCTCTCTCX"),
     _row("three calls of one turn", [_w("a"), _w("b"), _w("c")], notes="a b c", events="RCTTTCX"),
-    _row("one call sees what another wrote", [_w("a"), ("peek", {})], answers=("noted", "notes: a")),
-    _row("words beside a call", replace(call(_w("a")), text="Let me see."), say("Seen."), notes="a", text="Seen."),
-    _row("a value is shown below the message", _w("a", "count"), answers=('noted\n\n{"count":1.0,"unit":"notes"}',)),
+    _row(
+        "one call sees what another wrote", [_w("a"), ("peek", {})], answers=("noted", "notes: a")
+    ),
+    _row(
+        "words beside a call",
+        replace(call(_w("a")), text="Let me see."),
+        say("Seen."),
+        notes="a",
+        text="Seen.",
+    ),
+    _row(
+        "a value is shown below the message",
+        _w("a", "count"),
+        answers=('noted\n\n{"count":1.0,"unit":"notes"}',),
+    ),
     _row("no arguments mean the defaults", ("peek", ""), needs=Can.ARGUMENTS, answers=("notes: ",)),
     _row("null means the default", ("peek", {"last": None}), answers=("notes: ",)),
-    _row("a long answer", _w("x" * 30_000), ("peek", {}), answers=("noted", f"notes: {'x' * 30_000}")),
-    _usage("cached tokens", replace(call(_w("a")), usage=TokenUsage(20, 8, 5)), say("Oh", usage=TokenUsage(9, 4, 6))),
-    _row("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh"), answers=("Aye.",), usage=TokenUsage(20, 10)),
-    _row("isolated calls", [_w("a"), _w("b"), ("peek", {})], config=_beside, notes="a b", events="RCTTTCX"),
+    _row(
+        "a long answer", _w("x" * 30_000), ("peek", {}), answers=("noted", f"notes: {'x' * 30_000}")
+    ),
+    _usage(
+        "cached tokens",
+        replace(call(_w("a")), usage=TokenUsage(20, 8, 5)),
+        say("Oh", usage=TokenUsage(9, 4, 6)),
+    ),
+    _row(
+        "a tool asks the model",
+        _w("a", "ask"),
+        say("Aye."),
+        say("Oh"),
+        answers=("Aye.",),
+        usage=TokenUsage(20, 10),
+    ),
+    _row(
+        "isolated calls",
+        [_w("a"), _w("b"), ("peek", {})],
+        config=_beside,
+        notes="a b",
+        events="RCTTTCX",
+    ),
     # What fails is undone.
-    _row("a tool refuses", _w("a", "refuse"), notes="", kept="", answers=("refused",), events="RCTCX"),
-    _row("a tool raises", _w("a", "raise"), notes="", kept="", answers=("no luck",), events="RCTCX"),
+    _row(
+        "a tool refuses", _w("a", "refuse"), notes="", kept="", answers=("refused",), events="RCTCX"
+    ),
+    _row(
+        "a tool raises", _w("a", "raise"), notes="", kept="", answers=("no luck",), events="RCTCX"
+    ),
     _row("a tool gives what is no JSON", _w("a", "nan"), notes="", kept=""),
-    _row("what stands beside stays", [_w("a", "book"), _w("b", "raise"), _w("c")], notes="a c", kept="a"),
+    _row(
+        "what stands beside stays",
+        [_w("a", "book"), _w("b", "raise"), _w("c")],
+        notes="a c",
+        kept="a",
+    ),
     _row("a second try", _w("a", "refuse"), _w("a"), notes="a", answers=("refused", "noted")),
     # The model's mistakes are answers to it.
-    _own("an unknown tool", [("nix", {}), _w("a")], answers=("Unknown tool 'nix'. Available", "noted"), notes="a"),
-    _own("a tool of a hidden section", _to("more", "a"), answers=("Tool 'more' is closed; call",), notes=""),
+    _own(
+        "an unknown tool",
+        [("nix", {}), _w("a")],
+        answers=("Unknown tool 'nix'. Available", "noted"),
+        notes="a",
+    ),
+    _own(
+        "a tool of a hidden section",
+        _to("more", "a"),
+        answers=("Tool 'more' is closed; call",),
+        notes="",
+    ),
     _row("a tool without a handler", _to("manual", "a"), answers=("cannot be called here",)),
-    _row("broken JSON", [("work", '{"note": "'), _w("a")], needs=Can.ARGUMENTS, answers=("Invalid JSON", "noted")),
+    _row(
+        "broken JSON",
+        [("work", '{"note": "'), _w("a")],
+        needs=Can.ARGUMENTS,
+        answers=("Invalid JSON", "noted"),
+    ),
     _row("a number for a text", ("work", {"note": 7}), answers=("note: ",), notes=""),
     _row("a text for a number", ("peek", {"last": "all"}), answers=("last: ",)),
     _row("a field too many", ("work", {"note": "x", "more": 1}), answers=("more: ",), notes=""),
     _own("nothing to be closed", _shut, answers=("Unknown tool 'close_section'",)),
     # Sections open by injection or by a new start, and come to the same.
-    _row("a section without tools", _read("lore"), opened="", answers=("Long ago.",), events="RCTCX"),
-    _row("a section with tools", _read("more"), _to("more", "a"), _to("side", "b"), notes="a b", events="RCTICTCTCX"),
-    _row("below what is hidden", _read("more.deep"), _to("deep", "a"), opened="more more.deep more.side", notes="a"),
-    _row("step by step", _read("more"), _read("more.deep"), _to("deep", "a"), notes="a", events="RCTICTICTCX"),
+    _row(
+        "a section without tools", _read("lore"), opened="", answers=("Long ago.",), events="RCTCX"
+    ),
+    _row(
+        "a section with tools",
+        _read("more"),
+        _to("more", "a"),
+        _to("side", "b"),
+        notes="a b",
+        events="RCTICTCTCX",
+    ),
+    _row(
+        "below what is hidden",
+        _read("more.deep"),
+        _to("deep", "a"),
+        opened="more more.deep more.side",
+        notes="a",
+    ),
+    _row(
+        "step by step",
+        _read("more"),
+        _read("more.deep"),
+        _to("deep", "a"),
+        notes="a",
+        events="RCTICTICTCX",
+    ),
     _row("what is open already", _read("more"), _read("more"), events="RCTICTCX"),
     _row("a disabled section", _read("off"), answers=("Unknown section key: 'off'",), opened=""),
-    _row("state stays", _w("a", "book"), _read("more"), _to("more", "b", "book"), notes="a b", kept="a b"),
-    _row("calls before an opening one", [_w("a"), _read("more")], _to("more", "b"), notes="a b", events="RCTTICTCX"),
-    _row("a new tool is undone too", _read("more"), _to("more", "a", "raise"), notes="", opened="more more.side"),
-    _row("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_one, output=_Tally(2)),
+    _row(
+        "state stays",
+        _w("a", "book"),
+        _read("more"),
+        _to("more", "b", "book"),
+        notes="a b",
+        kept="a b",
+    ),
+    _row(
+        "calls before an opening one",
+        [_w("a"), _read("more")],
+        _to("more", "b"),
+        notes="a b",
+        events="RCTTICTCX",
+    ),
+    _row(
+        "a new tool is undone too",
+        _read("more"),
+        _to("more", "a", "raise"),
+        notes="",
+        opened="more more.side",
+    ),
+    _row(
+        "typed output after an opening",
+        _read("more"),
+        say(_Tally(2)),
+        prompt=_one,
+        output=_Tally(2),
+    ),
     _row("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT, events="RCTTICX"),
     _row("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP, notes=""),
-    _row("open_sections", _open("more"), _to("more", "a"), prompt=_opening, opened="more", events="RCTVRCTCX"),
-    _row("a tool opens a section", _w("a", "open"), _to("more", "b"), notes="a b", opened="more", events="RCTVRCTCX"),
-    _row("sent once", _to("send", "a"), _open("more"), _to("send", "a"), prompt=_opening, notes="a"),
+    _row(
+        "open_sections",
+        _open("more"),
+        _to("more", "a"),
+        prompt=_opening,
+        opened="more",
+        events="RCTVRCTCX",
+    ),
+    _row(
+        "a tool opens a section",
+        _w("a", "open"),
+        _to("more", "b"),
+        notes="a b",
+        opened="more",
+        events="RCTVRCTCX",
+    ),
+    _row(
+        "sent once", _to("send", "a"), _open("more"), _to("send", "a"), prompt=_opening, notes="a"
+    ),
     _own("closing", _read("more"), _shut, prompt=_closing, events="RCTICTWCX"),
     _own("a closed tool", _read("more"), _shut, _to("more", "a"), prompt=_closing, notes=""),
-    _own("opening again", _read("more"), _shut, _read("more"), _to("more", "a"), prompt=_closing, notes="a"),
+    _own(
+        "opening again",
+        _read("more"),
+        _shut,
+        _read("more"),
+        _to("more", "a"),
+        prompt=_closing,
+        notes="a",
+    ),
     # Typed output.
-    _row("an object", say(_Tally(3, "apples")), prompt=_one, output=_Tally(3, "apples"), events="RCX"),
+    _row(
+        "an object", say(_Tally(3, "apples")), prompt=_one, output=_Tally(3, "apples"), events="RCX"
+    ),
     _row("a list of objects", say({"items": [_Tally(1)]}), prompt=_many, output=[_Tally(1)]),
-    _row("an object after a call", _w("a"), say(_Tally(1)), prompt=_one, output=_Tally(1), notes="a"),
+    _row(
+        "an object after a call", _w("a"), say(_Tally(1)), prompt=_one, output=_Tally(1), notes="a"
+    ),
     _own("an object with a null", say('{"count": 4, "unit": null}'), prompt=_one, output=_Tally(4)),
     _own("an object in a fence", say('```json\n{"count": 4}\n```'), prompt=_one, output=_Tally(4)),
     _own("a bare list", say([_Tally(1)]), prompt=_many, output=[_Tally(1)]),
     _own("a repaired object", _bad, say(_Tally(5)), prompt=_one, output=_Tally(5), events="RCCX"),
-    _own("repairs around a call", say("5"), _w("a"), _bad, say(_Tally(5)), prompt=_one, output=_Tally(5), notes="a"),
+    _own(
+        "repairs around a call",
+        say("5"),
+        _w("a"),
+        _bad,
+        say(_Tally(5)),
+        prompt=_one,
+        output=_Tally(5),
+        notes="a",
+    ),
     _own("never an object", _bad, _bad, _bad, prompt=_one, error="response/output", events="RCCC"),
-    _own("no repairs", _bad, prompt=_one, config=InnerLoopConfig(max_repairs=0), error="response/output", events="RC"),
+    _own(
+        "no repairs",
+        _bad,
+        prompt=_one,
+        config=InnerLoopConfig(max_repairs=0),
+        error="response/output",
+        events="RC",
+    ),
     # Limits.
     _row("a deadline that has passed", seconds=0, error=_late, events="R"),
-    _row("a tool outlasts the deadline", [_w("a", "outlast"), _w("b")], seconds=60, error=_late, notes="a"),
-    _row("a tool outlasts the budget", _w("a", "outlast"), budget=Budget(max_seconds=60), error=_late, notes="a"),
-    _row("turns", _w("a"), _w("b"), config=InnerLoopConfig(max_turns=2), error="limit/turns", notes="a b"),
+    _row(
+        "a tool outlasts the deadline",
+        [_w("a", "outlast"), _w("b")],
+        seconds=60,
+        error=_late,
+        notes="a",
+    ),
+    _row(
+        "a tool outlasts the budget",
+        _w("a", "outlast"),
+        budget=Budget(max_seconds=60),
+        error=_late,
+        notes="a",
+    ),
+    _row(
+        "turns",
+        _w("a"),
+        _w("b"),
+        config=InnerLoopConfig(max_turns=2),
+        error="limit/turns",
+        notes="a b",
+    ),
     _row("requests", _w("a"), budget=Budget(max_calls=1), error=_over, notes="a", events="RCT"),
-    _row("tool calls", [_w("a"), _w("b")], budget=Budget(max_tool_calls=1), error=_over, notes="a", events="RCT"),
+    _row(
+        "tool calls",
+        [_w("a"), _w("b")],
+        budget=Budget(max_tool_calls=1),
+        error=_over,
+        notes="a",
+        events="RCT",
+    ),
     _row("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1), notes="a"),
-    _usage("tokens", _w("a"), _w("b"), budget=Budget(max_tokens=30), error=_over, notes="a", events="RCTC"),
-    _row("and a start", _open("more"), _w("a"), prompt=_opening, budget=Budget(max_calls=2), error=_over, notes="a"),
+    _usage(
+        "tokens",
+        _w("a"),
+        _w("b"),
+        budget=Budget(max_tokens=30),
+        error=_over,
+        notes="a",
+        events="RCTC",
+    ),
+    _row(
+        "and a start",
+        _open("more"),
+        _w("a"),
+        prompt=_opening,
+        budget=Budget(max_calls=2),
+        error=_over,
+        notes="a",
+    ),
     # The provider fails.
     *[
-        _row(f"a failure: {error}", _w("a"), fault, needs=needs, notes="a", events="RCTC", error=f"request/{error}")
+        _row(
+            f"a failure: {error}",
+            _w("a"),
+            fault,
+            needs=needs,
+            notes="a",
+            events="RCTC",
+            error=f"request/{error}",
+        )
         for needs, error, fault in (
             (Can.STATUS, "bad_request 400", ProviderFault("bad_request", 400)),
             (Can.STATUS, "authentication 401", ProviderFault("authentication", 401)),
@@ -308,17 +540,56 @@ SCENARIOS = (
             (Can.STATUS, "throttled 429", ProviderFault("throttled", 429)),
             (Can.STATUS, "server_error 500", ProviderFault("server_error", 500)),
             (Can.CODES, "throttled 429 7s", ProviderFault("throttled", 429, retry_after=7)),
-            (Can.CODES, "context_length 400", ProviderFault("context_length", 400, "context_length_exceeded")),
+            (
+                Can.CODES,
+                "context_length 400",
+                ProviderFault("context_length", 400, "context_length_exceeded"),
+            ),
             (Can.CODES, "quota 429", ProviderFault("quota", 429, "insufficient_quota")),
             (Can.TRANSPORT, "connection", ProviderFault("connection")),
         )
     ],
-    _row("no reply", _w("a"), ProviderFault("malformed"), needs=Can.TRANSPORT, error="response/malformed", notes="a"),
-    _row("a failure at once", ProviderFault("bad_request", 400), needs=Can.STATUS, error="request/bad", events="RC"),
-    _row("and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Can.STATUS, error="request/bad"),
-    _row("an answer that was cut off", replace(_half, finish="length"), needs=Can.LENGTH, error="response/truncated"),
-    _row("a filtered answer", replace(_half, finish="content_filter"), needs=Can.FILTER, error="response/content"),
-    _row("a refusal", replace(_half, finish="refusal"), needs=Can.REFUSAL, error="response/refused", events="RC"),
+    _row(
+        "no reply",
+        _w("a"),
+        ProviderFault("malformed"),
+        needs=Can.TRANSPORT,
+        error="response/malformed",
+        notes="a",
+    ),
+    _row(
+        "a failure at once",
+        ProviderFault("bad_request", 400),
+        needs=Can.STATUS,
+        error="request/bad",
+        events="RC",
+    ),
+    _row(
+        "and once opened",
+        _read("more"),
+        ProviderFault("bad_request", 400),
+        needs=Can.STATUS,
+        error="request/bad",
+    ),
+    _row(
+        "an answer that was cut off",
+        replace(_half, finish="length"),
+        needs=Can.LENGTH,
+        error="response/truncated",
+    ),
+    _row(
+        "a filtered answer",
+        replace(_half, finish="content_filter"),
+        needs=Can.FILTER,
+        error="response/content",
+    ),
+    _row(
+        "a refusal",
+        replace(_half, finish="refusal"),
+        needs=Can.REFUSAL,
+        error="response/refused",
+        events="RC",
+    ),
     _row(
         "a turn that was cut off",
         replace(call(_w("a")), finish="length"),

@@ -1,4 +1,6 @@
-"""An adapter whose model follows a script, through the same loop, executor and events as a real one."""
+"""An adapter whose model follows a script, through the same loop, executor and events as a real
+one.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -8,7 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from .. import serde
-from ..adapters.core import Conversation, LoopAdapter
+from ..adapters.core import Connection, LoopAdapter
 from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ..evaluation.messages import (
     AssistantMessage,
@@ -37,7 +39,8 @@ def say(output: object = "", *, usage: TokenUsage | None = None) -> AssistantMes
 
 
 def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
-    """The model calls tools: pairs of a name and arguments, given as a dict, a params dataclass or JSON text.
+    """The model calls tools: pairs of a name and arguments, given as a dict, a params dataclass or
+    JSON text.
 
     Call ids are filled in when the message is played. Raises `TypeError` for what is no pair.
     """
@@ -46,7 +49,9 @@ def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> Assista
             case (str(), _):
                 pass
             case _:
-                raise TypeError(f"call got {one!r}; give it pairs of a name and arguments: call((name, arguments))")
+                raise TypeError(
+                    f"call got {one!r}; give it pairs of a name and arguments: call((name, arguments))"
+                )
     return AssistantMessage(
         tool_calls=tuple(ToolCall("", name, _arguments(value)) for name, value in calls),
         finish="tool_calls",
@@ -62,7 +67,9 @@ def _arguments(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """What the model was sent, read from the evaluation's own transcript up to where that request ended."""
+    """What the model was sent, read from the evaluation's own transcript up to where that request
+    ended.
+    """
 
     request: ProviderRequest
     length: int
@@ -105,12 +112,13 @@ def _check_reply(number: int, reply: object) -> AssistantMessage:
     return reply
 
 
-class ScriptedAdapter(LoopAdapter, Conversation):
-    """Plays `replies` in order and keeps every request in `requests`; one script over all evaluations.
+class ScriptedAdapter(LoopAdapter, Connection):
+    """Plays `replies` in order and keeps every request in `requests`; one script over all
+    evaluations.
 
-    `replies` holds what is left of the script. With `dynamic_tools=False` opening a section with tools starts
-    evaluation again. Raises `ScriptExhaustedError` when the script is over, and `TypeError` for a reply that is none:
-    at once when `replies` is a list or a tuple.
+    `replies` holds what is left of the script. With `dynamic_tools=False` opening a section with
+    tools starts evaluation again. Raises `ScriptExhaustedError` when the script is over, and
+    `TypeError` for a reply that is none: at once when `replies` is a list or a tuple.
     """
 
     name = "scripted"
@@ -124,7 +132,9 @@ class ScriptedAdapter(LoopAdapter, Conversation):
         clock: Clock = utc_now,
     ) -> None:
         super().__init__(config=config, clock=clock)
-        for number, reply in enumerate(replies if isinstance(replies, list | tuple) else (), start=1):
+        for number, reply in enumerate(
+            replies if isinstance(replies, list | tuple) else (), start=1
+        ):
             if not callable(reply) and not isinstance(reply, Exception):
                 _check_reply(number, reply)
         self.replies = iter(replies)
@@ -136,7 +146,8 @@ class ScriptedAdapter(LoopAdapter, Conversation):
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic_tools
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter":  # Any: prompts of every output
+    # Any: prompts of every output
+    def connect(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter":
         """This adapter itself: the script goes on over evaluations."""
         return self
 
@@ -146,9 +157,15 @@ class ScriptedAdapter(LoopAdapter, Conversation):
         self.requests.append(seen)
         reply = next(self.replies, _OVER)
         if reply is _OVER:
-            later = (one.content for one in request.transcript[:0:-1] if isinstance(one, UserMessage | ToolMessage))
+            later = (
+                one.content
+                for one in request.transcript[:0:-1]
+                if isinstance(one, UserMessage | ToolMessage)
+            )
             told = next((f"; the model was last told {shorten(one, 200)!r}" for one in later), "")
-            raise ScriptExhaustedError(f"the script has no reply for request {len(self.requests)}{told}")
+            raise ScriptExhaustedError(
+                f"the script has no reply for request {len(self.requests)}{told}"
+            )
         if callable(reply):
             reply = reply(seen)
         if isinstance(reply, Exception):

@@ -1,7 +1,8 @@
-"""One assertion that holds a tool to what the library promises of tools, for arguments that hypothesis makes up.
+"""One assertion that holds a tool to what the library promises of tools, for arguments that
+hypothesis makes up.
 
-Each call goes through the real executor, on a session and resources of its own. What a model may send stands in
-`arguments`.
+Each call goes through the real executor, on a session and resources of its own. What a model may
+send stands in `arguments`.
 """
 
 import inspect
@@ -23,10 +24,10 @@ from ..prompt.errors import ToolValidationError
 from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
-from ..prompt.tool import ONCE, Evaluator, Tool, ToolContext
+from ..prompt.tool import NON_REPEATABLE, Evaluator, Tool, ToolContext
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
-from ..runtime.events import ToolInvoked, Work
+from ..runtime.events import Operation, ToolInvoked
 from ..runtime.session import Session
 from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
@@ -44,7 +45,9 @@ _REFUSE = "answer with success=False, raise ToolValidationError, or name the exc
 
 
 class ToolContractError(AssertionError):
-    """A tool breaks its contract: what it did, how to mend it, and the least arguments that show it."""
+    """A tool breaks its contract: what it did, how to mend it, and the least arguments that show
+    it.
+    """
 
 
 # Any below: prompts, tools, params and resources of every type pass through here.
@@ -62,18 +65,21 @@ def assert_tool_contract(
 ) -> None:
     """Calls `tool` with arguments that fit its schema, and with others beside them.
 
-    `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew for each example.
-    `state` has a function for each type of resource whose snapshots do not say what it holds: it takes the resource and
-    returns a value to compare with later, such as a database's rows.
-    `arguments` is a strategy of params or dicts that replaces the made-up ones, or one for each param that it names.
-    `raises` names exceptions by which the handler refuses, besides `ToolValidationError`. `max_examples`, as well as
-    all that is not given here, is that of the settings of hypothesis, but for a deadline, of which there is none.
-    Raises `ToolContractError`, and `ValueError` when `state` names a type for which no singleton is bound.
+    `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew
+    for each example. `state` has a function for each type of resource whose snapshots do not say
+    what it holds: it takes the resource and returns a value to compare with later, such as a
+    database's rows. `arguments` is a strategy of params or dicts that replaces the made-up ones, or
+    one for each param that it names. `raises` names exceptions by which the handler refuses,
+    besides `ToolValidationError`. `max_examples`, as well as all that is not given here, is that of
+    the settings of hypothesis, but for a deadline, of which there is none. Raises
+    `ToolContractError`, and `ValueError` when `state` names a type for which no singleton is bound.
     """
     try:
         from hypothesis import given, settings
     except ImportError as error:
-        raise ImportError("assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'") from error
+        raise ImportError(
+            "assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'"
+        ) from error
     from .arguments import as_text, fitting, misfitting
 
     if tool.handler is None:
@@ -94,15 +100,19 @@ def assert_tool_contract(
         contract.check(arguments)
 
     fit = fitting(schema, arguments)
-    limits = settings(report_multiple_bugs=False, print_blob=False, deadline=None)  # no tool promises to be quick
+    # no tool promises to be quick
+    limits = settings(report_multiple_bugs=False, print_blob=False, deadline=None)
     if max_examples is not None:
         limits = settings(limits, max_examples=max_examples)
     for test, given_ in ((fits, fit), (misfits, misfitting(fit, schema))):
-        test.__name__ = f"{tool.name}_{test.__name__}"  # the key under which hypothesis keeps examples that failed
+        # the key under which hypothesis keeps examples that failed
+        test.__name__ = f"{tool.name}_{test.__name__}"
         limits(given(given_.map(as_text))(test))()
     if answers and all(answers):
         what = f"none of the arguments that fit its schema was accepted, the last with {answers[-1]!r:.500}"
-        raise contract.breach(what, "let the params type say all that it wants, or give a strategy as arguments=")
+        raise contract.breach(
+            what, "let the params type say all that it wants, or give a strategy as arguments="
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +154,26 @@ class _Stage:
     parts: Mapping[Any, Callable[[], object]]  # what reads the state of each resource
     adapter: Evaluator
 
-    def play(self, tool: Tool[Any, Any], text: str) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
-        """What the handler raised, the event that told of it and the outcome; none when control flow passed through."""
+    def play(
+        self, tool: Tool[Any, Any], text: str
+    ) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
+        """What the handler raised, the event that told of it and the outcome; none when control
+        flow passed through.
+        """
         assert tool.handler is not None  # noqa: S101 - else there is nothing to check
         spy = _Spy(tool.handler)
         told: list[Any] = []
         executor = ToolExecutor(
             prompt=self.prompt,
-            rendered=replace(self.prompt.render(session=self.session), tools=(replace(tool, handler=spy),)),
+            rendered=replace(
+                self.prompt.render(session=self.session), tools=(replace(tool, handler=spy),)
+            ),
             adapter=self.adapter,
             config=InnerLoopConfig(supports_dynamic_tools=True),
             session=self.session,
-            publish=told.append,  # reducers of telemetry would change the session on nobody's behalf
-            work=Work(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
+            # reducers of telemetry would change the session on nobody's behalf
+            publish=told.append,
+            work=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
         executor.key = "1"  # the same one when the call is run again
         outcome = None
@@ -167,16 +184,23 @@ class _Stage:
     def seen(self) -> _Seen:
         """What slices and resources hold, by copy: what changes in its place must show as well."""
         slices = self.session.snapshot().slices.items()
-        state = {("slice", of): held for of, top in slices if (held := [_copy(one) for one in read(top)])}
+        state = {
+            ("slice", of): held for of, top in slices if (held := [_copy(one) for one in read(top)])
+        }
         return {**state, **{("resource", of): _copy(state()) for of, state in self.parts.items()}}
 
 
 def _files(files: Filesystem) -> object:  # whose snapshots do not say what it holds
-    return {one.path: files.read_bytes(one.path) if one.kind == "file" else one.kind for one in files.walk()}
+    return {
+        one.path: files.read_bytes(one.path) if one.kind == "file" else one.kind
+        for one in files.walk()
+    }
 
 
 def _captured(part: Snapshotable) -> object:
-    """What a snapshot of `part` says about its state: nothing when two in a row differ, as names of savepoints do."""
+    """What a snapshot of `part` says about its state: nothing when two in a row differ, as names of
+    savepoints do.
+    """
     snapshots: list[Any] = []
     try:
         for _ in range(2):
@@ -207,18 +231,30 @@ class _Contract:
     state: Mapping[Any, Callable[[Any], object]]
 
     def breach(self, what: str, remedy: str, text: str | None = None) -> ToolContractError:
-        cut = "" if text is None else f"\narguments: {sendable(text[:_MAX_SHOWN])}{'…' * (len(text) > _MAX_SHOWN)}"
+        cut = (
+            ""
+            if text is None
+            else f"\narguments: {sendable(text[:_MAX_SHOWN])}{'…' * (len(text) > _MAX_SHOWN)}"
+        )
         return ToolContractError(f"tool {self.tool.name!r}: {what}; {remedy}{cut}")
 
     @contextmanager
     def stage(self) -> Generator[_Stage]:
         prompt = self.prompt()
         with prompt.bind(resources=self.resources()).resources as opened:
-            shared = [one.protocol for one in opened.registry.bindings if one.scope is Scope.SINGLETON]
+            shared = [
+                one.protocol for one in opened.registry.bindings if one.scope is Scope.SINGLETON
+            ]
             if unknown := ", ".join(_name(kind) for kind in self.state if kind not in shared):
                 bound = ", ".join(map(_name, shared)) or "nothing"
-                raise ValueError(f"state= names {unknown}, for which no singleton is bound; bound: {bound}")
-            parts = {kind: reader for kind in shared if (reader := self.reader(kind, opened.get(kind))) is not None}
+                raise ValueError(
+                    f"state= names {unknown}, for which no singleton is bound; bound: {bound}"
+                )
+            parts = {
+                kind: reader
+                for kind in shared
+                if (reader := self.reader(kind, opened.get(kind))) is not None
+            }
             yield _Stage(prompt, self.session(), parts, self.adapter())
 
     def reader(self, kind: Any, part: Any) -> Callable[[], object] | None:
@@ -236,7 +272,9 @@ class _Contract:
             raised, told, outcome = stage.play(self.tool, text)
             for error in raised:
                 if not isinstance(error, self.raises):
-                    raise self.breach(f"its handler raised {error!r:.500}", _REFUSE, text) from error
+                    raise self.breach(
+                        f"its handler raised {error!r:.500}", _REFUSE, text
+                    ) from error
             if outcome is None:  # control flow is no failure, and nothing is undone
                 return ""
             answer = outcome.message.content
@@ -244,7 +282,9 @@ class _Contract:
                 remedy = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
                 raise self.breach(f"what its handler returned cannot count: {answer}", remedy, text)
             if outcome.success:
-                if (value := told.result.value) is not None and not _fits(value, of := self.tool.result_type):
+                if (value := told.result.value) is not None and not _fits(
+                    value, of := self.tool.result_type
+                ):
                     remedy = f"let it be of the result type {of!r}, or declare another"
                     raise self.breach(f"its result has the value {value!r:.200}", remedy, text)
                 self.check_effect(stage, told, before, start, text)
@@ -253,26 +293,44 @@ class _Contract:
                 raise self.breach(f"a failed call changed {changed}", remedy, text)
             return "" if told.params is not None else answer
 
-    def check_effect(self, stage: _Stage, told: ToolInvoked, before: _Seen, start: SessionSnapshot, text: str) -> None:
-        """A pure call changes nothing, and no call changes resources again when it is run again as after a crash."""
+    def check_effect(
+        self, stage: _Stage, told: ToolInvoked, before: _Seen, start: SessionSnapshot, text: str
+    ) -> None:
+        """A pure call changes nothing, and no call changes resources again when it is run again as
+        after a crash.
+        """
         effect, after = self.tool.effect, stage.seen()
-        if effect in ONCE:
+        if effect in NON_REPEATABLE:
             return
         if effect == "pure" and (changed := _changes(before, after)):
-            raise self.breach(f"its effect is 'pure', yet it changed {changed}", "declare 'repeatable'", text)
+            raise self.breach(
+                f"its effect is 'pure', yet it changed {changed}", "declare 'repeatable'", text
+            )
         stage.session.restore(start)
         again = stage.play(self.tool, text)[1]
         if effect == "pure" and again.content != told.content:
             remedy = "answer by params and context alone, or declare 'repeatable'"
-            raise self.breach("its effect is 'pure', yet it answered the same call in two ways", remedy, text)
+            raise self.breach(
+                "its effect is 'pure', yet it answered the same call in two ways", remedy, text
+            )
         if changed := _changes(after, stage.seen(), "resource"):
-            remedy = "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
-            raise self.breach(f"its effect is {effect!r}, yet the same call run again changed {changed}", remedy, text)
+            remedy = (
+                "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
+            )
+            raise self.breach(
+                f"its effect is {effect!r}, yet the same call run again changed {changed}",
+                remedy,
+                text,
+            )
 
 
 def _changes(before: _Seen, after: _Seen, *of: str) -> str:
     """The names of what differs, by default of everything."""
-    keys = [key for key in before | after if (not of or key[0] in of) and before.get(key) != after.get(key)]
+    keys = [
+        key
+        for key in before | after
+        if (not of or key[0] in of) and before.get(key) != after.get(key)
+    ]
     return ", ".join(f"{what} {_name(kind)}" for what, kind in keys)
 
 

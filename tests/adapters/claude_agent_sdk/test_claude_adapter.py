@@ -1,4 +1,5 @@
-"""The adapter over the real CLI that the SDK brings, against a scripted server: what goes over the wire and comes back.
+"""The adapter over the real CLI that the SDK brings, against a scripted server: what goes over the
+wire and comes back.
 
 Each test starts a process of its own, which takes half a second.
 """
@@ -34,9 +35,21 @@ from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
-from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
 from weakincentives.prompt.workspace import WorkspaceSection
-from weakincentives.runtime.events import PromptExecuted, PromptRendered, ProviderCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime.events import (
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+    ToolsInjected,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
@@ -61,7 +74,9 @@ def adapter(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
     return ClaudeAgentSDKAdapter(MODEL, **arguments)
 
 
-def evaluate(one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+def evaluate(
+    one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session, **limits)
 
 
@@ -115,9 +130,14 @@ def layered() -> Prompt[Any]:
     return Prompt(ns="tests", key="layers", sections=[shown, hidden("more"), hidden("most")])
 
 
-def failure(*steps: Any, asked: Prompt[Any] | None = None, run: Run = evaluate, **given: Any) -> PromptEvaluationError:
+def failure(
+    *steps: Any, asked: Prompt[Any] | None = None, run: Run = evaluate, **given: Any
+) -> PromptEvaluationError:
     limits = {name: given.pop(name) for name in ("deadline", "budget") if name in given}
-    with ScriptedServer(*steps, strict=False) as server, pytest.raises(PromptEvaluationError) as caught:
+    with (
+        ScriptedServer(*steps, strict=False) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
         run(adapter(server, **given), asked or prompt(tool()), Session(), **limits)
     told: BaseException | None = caught.value
     while told is not None:
@@ -136,12 +156,17 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
     seen: list[str] = []
     for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
         session.bus.subscribe(kind, lambda event: seen.append(type(event).__name__))
-    with ScriptedServer(Say("Let me see.", calls, usage=Usage(20, 8, cached=5)), Say("Both done.")) as server:
+    with ScriptedServer(
+        Say("Let me see.", calls, usage=Usage(20, 8, cached=5)), Say("Both done.")
+    ) as server:
         response = run(adapter(server), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
     assert response.usage == TokenUsage(30, 13, 5)
-    assert [event.usage for event in session[ProviderCalled].all()] == [TokenUsage(20, 8, 5), TokenUsage(10, 5)]
+    assert [event.usage for event in session[ProviderCalled].all()] == [
+        TokenUsage(20, 8, 5),
+        TokenUsage(10, 5),
+    ]
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
     assert seen == [
         "PromptRendered",
@@ -188,7 +213,11 @@ def test_long_results_reach_the_model_whole() -> None:
         return ToolResult("x" * 200_000)
 
     with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
-        evaluate(adapter(server, config=InnerLoopConfig(max_result_chars=None)), prompt(tool(handler)), Session())
+        evaluate(
+            adapter(server, config=InnerLoopConfig(max_result_chars=None)),
+            prompt(tool(handler)),
+            Session(),
+        )
         assert results(server.requests[1])[0].strip() == "x" * 200_000
 
 
@@ -252,7 +281,10 @@ def test_opening_a_section_starts_again_and_the_next_request_has_its_tools() -> 
 
 def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
     read = mcp("read_section", {"section_key": "more"})
-    with ScriptedServer(Say(calls=(read,))) as server, pytest.raises(VisibilityExpansionRequired) as caught:
+    with (
+        ScriptedServer(Say(calls=(read,))) as server,
+        pytest.raises(VisibilityExpansionRequired) as caught,
+    ):
         evaluate(adapter(server), layered(), Session())
     assert caught.value.section_keys == ("more",)
     assert caught.value.spent.calls == 1
@@ -280,7 +312,10 @@ def test_dynamic_tools_are_in_the_very_next_request() -> None:
     ]
     assert (response.text, response.turns) == ("done", 4)
     assert all(event.success for event in session[ToolInvoked].all())
-    assert [event.tool_names for event in session[ToolsInjected].all()] == [("more_tool",), ("most_tool",)]
+    assert [event.tool_names for event in session[ToolsInjected].all()] == [
+        ("more_tool",),
+        ("most_tool",),
+    ]
 
 
 # --- Typed output
@@ -295,7 +330,9 @@ def test_typed_output_comes_through_the_cli_s_own_tool() -> None:
 
 
 def test_an_array_travels_in_an_object() -> None:
-    with ScriptedServer(Say(calls=(Call("StructuredOutput", {"items": [{"total": 1}, {"total": 2}]}),))) as server:
+    with ScriptedServer(
+        Say(calls=(Call("StructuredOutput", {"items": [{"total": 1}, {"total": 2}]}),))
+    ) as server:
         response = evaluate(adapter(server), prompt(output=list[Sum]), Session())
     assert response.output == [Sum(1), Sum(2)]
 
@@ -305,7 +342,9 @@ def test_invalid_output_is_refused_by_the_cli_and_text_alone_is_sent_back_by_us(
     script = Say(calls=(wrong,)), Say("Four."), Say("Four!"), Say(calls=(right,))
     with ScriptedServer(*script) as server:
         response = evaluate(adapter(server), prompt(output=Sum), Session())
-        assert "does not fit the required JSON schema" in json.dumps(server.requests[3].json["messages"][-1])
+        assert "does not fit the required JSON schema" in json.dumps(
+            server.requests[3].json["messages"][-1]
+        )
     assert (response.output, response.turns) == (Sum(4), 2)
     assert response.usage == TokenUsage(40, 20)
 
@@ -329,7 +368,12 @@ class Case:
 
 CASES = [
     Case(Fail(400, "Bad thing"), "request", "bad_request", 400),
-    Case(Fail(400, "prompt is too long: 300000 tokens > 200000 maximum"), "request", "context_length", 400),
+    Case(
+        Fail(400, "prompt is too long: 300000 tokens > 200000 maximum"),
+        "request",
+        "context_length",
+        400,
+    ),
     Case(Fail(401, f"bad key {KEY}"), "request", "authentication", 401),
     Case(Fail(404, "model: nope"), "request", "not_found", 404),
     Case(Fail(429, f"Slow down, {KEY}"), "request", "throttled", 429),
@@ -346,7 +390,8 @@ def test_a_failure_is_typed_by_what_the_cli_reports(case: Case) -> None:
     error = failure(Say(calls=(mcp("probe"),)), *[case.step] * 8)
     assert (error.phase, error.code, error.status) == (case.phase, case.code, case.status)
     spent_on_it = case.code in {"truncated", "refused"}
-    assert error.provider == ("" if spent_on_it else "claude_agent_sdk")  # an answer that our loop refuses
+    # an answer that our loop refuses
+    assert error.provider == ("" if spent_on_it else "claude_agent_sdk")
     assert (error.usage.total_tokens > 15) is spent_on_it
     assert isinstance(error, ThrottleError) is (case.code == "throttled")
     assert [one.content for one in answers(error.transcript)] == ["ok"]
@@ -440,7 +485,9 @@ def children_named(name: str) -> list[str]:
 # --- Isolation
 
 
-def test_nothing_of_this_process_s_settings_reaches_the_wire(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_of_this_process_s_settings_reaches_the_wire(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     marked = {
         "ANTHROPIC_AUTH_TOKEN": "bogus-token",
         "ANTHROPIC_CUSTOM_HEADERS": "x-bogus: bogus-header",
@@ -480,7 +527,9 @@ def test_nor_does_what_would_change_how_the_cli_asks(monkeypatch: pytest.MonkeyP
     assert b"cache_control" in request.body
 
 
-def test_without_isolation_the_cli_sees_what_this_process_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_isolation_the_cli_sees_what_this_process_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-mine: header")
     monkeypatch.chdir(tmp_path)
@@ -489,7 +538,9 @@ def test_without_isolation_the_cli_sees_what_this_process_has(monkeypatch: pytes
         assert server.requests[0].header("x-mine") == "header"
 
 
-def test_a_key_in_the_environment_is_used_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_the_environment_is_used_where_none_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-from-environment")
     with ScriptedServer(Say("done")) as server:
         evaluate(adapter(server, api_key=None), prompt(), Session())
@@ -502,7 +553,10 @@ def test_evaluations_at_once_do_not_meet() -> None:
         return Say("one" if "Say one." in said else "two")
 
     async def main(one: ClaudeAgentSDKAdapter) -> list[str]:
-        both = [one.evaluate_async(prompt(text=f"Say {word}."), session=Session()) for word in ("one", "two")]
+        both = [
+            one.evaluate_async(prompt(text=f"Say {word}."), session=Session())
+            for word in ("one", "two")
+        ]
         return [response.text for response in await asyncio.gather(*both)]
 
     with ScriptedServer(step, step) as server:
@@ -511,7 +565,10 @@ def test_evaluations_at_once_do_not_meet() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another")
 def test_the_cli_runs_as_another_user_too() -> None:
-    with TemporaryDirectory(ignore_cleanup_errors=True) as home, ScriptedServer(Say("done")) as server:
+    with (
+        TemporaryDirectory(ignore_cleanup_errors=True) as home,
+        ScriptedServer(Say("done")) as server,
+    ):
         Path(home).chmod(0o777)
         env = {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/config"}
         one = adapter(server, cwd=home, env=env, options={"user": "nobody"})
@@ -525,7 +582,11 @@ def test_the_cli_runs_as_another_user_too() -> None:
 def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("in the folder")
     session = Session()
-    calls = (Call("Bash", {"command": "cat note.txt"}), mcp("probe"), Call("Bash", {"command": "exit 3"}))
+    calls = (
+        Call("Bash", {"command": "cat note.txt"}),
+        mcp("probe"),
+        Call("Bash", {"command": "exit 3"}),
+    )
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
         one = adapter(server, builtin_tools=["Bash"], cwd=tmp_path)
         response = evaluate(one, prompt(tool()), session)
@@ -533,7 +594,11 @@ def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) 
         told = results(server.requests[1])
     assert sorted(names) == ["Bash", "probe"]
     events = session[ToolInvoked].all()
-    assert [(event.name, event.success) for event in events] == [("bash", True), ("probe", True), ("bash", False)]
+    assert [(event.name, event.success) for event in events] == [
+        ("bash", True),
+        ("probe", True),
+        ("bash", False),
+    ]
     assert events[0].content == "in the folder"
     assert "in the folder" in told[0]
     assert (response.turns, response.text) == (2, "done")
@@ -542,7 +607,9 @@ def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) 
 def test_they_run_where_the_prompt_s_files_are(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("in the workspace")
     files = WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))
-    with ScriptedServer(Say(calls=(Call("Bash", {"command": "cat note.txt"}),)), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(Call("Bash", {"command": "cat note.txt"}),)), Say("done")
+    ) as server:
         asked = Prompt(ns="tests", key="files", sections=[files])
         response = evaluate(adapter(server, builtin_tools=["Bash"]), asked, Session())
     assert [one.content for one in answers(response.transcript)] == ["in the workspace"]
@@ -553,7 +620,12 @@ def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up() -> None:
     with ScriptedServer(blocking, strict=False) as server:  # a slow machine may not get so far
         began = monotonic()
         with pytest.raises(DeadlineExceededError):
-            evaluate(adapter(server, builtin_tools=["Bash"]), prompt(), Session(), deadline=Deadline.after(2.5))
+            evaluate(
+                adapter(server, builtin_tools=["Bash"]),
+                prompt(),
+                Session(),
+                deadline=Deadline.after(2.5),
+            )
         assert monotonic() - began < 15
 
 
@@ -569,4 +641,6 @@ def test_an_option_that_the_adapter_sets_or_the_sdk_lacks_is_refused_at_once() -
     with pytest.raises(TypeError, match="unheard_of"):
         ClaudeAgentSDKAdapter(MODEL, options={"unheard_of": 1})
     with pytest.raises(ValueError, match="built-in tools run in order"):
-        ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Read"], config=InnerLoopConfig(parallel_tool_calls="isolated"))
+        ClaudeAgentSDKAdapter(
+            MODEL, builtin_tools=["Read"], config=InnerLoopConfig(parallel_tool_calls="isolated")
+        )

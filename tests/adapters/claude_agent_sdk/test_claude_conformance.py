@@ -1,6 +1,8 @@
-"""The conformance suite over the real CLI that the SDK brings: it takes most of a second an evaluation.
+"""The conformance suite over the real CLI that the SDK brings: it takes most of a second an
+evaluation.
 
-So scenarios run in one way, with opening by a new start as is the adapter's default, and a few by injection too.
+So scenarios run in one way, with opening by a new start as is the adapter's default, and a few by
+injection too.
 """
 
 import json
@@ -25,7 +27,9 @@ def own_name(tool: str) -> str:
 
 
 def play(step: Played) -> Any:  # Any: a step, or a function that makes one by the request
-    """The step in the CLI's names: a tool's is that of the request's list, and typed output is a call."""
+    """The step in the CLI's names: a tool's is that of the request's list, and typed output is a
+    call.
+    """
     plain = played(step)
     if not isinstance(plain, Say):
         return plain
@@ -33,7 +37,10 @@ def play(step: Played) -> Any:  # Any: a step, or a function that makes one by t
     def say(request: Request) -> Say:
         offered = {own_name(tool["name"]): tool["name"] for tool in request.json.get("tools", ())}
         if plain.calls or _OUTPUT not in offered:
-            calls = [Call(offered.get(call.name, call.name), call.arguments, call.id) for call in plain.calls]
+            calls = [
+                Call(offered.get(call.name, call.name), call.arguments, call.id)
+                for call in plain.calls
+            ]
             return Say(plain.text, tuple(calls), plain.finish, plain.usage, plain.refusal)
         return Say(calls=(Call(_OUTPUT, json.loads(plain.text)),), usage=plain.usage)
 
@@ -46,7 +53,8 @@ def sent(request: Request) -> Sent:
 
 
 def harness(*, inject: bool) -> HttpHarness:
-    def make(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:  # Any: prompts of every output
+    # Any: prompts of every output
+    def make(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
         return ClaudeAgentSDKAdapter(
             "claude-sonnet-4-5",
             base_url=server.url,
@@ -62,7 +70,13 @@ def harness(*, inject: bool) -> HttpHarness:
 
 
 RESTARTS, INJECTS = harness(inject=False), harness(inject=True)
-INJECTING = {"a section with tools", "below what is hidden", "step by step", "twice in one turn", "state stays"}
+INJECTING = {
+    "a section with tools",
+    "below what is hidden",
+    "step by step",
+    "twice in one turn",
+    "state stays",
+}
 
 
 @pytest.mark.parametrize("scenario", scenarios(RESTARTS), ids=str)
@@ -70,7 +84,9 @@ def test_claude_does_as_the_scenario_says(scenario: Scenario) -> None:
     check(scenario, RESTARTS, "execute_async")
 
 
-@pytest.mark.parametrize("scenario", [one for one in scenarios(INJECTS) if one.name in INJECTING], ids=str)
+@pytest.mark.parametrize(
+    "scenario", [one for one in scenarios(INJECTS) if one.name in INJECTING], ids=str
+)
 def test_claude_does_as_the_scenario_says_with_tools_that_come_later(scenario: Scenario) -> None:
     check(scenario, INJECTS, "evaluate")
 
@@ -102,7 +118,9 @@ def test_what_is_left_out_is_what_the_cli_says_and_does_by_itself() -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "seed", "kind"), [("claude", 0, "composed"), ("claude-injects", 1, "scenario")])
+@pytest.mark.parametrize(
+    ("name", "seed", "kind"), [("claude", 0, "composed"), ("claude-injects", 1, "scenario")]
+)
 def test_the_soak_plays_claude(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
     assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret

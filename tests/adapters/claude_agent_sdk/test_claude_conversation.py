@@ -1,4 +1,6 @@
-"""What the CLI may say, over the SDK's public `Transport` and without a process: also what the real one rarely says."""
+"""What the CLI may say, over the SDK's public `Transport` and without a process: also what the real
+one rarely says.
+"""
 
 import asyncio
 import json
@@ -26,7 +28,9 @@ type Play = Callable[["FakeCLI"], Coroutine[Any, Any, None]]
 
 
 class FakeCLI(sdk.Transport):  # type: ignore[misc]  # its base is Any
-    """A CLI that plays what a test says when the prompt arrives; it answers what the SDK asks of any CLI."""
+    """A CLI that plays what a test says when the prompt arrives; it answers what the SDK asks of
+    any CLI.
+    """
 
     def __init__(self, play: Play, *, listed: bool = True) -> None:
         self._play = play
@@ -44,7 +48,11 @@ class FakeCLI(sdk.Transport):  # type: ignore[misc]  # its base is Any
         message = json.loads(data)
         match message:
             case {"type": "control_request", "request_id": number, "request": request}:
-                answer = {"subtype": "success", "request_id": number, "response": self._control(request)}
+                answer = {
+                    "subtype": "success",
+                    "request_id": number,
+                    "response": self._control(request),
+                }
                 self.emit({"type": "control_response", "response": answer})
             case {"type": "control_response", "response": {"request_id": number, **response}}:
                 answered: Any = response["response"]
@@ -87,10 +95,23 @@ class FakeCLI(sdk.Transport):  # type: ignore[misc]  # its base is Any
 
     def say(self, *blocks: Message, parent: str | None = None, **more: Any) -> None:
         message = {"role": "assistant", "model": "m", "content": list(blocks), **more}
-        self.emit({"type": "assistant", "message": message, "parent_tool_use_id": parent, "session_id": "s"})
+        self.emit(
+            {
+                "type": "assistant",
+                "message": message,
+                "parent_tool_use_id": parent,
+                "session_id": "s",
+            }
+        )
 
     def result(self, text: str = "done", **more: Any) -> None:
-        counts = {"duration_ms": 1, "duration_api_ms": 1, "num_turns": 1, "session_id": "s", "is_error": False}
+        counts = {
+            "duration_ms": 1,
+            "duration_api_ms": 1,
+            "num_turns": 1,
+            "session_id": "s",
+            "is_error": False,
+        }
         self.emit({"type": "result", "subtype": "success", "result": text, **counts, **more})
 
     async def request(self, server: str, method: str, **params: Any) -> Any:
@@ -102,13 +123,19 @@ class FakeCLI(sdk.Transport):  # type: ignore[misc]  # its base is Any
         self.emit({"type": "control_request", "request_id": number, "request": request})
         return (await self._replies[number]).get("result")
 
-    async def call(self, call_id: str, name: str, arguments: Message | None = None, server: str = "wink") -> Any:
+    async def call(
+        self, call_id: str, name: str, arguments: Message | None = None, server: str = "wink"
+    ) -> Any:
         if not self._replies:
             client = {"name": "fake", "version": "1"}
             version = "2025-06-18"
-            await self.request(server, "initialize", protocolVersion=version, capabilities={}, clientInfo=client)
+            await self.request(
+                server, "initialize", protocolVersion=version, capabilities={}, clientInfo=client
+            )
         meta = {"claudecode/toolUseId": call_id}
-        return await self.request(server, "tools/call", name=name, arguments=arguments or {}, _meta=meta)
+        return await self.request(
+            server, "tools/call", name=name, arguments=arguments or {}, _meta=meta
+        )
 
 
 def use(call_id: str, name: str, **arguments: Any) -> Message:
@@ -212,7 +239,9 @@ def test_messages_of_other_kinds_are_passed_over() -> None:
     async def play(cli: FakeCLI) -> None:
         cli.emit({"type": "system", "subtype": "status", "status": "requesting"})
         cli.emit({"type": "unheard_of", "session_id": "s"})
-        cli.emit({"type": "user", "message": {"role": "user", "content": "a nudge"}, "session_id": "s"})
+        cli.emit(
+            {"type": "user", "message": {"role": "user", "content": "a nudge"}, "session_id": "s"}
+        )
         cli.result()
 
     assert evaluate(play)[0].text == "done"
@@ -223,13 +252,17 @@ def test_a_cli_that_hangs_up_is_an_error_and_leaves_nothing_waiting(*, calls: bo
     async def play(cli: FakeCLI) -> None:
         if calls:
             cli.say(use("1", "Bash", command="ls"))
-            cli.emit({"type": "user", "message": {"role": "user", "content": []}, "session_id": "s"})
+            cli.emit(
+                {"type": "user", "message": {"role": "user", "content": []}, "session_id": "s"}
+            )
         cli.hang_up()
 
     with pytest.raises(PromptEvaluationError, match="the CLI ended without a result") as caught:
         evaluate(play, builtin_tools=["Bash"])
     assert (caught.value.phase, caught.value.code) == ("request", "client_error")
-    assert [one.content for one in answers(caught.value.transcript)] == ["Not run: the CLI ended."] * calls
+    assert [one.content for one in answers(caught.value.transcript)] == [
+        "Not run: the CLI ended."
+    ] * calls
 
 
 @pytest.mark.parametrize(
@@ -249,7 +282,9 @@ def test_how_long_to_wait_is_told_where_the_provider_asked_for_more_than_the_cli
     async def play(cli: FakeCLI) -> None:
         retry = {"attempt": attempt, "retry_delay_ms": delay, "error_status": status}
         cli.emit({"type": "system", "subtype": "api_retry", **retry})
-        cli.result("API Error: 429", is_error=True, api_error_status=429, terminal_reason="api_error")
+        cli.result(
+            "API Error: 429", is_error=True, api_error_status=429, terminal_reason="api_error"
+        )
 
     with pytest.raises(ThrottleError) as caught:
         evaluate(play)

@@ -1,4 +1,6 @@
-"""The CLI's process: what it and its tools can see of this one, how it fails, and that nothing is left of it."""
+"""The CLI's process: what it and its tools can see of this one, how it fails, and that nothing is
+left of it.
+"""
 
 import asyncio
 import gc
@@ -92,7 +94,9 @@ def cli_pid() -> int:
 # --- What the CLI's tools can see
 
 
-def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", TOKEN)
     monkeypatch.setenv("AN ODD NAME", TOKEN)
@@ -102,7 +106,9 @@ def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(mon
     script = [Say(calls=(Call("Bash", {"command": command}),)) for command in commands]
     with ScriptedServer(*script, Say("done")) as server:
         given = {"MINE": "for the tools", "no_proxy": "127.0.0.1"}
-        response = adapter(server, builtin_tools=["Bash"], env=given).evaluate(prompt(), session=session)
+        response = adapter(server, builtin_tools=["Bash"], env=given).evaluate(
+            prompt(), session=session
+        )
         assert [request.header("x-api-key") for request in server.requests] == [KEY] * 3
         bodies = b"".join(request.body for request in server.requests)
     variables, descriptor = [one.content for one in answers(response.transcript)]
@@ -116,9 +122,13 @@ def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(mon
         assert secret not in repr(session[ToolInvoked].all())
 
 
-def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     session = Session()
-    with ScriptedServer(Say(calls=(Call("Bash", {"command": f"echo {KEY[:8]}'{KEY[8:]}'"}),)), Say("done")) as server:
+    with ScriptedServer(
+        Say(calls=(Call("Bash", {"command": f"echo {KEY[:8]}'{KEY[8:]}'"}),)), Say("done")
+    ) as server:
         response = adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=session)
     assert [one.content for one in answers(response.transcript)] == ["***"]
     assert KEY not in repr(session[ToolInvoked].all())
@@ -128,7 +138,12 @@ def test_an_isolated_cli_gets_language_paths_proxies_certificates_and_what_is_gi
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inherited = {"LC_ALL": "C", "NO_PROXY": "x", "SSL_CERT_FILE": "y"}
-    others = {"AWS_SECRET_ACCESS_KEY": TOKEN, "MY_TOKEN": TOKEN, "BASH_FUNC_f%%": "() { :; }", "AN ODD*NAME": "b"}
+    others = {
+        "AWS_SECRET_ACCESS_KEY": TOKEN,
+        "MY_TOKEN": TOKEN,
+        "BASH_FUNC_f%%": "() { :; }",
+        "AN ODD*NAME": "b",
+    }
     for name, value in {**inherited, **others}.items():
         monkeypatch.setenv(name, value)
     seen = variables_of(tmp_path, env={"MINE": "z"})
@@ -159,7 +174,9 @@ def variables_of(folder: Path, **given: Any) -> dict[str, str]:
 
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[Path]:
-    """A program that sleeps under a name of its own, for as many seconds as told; what is left of it is killed."""
+    """A program that sleeps under a name of its own, for as many seconds as told; what is left of
+    it is killed.
+    """
     path = tmp_path / f"left-behind-{uuid4().hex}"
     path.symlink_to(shutil.which("sleep") or "sleep")
     yield path
@@ -167,7 +184,9 @@ def sleeper(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(sleeper: Path) -> None:
+def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(
+    sleeper: Path,
+) -> None:
     detached = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; nohup {sleeper} 601 > /dev/null 2>&1 &"
     calls = (
         Call("Bash", {"command": f"{sleeper} 602", "run_in_background": True}),
@@ -180,7 +199,10 @@ def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(s
         return Say("done")
 
     with ScriptedServer(Say(calls=calls), last, strict=False) as server:
-        assert adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=Session()).text == "done"
+        assert (
+            adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=Session()).text
+            == "done"
+        )
     assert len(seen) >= 3
     assert living(sleeper.name) == []
 
@@ -202,12 +224,16 @@ def test_so_does_what_is_left_by_a_cli_that_was_killed(sleeper: Path) -> None:
 
 
 def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
-    """As where no environment can be read: what has lost its parent is found if it was found before."""
+    """As where no environment can be read: what has lost its parent is found if it was found
+    before.
+    """
     process = CLIProcess({}, key=None, isolated=True)
 
     async def main() -> None:
         clear = f"/usr/bin/env -i /bin/sh -c '{sleeper} 600; :' > /dev/null & echo begun; wait"
-        begun = await asyncio.create_subprocess_exec("/bin/sh", "-c", clear, stdout=subprocess.PIPE, env={})
+        begun = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", clear, stdout=subprocess.PIPE, env={}
+        )
         assert begun.stdout is not None
         await begun.stdout.readline()
         while len(found := process.find()) < 3:  # noqa: ASYNC110 - other processes set no event
@@ -227,7 +253,9 @@ def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
 # --- A CLI that does not react
 
 
-def ended_in_time(one: ClaudeAgentSDKAdapter, seconds: float, **given: Any) -> PromptEvaluationError:
+def ended_in_time(
+    one: ClaudeAgentSDKAdapter, seconds: float, **given: Any
+) -> PromptEvaluationError:
     began = monotonic()
     with pytest.raises(PromptEvaluationError) as caught:
         one.evaluate(given.pop("asked", prompt()), session=Session(), **given)
@@ -256,13 +284,17 @@ def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
         return ToolResult("x" * 90_000)  # more than its stdin holds
 
     with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), strict=False) as server:
-        error = ended_in_time(adapter(server), 4, asked=prompt(tool(handler)), deadline=Deadline.after(4))
+        error = ended_in_time(
+            adapter(server), 4, asked=prompt(tool(handler)), deadline=Deadline.after(4)
+        )
     assert isinstance(error, DeadlineExceededError)
 
 
 def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> None:
     with ScriptedServer(Raw(b"{}", delay=60), strict=False) as server:
-        evaluating = adapter(server).evaluate_async(prompt(), session=Session(), deadline=Deadline.after(2.5))
+        evaluating = adapter(server).evaluate_async(
+            prompt(), session=Session(), deadline=Deadline.after(2.5)
+        )
         began = monotonic()
         with pytest.raises(DeadlineExceededError):
             asyncio.run(evaluating)
@@ -274,7 +306,8 @@ def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> No
 
 def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path: Path) -> None:
     path = script(
-        tmp_path, "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; echo out of order >&2; exit 3"
+        tmp_path,
+        "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; echo out of order >&2; exit 3",
     )
     heard: list[str] = []
     one = adapter(None, options={"cli_path": path, "stderr": heard.append})
@@ -290,7 +323,9 @@ def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path:
 
 def test_a_cli_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PromptEvaluationError, match="no-such-cli"):
-        adapter(None, options={"cli_path": tmp_path / "no-such-cli"}).evaluate(prompt(), session=Session())
+        adapter(None, options={"cli_path": tmp_path / "no-such-cli"}).evaluate(
+            prompt(), session=Session()
+        )
 
 
 def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture) -> None:
@@ -302,7 +337,11 @@ def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture)
         with caplog.at_level(logging.DEBUG), pytest.raises(PromptEvaluationError, match="code -9"):
             adapter(server).evaluate(prompt(tool(handler)), session=Session())
         gc.collect()
-    assert [one.getMessage() for one in caplog.records if one.name == "asyncio" and one.levelno > logging.INFO] == []
+    assert [
+        one.getMessage()
+        for one in caplog.records
+        if one.name == "asyncio" and one.levelno > logging.INFO
+    ] == []
 
 
 # --- How much it may say
@@ -319,7 +358,9 @@ def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
     call = Call("mcp__wink__probe", {"text": text})
     with ScriptedServer(Say(calls=(call,)), Say("y" * 2_000_000)) as server:
         config = InnerLoopConfig(max_argument_chars=None)
-        response = adapter(server, config=config).evaluate(prompt(tool(handler, params=Long)), session=Session())
+        response = adapter(server, config=config).evaluate(
+            prompt(tool(handler, params=Long)), session=Session()
+        )
     assert seen == [len(text)]
     assert response.text == "y" * 2_000_000
 
@@ -339,7 +380,10 @@ def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -
 
 
 def test_an_answer_beyond_the_bound_is_an_error_that_names_it() -> None:
-    with ScriptedServer(Say("y" * 200_000), strict=False) as server, pytest.raises(PromptEvaluationError) as caught:
+    with (
+        ScriptedServer(Say("y" * 200_000), strict=False) as server,
+        pytest.raises(PromptEvaluationError) as caught,
+    ):
         adapter(server, max_reply_bytes=100_000).evaluate(prompt(), session=Session())
     assert (caught.value.phase, caught.value.code) == ("response", "reply_too_large")
     assert "raise max_reply_bytes" in str(caught.value)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 _KNOWN = (
-    "ignore::ResourceWarning",  # it keeps its clients in a cache and closes neither them nor its event loop
+    # it keeps its clients in a cache and closes neither them nor its event loop
+    "ignore::ResourceWarning",
     "ignore::DeprecationWarning",  # it asks for the current event loop where there is none
     "ignore::UserWarning",  # pydantic has something to say of its types, when they are first used
     "ignore::pytest.PytestUnraisableExceptionWarning",  # how pytest reports the first of these

@@ -1,4 +1,6 @@
-"""The adapter through the real LiteLLM against a scripted server, on the routes of two wire formats."""
+"""The adapter through the real LiteLLM against a scripted server, on the routes of two wire
+formats.
+"""
 
 import asyncio
 import os
@@ -16,11 +18,21 @@ from support.agents import Args, answers, prompt, tool
 from support.scripted_server import Call, Drop, Fail, Raw, Say, ScriptedServer, Usage
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.adapters.litellm import LiteLLMAdapter
-from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.errors import (
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ThrottleError,
+)
 from weakincentives.evaluation.response import Completed, TextDelta
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt
-from weakincentives.runtime.events import PromptExecuted, PromptRendered, ProviderCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime.events import (
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+    ToolsInjected,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
@@ -38,11 +50,15 @@ def adapter(server: ScriptedServer, model: str = OPENAI, **options: Any) -> Lite
     return LiteLLMAdapter(model, **arguments)
 
 
-def evaluate(one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+def evaluate(
+    one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
     return one.evaluate(asked, session=session, **limits)
 
 
-def evaluate_async(one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any) -> PromptResponse[Any]:
+def evaluate_async(
+    one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any
+) -> PromptResponse[Any]:
     return asyncio.run(one.evaluate_async(asked, session=session, **limits))
 
 
@@ -63,7 +79,9 @@ class Sum:
 def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
-    with ScriptedServer(Say(calls=calls, usage=Usage(20, 8, cached=5), reasoning="hm"), Say("Both done.")) as server:
+    with ScriptedServer(
+        Say(calls=calls, usage=Usage(20, 8, cached=5), reasoning="hm"), Say("Both done.")
+    ) as server:
         response = run(adapter(server, model), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
@@ -74,7 +92,11 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
     sent = second.json["messages"]
     if model == ANTHROPIC:
         assert first.header("x-api-key") == KEY
-        assert sent[1]["content"][0] == {"type": "thinking", "thinking": "hm", "signature": "scripted"}
+        assert sent[1]["content"][0] == {
+            "type": "thinking",
+            "thinking": "hm",
+            "signature": "scripted",
+        }
         assert [block["content"] for block in sent[2]["content"]] == ["ok", "ok"]
     else:
         assert first.header("authorization") == f"Bearer {KEY}"
@@ -85,7 +107,12 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
 @routes
 def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> None:
     script = (
-        Say("Let me see.", (Call("probe", {"a": 1}, "call_same"),), usage=Usage(20, 8, cached=5), reasoning="hm"),
+        Say(
+            "Let me see.",
+            (Call("probe", {"a": 1}, "call_same"),),
+            usage=Usage(20, 8, cached=5),
+            reasoning="hm",
+        ),
         Say("Done."),
     )
 
@@ -103,21 +130,35 @@ def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> 
         assert len(pieces) > 2
         last = events[-1]
         assert isinstance(last, Completed)
-        assert (last.response.text, last.response.turns, last.response.usage) == ("Done.", 2, whole.usage)
-    assert [message["content"] for message in sent[3]] == [message["content"] for message in sent[1]]
-    assert [message["content"] for message in sent[5]] == [message["content"] for message in sent[1]]
+        assert (last.response.text, last.response.turns, last.response.usage) == (
+            "Done.",
+            2,
+            whole.usage,
+        )
+    assert [message["content"] for message in sent[3]] == [
+        message["content"] for message in sent[1]
+    ]
+    assert [message["content"] for message in sent[5]] == [
+        message["content"] for message in sent[1]
+    ]
 
 
 @routes
 def test_a_stream_s_failures_are_those_of_a_reply(model: str) -> None:
-    with ScriptedServer(Fail(429, "Slow down", retry_after=7)) as server, pytest.raises(ThrottleError):
+    with (
+        ScriptedServer(Fail(429, "Slow down", retry_after=7)) as server,
+        pytest.raises(ThrottleError),
+    ):
         list(adapter(server, model).stream(prompt(), session=Session()))
 
 
 @routes
 @pytest.mark.parametrize("body", [b"{}", b"<html>"])
 def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None:
-    with ScriptedServer(Raw(body)) as server, pytest.raises(PromptEvaluationError, match="malformed"):
+    with (
+        ScriptedServer(Raw(body)) as server,
+        pytest.raises(PromptEvaluationError, match="malformed"),
+    ):
         list(adapter(server, model).stream(prompt(), session=Session()))
 
 
@@ -136,7 +177,13 @@ def test_events_come_in_order() -> None:
         session.bus.subscribe(kind, lambda event: seen.append(type(event).__name__))
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
         evaluate(adapter(server), prompt(tool()), session)
-    assert seen == ["PromptRendered", "ProviderCalled", "ToolInvoked", "ProviderCalled", "PromptExecuted"]
+    assert seen == [
+        "PromptRendered",
+        "ProviderCalled",
+        "ToolInvoked",
+        "ProviderCalled",
+        "PromptExecuted",
+    ]
     assert {event.adapter for event in session[ProviderCalled].all()} == {"litellm"}
 
 
@@ -151,14 +198,19 @@ def test_an_opened_section_brings_its_tools_to_the_next_request(model: str) -> N
         visibility=SectionVisibility.SUMMARY,
         tools=[tool(name="late")],
     )
-    asked = Prompt(ns="tests", key="layers", sections=[MarkdownSection(title="Task", template="Go."), hidden])
+    asked = Prompt(
+        ns="tests", key="layers", sections=[MarkdownSection(title="Task", template="Go."), hidden]
+    )
     session = Session()
     read = Call("read_section", {"section_key": "more"})
     with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
         one = adapter(server, model)
         assert one.supports_dynamic_tools
         assert evaluate(one, asked, session).text == "done"
-        names = [[tool.get("name") or tool["function"]["name"] for tool in r.json["tools"]] for r in server.requests]
+        names = [
+            [tool.get("name") or tool["function"]["name"] for tool in r.json["tools"]]
+            for r in server.requests
+        ]
     assert names == [["read_section"], ["read_section", "late"], ["read_section", "late"]]
     assert [event.tool_names for event in session[ToolsInjected].all()] == [("late",)]
 
@@ -180,7 +232,8 @@ def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, r
 
 
 @pytest.mark.parametrize(
-    ("model", "options"), [("text-completion-openai/davinci-002", {}), (OPENAI, {"structured_output": "prompted"})]
+    ("model", "options"),
+    [("text-completion-openai/davinci-002", {}), (OPENAI, {"structured_output": "prompted"})],
 )
 def test_without_it_the_schema_goes_into_the_prompt_and_a_wrong_answer_is_sent_back(
     model: str, options: dict[str, Any]
@@ -261,7 +314,9 @@ def test_the_key_is_told_to_no_one_but_the_provider(
         ScriptedServer(Fail(status, f"What to do with {KEY}?")) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        run(adapter(server, model, api_key=KEY if source == "argument" else None), prompt(), session)
+        run(
+            adapter(server, model, api_key=KEY if source == "argument" else None), prompt(), session
+        )
     assert KEY in "".join(value for _, value in server.requests[0].headers)
     assert KEY not in "".join(format_exception(caught.value))
     assert KEY not in repr(session[ProviderCalled].all())
@@ -291,8 +346,13 @@ def test_a_spent_quota_is_told_from_throttling(run: Run) -> None:
 @routes
 @drivers
 @pytest.mark.parametrize("key", [f"{KEY}\n", "sk-münchen", "sk-\x00-marked"])
-def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(model: str, run: Run, key: str) -> None:
-    with ScriptedServer() as server, pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
+def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
+    model: str, run: Run, key: str
+) -> None:
+    with (
+        ScriptedServer() as server,
+        pytest.raises(PromptEvaluationError, match="the API key holds") as caught,
+    ):
         run(adapter(server, model, api_key=key), prompt(), Session())
     assert caught.value.code == "authentication"
     assert caught.value.__cause__ is None
@@ -308,14 +368,21 @@ def test_slow_and_absent_providers_are_told_apart(model: str, run: Run) -> None:
         run(adapter(server, model, timeout=0.3), prompt(), Session())
     assert (slow.value.phase, slow.value.code) == ("request", "timeout")
     with pytest.raises(PromptEvaluationError) as absent:
-        run(LiteLLMAdapter(model, base_url="http://127.0.0.1:9", api_key=KEY, max_retries=0), prompt(), Session())
+        run(
+            LiteLLMAdapter(model, base_url="http://127.0.0.1:9", api_key=KEY, max_retries=0),
+            prompt(),
+            Session(),
+        )
     assert (absent.value.phase, absent.value.code) == ("request", "connection")
 
 
 @routes
 @drivers
 def test_the_deadline_ends_a_request(model: str, run: Run) -> None:
-    with ScriptedServer(Raw(b"{}", delay=60)) as server, pytest.raises(DeadlineExceededError) as caught:
+    with (
+        ScriptedServer(Raw(b"{}", delay=60)) as server,
+        pytest.raises(DeadlineExceededError) as caught,
+    ):
         run(adapter(server, model), prompt(), Session(), deadline=Deadline.after(0.3))
     assert caught.value.code == "deadline"
 
@@ -336,7 +403,10 @@ def test_litellm_s_mock_response_needs_no_server() -> None:
 
 @pytest.mark.parametrize(
     ("mock", "code"),
-    [("litellm.RateLimitError", "throttled"), ("litellm.ContextWindowExceededError", "context_length")],
+    [
+        ("litellm.RateLimitError", "throttled"),
+        ("litellm.ContextWindowExceededError", "context_length"),
+    ],
 )
 def test_litellm_s_mocked_errors_are_typed(mock: str, code: str) -> None:
     one: LiteLLMAdapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
@@ -390,7 +460,7 @@ def test_one_event_loop_after_another_is_quiet_and_few_threads_stay(model: str) 
 
 @pytest.mark.parametrize("per_call", [False, True])
 def test_a_callback_of_litellm_s_still_hears_of_each_call(
-    per_call: bool,  # noqa: FBT001 - a case
+    per_call: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     heard = Event()
@@ -403,7 +473,9 @@ def test_a_callback_of_litellm_s_still_hears_of_each_call(
         assert heard.wait(30)
 
 
-def test_an_async_callback_of_litellm_s_still_hears_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_async_callback_of_litellm_s_still_hears_of_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def heard(one: LiteLLMAdapter) -> None:
         called = asyncio.Event()
 
@@ -432,5 +504,7 @@ assert "litellm" in sys.modules
 
 def test_litellm_is_imported_when_an_adapter_is_made_and_asks_no_network() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("LITELLM_")}
-    ran = subprocess.run([sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTED], env=env, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")

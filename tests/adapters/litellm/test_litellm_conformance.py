@@ -17,11 +17,14 @@ from weakincentives.testing.scenarios import Step as Played
 
 def play(step: Played) -> Step:
     """LiteLLM takes a web page for a server's failure, so what is no reply is broken JSON."""
-    return Raw(b"{") if isinstance(step, ProviderFault) and step.code == "malformed" else played(step)
+    return (
+        Raw(b"{") if isinstance(step, ProviderFault) and step.code == "malformed" else played(step)
+    )
 
 
 def harness(model: str, sent: Callable[[Request], Sent], lacks: Can = Can(0)) -> HttpHarness:  # noqa: B008 - immutable
-    def make(server: ScriptedServer, **given: Any) -> LiteLLMAdapter:  # Any: prompts of every output
+    # Any: prompts of every output
+    def make(server: ScriptedServer, **given: Any) -> LiteLLMAdapter:
         url = server.url if model.startswith("anthropic/") else server.openai_url
         return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **given)
 
@@ -30,10 +33,14 @@ def harness(model: str, sent: Callable[[Request], Sent], lacks: Can = Can(0)) ->
 
 HARNESSES = {
     "openai": harness("openai/gpt-4o", sent_by_chat),
-    # Arguments are JSON values there, not texts; filtered is called refused, and LiteLLM calls it filtered again.
-    "anthropic": harness("anthropic/claude-sonnet-4-5", sent_by_messages, Can.CODES | Can.ARGUMENTS | Can.REFUSAL),
+    # Arguments are JSON values there, not texts; filtered is called refused, and LiteLLM calls it
+    # filtered again.
+    "anthropic": harness(
+        "anthropic/claude-sonnet-4-5", sent_by_messages, Can.CODES | Can.ARGUMENTS | Can.REFUSAL
+    ),
 }
-# What LiteLLM makes of a stream: a refusal is gone from it, and one that holds nothing is an empty answer.
+# What LiteLLM makes of a stream: a refusal is gone from it, and one that holds nothing is an empty
+# answer.
 LOST_IN_STREAMS = {"a refusal", "no reply"}
 WHOLE = ("execute", "execute_async", "evaluate", "evaluate_async")
 
@@ -60,7 +67,9 @@ def test_what_is_left_out_is_a_matter_of_the_anthropic_wire() -> None:
     ]
 
 
-@pytest.mark.parametrize(("name", "seed", "kind"), [("litellm", 1, "scenario"), ("litellm-anthropic", 0, "composed")])
+@pytest.mark.parametrize(
+    ("name", "seed", "kind"), [("litellm", 1, "scenario"), ("litellm-anthropic", 0, "composed")]
+)
 def test_the_soak_plays_litellm(name: str, seed: int, kind: str) -> None:
     [subject] = soak.subjects([name])
     assert soak.played(subject, Random(seed)) == kind  # noqa: S311 - no secret

@@ -77,7 +77,9 @@ def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
     assert one.without_keys(f"Not with {GIVEN}.") == "Not with ***."
 
 
-def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     one: LiteLLMAdapter = LiteLLMAdapter(OPENAI)
     monkeypatch.setattr(one.litellm, "openai_key", GIVEN)
@@ -85,7 +87,9 @@ def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(monkeypatch:
 
 
 @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
-@pytest.mark.parametrize("name", ["CACHE_KEY", "SESSION_TOKEN", "OTHER_API_KEY", "OPENAI_CACHE_KEY"])
+@pytest.mark.parametrize(
+    "name", ["CACHE_KEY", "SESSION_TOKEN", "OTHER_API_KEY", "OPENAI_CACHE_KEY"]
+)
 def test_what_is_no_credential_of_the_provider_s_stays_readable(
     model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,9 +97,13 @@ def test_what_is_no_credential_of_the_provider_s_stays_readable(
     assert "the model is overloaded" in failure("the model is overloaded", model)
 
 
-def test_a_word_from_another_service_s_variables_stays_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_from_another_service_s_variables_stays_readable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CACHE_KEY", "overloaded")
-    assert "the model is overloaded" in failure("the model is overloaded", options={"prompt_cache_retention": "24h"})
+    assert "the model is overloaded" in failure(
+        "the model is overloaded", options={"prompt_cache_retention": "24h"}
+    )
 
 
 def test_a_listener_of_the_user_s_still_hears_of_each_request() -> None:

@@ -24,7 +24,9 @@ OPENAI = "openai/gpt-4o"
 ANTHROPIC = "anthropic/claude-sonnet-4-5"
 DEADLINE = 0.5
 MUCH_LATER = 3.0
-"""Beyond the half second that is promised, for busy machines; these servers never end by themselves."""
+"""Beyond the half second that is promised, for busy machines; these servers never end by
+themselves.
+"""
 
 type Door = Callable[[Any, Session, Deadline | None], None]
 routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
@@ -35,7 +37,8 @@ def adapter(server: HostileServer | ScriptedServer, model: str, **options: Any) 
     return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
 
 
-def evaluate(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: an adapter of any output
+# Any: an adapter of any output
+def evaluate(one: Any, session: Session, deadline: Deadline | None) -> None:
     one.evaluate(prompt(), session=session, deadline=deadline)
 
 
@@ -81,10 +84,13 @@ def warm() -> None:
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour: str) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server, ThreadPoolExecutor(len(DOORS)) as pool:
-        one = adapter(server, model, max_reply_bytes=10**12)  # a flood may bring the usual bound before the deadline
+        # a flood may bring the usual bound before the deadline
+        one = adapter(server, model, max_reply_bytes=10**12)
         assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + MUCH_LATER
         assert server.left()
-    assert [thread for thread in threading.enumerate() if thread.name == "weakincentives-request"] == []
+    assert [
+        thread for thread in threading.enumerate() if thread.name == "weakincentives-request"
+    ] == []
 
 
 @routes
@@ -101,13 +107,21 @@ def test_a_deadline_ends_retries(model: str) -> None:
         assert not server.asked(len(DOORS) + 1, timeout=4.5)
 
 
-def failure(door: Door, one: Any, deadline: float | None = None) -> tuple[PromptEvaluationError, str]:  # Any: as above
+# Any: as above
+def failure(
+    door: Door, one: Any, deadline: float | None = None
+) -> tuple[PromptEvaluationError, str]:
     """The error of an evaluation, and all that is told of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
         door(one, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
-    told = [str(error), repr(error), *traceback.format_exception(error), repr(session[ProviderCalled].all())]
+    told = [
+        str(error),
+        repr(error),
+        *traceback.format_exception(error),
+        repr(session[ProviderCalled].all()),
+    ]
     return error, "\n".join(told)
 
 
@@ -133,14 +147,24 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 @routes
 @doors
 @pytest.mark.parametrize("status", ["200 OK", "500 Oops"])
-def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(model: str, door: Door, status: str) -> None:
-    kind = "text/event-stream" if "stream" in door.__name__ and status == "200 OK" else "application/json"
+def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
+    model: str, door: Door, status: str
+) -> None:
+    kind = (
+        "text/event-stream"
+        if "stream" in door.__name__ and status == "200 OK"
+        else "application/json"
+    )
     with HostileServer(compressed(30_000_000, status, kind)) as server:
         one = adapter(server, model, max_reply_bytes=1_000_000, max_retries=0)
         error, told = failure(door, one)
     assert len(told) < 50_000
-    if (model, door, status) in [(ANTHROPIC, stream, "500 Oops"), (ANTHROPIC, stream_async, "500 Oops")]:
-        assert error.code == "server_error"  # LiteLLM goes on without the body that it could not read
+    if (model, door, status) in [
+        (ANTHROPIC, stream, "500 Oops"),
+        (ANTHROPIC, stream_async, "500 Oops"),
+    ]:
+        # LiteLLM goes on without the body that it could not read
+        assert error.code == "server_error"
     else:
         assert error.code == "reply_too_large"
         assert "max_reply_bytes=1000000" in error.message

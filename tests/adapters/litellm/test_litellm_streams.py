@@ -1,4 +1,6 @@
-"""Streams over the real LiteLLM: what its stream wrapper adds, drops or refuses does not reach the response."""
+"""Streams over the real LiteLLM: what its stream wrapper adds, drops or refuses does not reach the
+response.
+"""
 
 import asyncio
 import json
@@ -44,18 +46,32 @@ drivers = pytest.mark.parametrize("run", [stream, stream_async])
 
 
 def sse(events: Iterable[dict[str, Any]], *, named: bool = False) -> Raw:
-    lines = [(f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n" for event in events]
-    return Raw("".join(lines).encode() + (b"" if named else b"data: [DONE]\n\n"), content_type="text/event-stream")
+    lines = [
+        (f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n"
+        for event in events
+    ]
+    return Raw(
+        "".join(lines).encode() + (b"" if named else b"data: [DONE]\n\n"),
+        content_type="text/event-stream",
+    )
 
 
 def chunk(delta: dict[str, Any], *, index: int = 0, finish: str | None = None) -> dict[str, Any]:
     choice = {"index": index, "delta": delta, "finish_reason": finish}
-    return {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "choices": [choice]}
+    return {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "gpt-4o",
+        "choices": [choice],
+    }
 
 
 def call(name: str, index: int) -> dict[str, Any]:
     function = {"name": "probe", "arguments": json.dumps({"a": index})}
-    return chunk({"tool_calls": [{"index": index, "id": name, "type": "function", "function": function}]})
+    return chunk(
+        {"tool_calls": [{"index": index, "id": name, "type": "function", "function": function}]}
+    )
 
 
 def response_of(events: list[Any]) -> PromptResponse[Any]:
@@ -76,12 +92,16 @@ def test_an_answer_of_many_equal_pieces_is_an_answer(run: Stream) -> None:
 def test_usage_that_the_provider_did_not_report_is_not_estimated(run: Stream) -> None:
     text = "A longer answer, of which an estimate would find some tokens."
     whole = {**chunk({}), "object": "chat.completion"}
-    whole["choices"] = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]
+    whole["choices"] = [
+        {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    ]
     streamed = sse([chunk({"content": text}), chunk({}, finish="stop")])
     with ScriptedServer(streamed, Raw.json(whole)) as server:
         one = adapter(server)
         response = response_of(run(one, Session()))
-        assert response.usage == one.evaluate(prompt(tool()), session=Session()).usage == TokenUsage()
+        assert (
+            response.usage == one.evaluate(prompt(tool()), session=Session()).usage == TokenUsage()
+        )
     assert response.text == text
 
 
@@ -104,7 +124,9 @@ def test_only_the_choice_of_index_0_is_read(run: Stream) -> None:
 @drivers
 def test_calls_run_in_the_order_of_their_index(run: Stream) -> None:
     session = Session()
-    with ScriptedServer(sse([call("b", 1), call("a", 0), chunk({}, finish="tool_calls")]), Say("Done.")) as server:
+    with ScriptedServer(
+        sse([call("b", 1), call("a", 0), chunk({}, finish="tool_calls")]), Say("Done.")
+    ) as server:
         run(adapter(server), session)
         sent = server.requests[1].json["messages"]
     assert [event.call_id for event in session[ToolInvoked].all()] == ["a", "b"]
@@ -118,7 +140,13 @@ BLOCKS: list[dict[str, Any]] = [
     {"type": "text", "text": "Let me see."},
     {"type": "tool_use", "id": "call_1", "name": "probe", "input": {"a": 1}},
 ]
-MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "stop_sequence": None}
+MESSAGE = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-4-5",
+    "stop_sequence": None,
+}
 TURN: dict[str, Any] = {**MESSAGE, "content": BLOCKS, "stop_reason": "tool_use"}
 
 
@@ -149,12 +177,21 @@ def block_events(index: int, block: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @drivers
-def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_answer(run: Stream) -> None:
+def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_answer(
+    run: Stream,
+) -> None:
     usage = {"input_tokens": 20, "cache_read_input_tokens": 5, "output_tokens": 1}
     events = [
-        {"type": "message_start", "message": {**TURN, "content": [], "stop_reason": None, "usage": usage}},
+        {
+            "type": "message_start",
+            "message": {**TURN, "content": [], "stop_reason": None, "usage": usage},
+        },
         *[event for index, block in enumerate(BLOCKS) for event in block_events(index, block)],
-        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 8}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "tool_use"},
+            "usage": {"output_tokens": 8},
+        },
         {"type": "message_stop"},
     ]
     whole = Raw.json({**TURN, "usage": {**usage, "output_tokens": 8}})

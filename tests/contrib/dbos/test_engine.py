@@ -16,7 +16,13 @@ import pytest
 from support.agents import Note
 from support.durable_lives import Life, Lineage, begin, dbos, end
 from support.durable_runs import STORY, Answer, Facts, Job, agent, calls
-from weakincentives.contrib.durable import DurableRuns, RecordedSteps, install, perform, to_input
+from weakincentives.contrib.durable import (
+    DurableRuns,
+    RecordedSteps,
+    execute_run,
+    install,
+    to_input,
+)
 from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Tool
@@ -49,7 +55,11 @@ def test_a_run_gives_its_execution_and_its_session(new_lineage: NewLineage) -> N
         before.dispatch(Note("from before"))
         run = runs.start("agent", Job("it"), session=before)
         execution = run.result()
-        assert (execution.output, execution.restarts, execution.response.turns) == (Answer(12), 0, 6)
+        assert (execution.output, execution.restarts, execution.response.turns) == (
+            Answer(12),
+            0,
+            6,
+        )
         assert [note.text for note in run.session()[Note]] == ["from before", "sent 3"]
         again = runs.find("agent", run.run_id)
         assert again.result() == execution
@@ -57,7 +67,9 @@ def test_a_run_gives_its_execution_and_its_session(new_lineage: NewLineage) -> N
     with_runs(new_lineage(), use)
 
 
-def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(new_lineage: NewLineage) -> None:
+def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(
+    new_lineage: NewLineage,
+) -> None:
     def use(runs: DurableRuns) -> None:
         run = runs.start("agent", Job("it"), budget=Budget(max_calls=1))
         with pytest.raises(BudgetExceededError, match="max_calls=1"):
@@ -75,13 +87,15 @@ def test_what_the_database_holds_is_played_again_without_it(new_lineage: NewLine
 
     def use(runs: DurableRuns) -> None:
         result = runs.start("agent", Job("it"), run_id="run")._handle.get_result()
-        kept = [(one["function_name"], one["output"]) for one in dbos.DBOS.list_workflow_steps("run")]
+        kept = [
+            (one["function_name"], one["output"]) for one in dbos.DBOS.list_workflow_steps("run")
+        ]
         (lineage.folder / "kept").write_text(json.dumps([kept, result]))
 
     with_runs(lineage, use)
     kept, result = json.loads((lineage.folder / "kept").read_text())
     elsewhere = agent(Facts(Path("/nonexistent/facts")))
-    assert perform(elsewhere, to_input(Job("it")), RecordedSteps(kept, run_id="run")) == result
+    assert execute_run(elsewhere, to_input(Job("it")), RecordedSteps(kept, run_id="run")) == result
 
 
 def test_a_cancelled_run_ends_before_its_next_step(new_lineage: NewLineage) -> None:
@@ -105,7 +119,9 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage
     lineage = new_lineage()
 
     def interrupted() -> None:
-        runs = replace(lineage, hook=lambda place: time.sleep(60) if place == "in tool" else None).open()
+        runs = replace(
+            lineage, hook=lambda place: time.sleep(60) if place == "in tool" else None
+        ).open()
         lineage.launch()
         runs.start("agent", Job("it"), run_id="run")
 
@@ -126,7 +142,8 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage
     log = lineage.log.read_text()
     version = (lineage.folder / "version").read_text()
     warnings = re.findall(
-        r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep", log
+        r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep",
+        log,
     )
     assert len(warnings) == 2
     assert {this for _, this in warnings} == {version}
@@ -136,7 +153,9 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage
     assert lineage.result()["output"] == {"total": 12}
 
 
-def test_a_finished_run_of_another_version_is_found_without_a_warning(new_lineage: NewLineage) -> None:
+def test_a_finished_run_of_another_version_is_found_without_a_warning(
+    new_lineage: NewLineage,
+) -> None:
     lineage = new_lineage()
     lived(lineage, lineage.work())
 
@@ -156,7 +175,8 @@ def test_a_second_living_process_of_one_executor_id_is_refused(new_lineage: NewL
 
     def living() -> None:
         runs = lineage.open("slot-1")
-        assert runs.config("tests", lineage.url, executor_id="slot-1")  # asking twice is no second process
+        # asking twice is no second process
+        assert runs.config("tests", lineage.url, executor_id="slot-1")
         lineage.launch()
         signal.pause()
 
@@ -173,7 +193,9 @@ def test_a_second_living_process_of_one_executor_id_is_refused(new_lineage: NewL
     lived(lineage, lambda: void(lineage.open("slot-1")))
 
 
-def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqlite(tmp_path: Path) -> None:
+def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqlite(
+    tmp_path: Path,
+) -> None:
     lineage = Lineage(f"sqlite:///{tmp_path}/runs.db", tmp_path)
 
     def parent() -> None:
@@ -189,9 +211,16 @@ def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqli
 
 def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> None:
     book = Tool[Any, Any](
-        name="book", description="x", handler=None, params_type=Job, result_type=object, effect="transactional"
+        name="book",
+        description="x",
+        handler=None,
+        params_type=Job,
+        result_type=object,
+        effect="transactional",
     )
-    with pytest.raises(ValueError, match="tool 'book' of agent 'agent' is transactional; give datasource="):
+    with pytest.raises(
+        ValueError, match="tool 'book' of agent 'agent' is transactional; give datasource="
+    ):
         install({"agent": agent(Facts(tmp_path), extra=[book])})
 
 
@@ -216,4 +245,5 @@ def test_a_step_costs_little_at_any_length_of_the_conversation(new_lineage: NewL
         with_runs(plan, use)
         seconds[turns] = json.loads((lineage.folder / "seconds").read_text())
     assert seconds[96] <= (0.005 if lineage.url.startswith("sqlite") else 0.012)
-    assert seconds[96] <= 2 * seconds[24]  # with a cost that grows with the conversation it would be 4
+    # with a cost that grows with the conversation it would be 4
+    assert seconds[96] <= 2 * seconds[24]

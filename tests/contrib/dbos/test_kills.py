@@ -1,4 +1,6 @@
-"""Processes are killed by SIGKILL wherever it could hurt; the next life ends the run and repeats one step at most."""
+"""Processes are killed by SIGKILL wherever it could hurt; the next life ends the run and repeats
+one step at most.
+"""
 
 import os
 import random
@@ -11,7 +13,17 @@ from functools import partial
 
 import pytest
 
-from support.durable_lives import ENGINE, Kill, Lineage, begin, check, expected, happened, make_books, read_books
+from support.durable_lives import (
+    ENGINE,
+    Kill,
+    Lineage,
+    begin,
+    check,
+    expected,
+    happened,
+    make_books,
+    read_books,
+)
 from support.durable_runs import STORY, calls
 
 type NewLineage = Callable[[], Lineage]
@@ -62,7 +74,9 @@ PLACES = {
 
 
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
-def test_a_run_killed_anywhere_is_finished_by_the_next_life(new_lineage: NewLineage, *, dynamic: bool) -> None:
+def test_a_run_killed_anywhere_is_finished_by_the_next_life(
+    new_lineage: NewLineage, *, dynamic: bool
+) -> None:
     assert set(ENGINE) < set(PLACES)
     together(
         killed_at(replace(new_lineage(), dynamic=dynamic), place, passed, repeats)
@@ -85,7 +99,9 @@ def test_an_undisturbed_run_does_everything_once(new_lineage: NewLineage) -> Non
 # --- Killed from outside, at any time
 
 
-def killed_at_random(lineage: Lineage, kills: int, chance: random.Random, repeated: list[int]) -> Story:
+def killed_at_random(
+    lineage: Lineage, kills: int, chance: random.Random, repeated: list[int]
+) -> Story:
     run_ids = [f"run-{number}" for number in range(kills * 4)]
     lineage = replace(lineage, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
     for number in range(kills):
@@ -107,9 +123,12 @@ def kill_later(lineage: Lineage, pid: int, launches: int, moment: float) -> None
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_hundred_random_kills_on_each_store_lose_nothing_and_repeat_one_step_each(new_lineage: NewLineage) -> None:
+def test_a_hundred_random_kills_on_each_store_lose_nothing_and_repeat_one_step_each(
+    new_lineage: NewLineage,
+) -> None:
     repeated: list[int] = []
-    together(killed_at_random(new_lineage(), 25, random.Random(seed), repeated) for seed in range(4))  # noqa: S311 - no secret
+    chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - no secret
+    together(killed_at_random(new_lineage(), 25, chance, repeated) for chance in chances)
     assert sum(repeated) > 0, "no kill hit a step"
 
 
@@ -130,5 +149,7 @@ def booked(lineage: Lineage, place: str, passed: int) -> Story:
     assert read_books(url) == [("run:1", 2), ("run:3", 4)]
 
 
-def test_the_effect_of_a_transactional_tool_is_there_once_or_not_at_all(new_lineage: NewLineage) -> None:
+def test_the_effect_of_a_transactional_tool_is_there_once_or_not_at_all(
+    new_lineage: NewLineage,
+) -> None:
     together(booked(new_lineage(), place, passed) for place in BOOK_PLACES for passed in (0, 2))

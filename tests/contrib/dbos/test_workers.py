@@ -1,4 +1,6 @@
-"""Several workers on one PostgreSQL: one is killed, one freezes and wakes up, the server goes away; no run is lost."""
+"""Several workers on one PostgreSQL: one is killed, one freezes and wakes up, the server goes away;
+no run is lost.
+"""
 
 import logging
 import os
@@ -13,10 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from support.durable_lives import AT_MOST_ONCE, Lineage, Postgres, begin, check, dbos, end, postgres_server
+from support.durable_lives import (
+    AT_MOST_ONCE,
+    Lineage,
+    Postgres,
+    begin,
+    check,
+    dbos,
+    end,
+    postgres_server,
+)
 from support.durable_runs import STORY, Facts, Job, calls
 from weakincentives.contrib.durable.executor_lock import lock_executor, release
-from weakincentives.contrib.durable.takeover import Takeover
+from weakincentives.contrib.durable.failover import WorkerFailover
 
 AT_ONCE = 4  # runs in one worker
 SILENT = 3.0  # seconds after which a worker counts as frozen
@@ -50,7 +61,7 @@ def worker(lineage: Lineage, executor_id: str) -> None:
 
     own = replace(lineage, facts_name=executor_id, hook=hook)
     own.open(executor_id)
-    with Takeover(lineage.url, executor_id, every=0.3, silent=SILENT):
+    with WorkerFailover(lineage.url, executor_id, every=0.3, silent=SILENT):
         own.launch()
         dbos.DBOS.register_queue("work", worker_concurrency=AT_ONCE, polling_interval_sec=0.1)
         while not (lineage.folder / "over").exists():
@@ -68,12 +79,14 @@ class Full(logging.Handler):
 
 def clumsy(lineage: Lineage, executor_id: str) -> None:
     """A worker whose first takeover fails."""
-    logging.getLogger("weakincentives.contrib.durable.takeover").addHandler(Full())
+    logging.getLogger("weakincentives.contrib.durable.failover").addHandler(Full())
     worker(lineage, executor_id)
 
 
 def client(lineage: Lineage, *batches: list[str]) -> None:
-    """Queues a batch of runs and writes down their results, each further one once there is a file `batch`."""
+    """Queues a batch of runs and writes down their results, each further one once there is a file
+    `batch`.
+    """
     own = replace(lineage, facts_name="client")
     runs = own.open("client")
     dbos.DBOS.listen_queues(["none"])
@@ -81,7 +94,9 @@ def client(lineage: Lineage, *batches: list[str]) -> None:
     for number, batch in enumerate(batches):
         while number and not (lineage.folder / "batch").exists():
             time.sleep(0.05)
-        for run in [runs.start("agent", Job(run_id), run_id=run_id, queue="work") for run_id in batch]:
+        for run in [
+            runs.start("agent", Job(run_id), run_id=run_id, queue="work") for run_id in batch
+        ]:
             own.keep(run)
 
 
@@ -92,7 +107,9 @@ def begin_worker(lineage: Lineage, name: str) -> int:
 
 
 @contextmanager
-def processes(lineage: Lineage, workers: list[str], *batches: list[str]) -> Generator[tuple[int, dict[str, int]]]:
+def processes(
+    lineage: Lineage, workers: list[str], *batches: list[str]
+) -> Generator[tuple[int, dict[str, int]]]:
     begun = {name: begin_worker(lineage, name) for name in workers}
     asking = begin(partial(client, lineage, *batches), lineage.folder / "client.log")
     try:
@@ -164,7 +181,11 @@ def test_a_hundred_runs_survive_a_frozen_worker_and_a_killed_one(lineage: Lineag
         assert "Taking over" in (lineage.folder / "b.log").read_text()
         gather(lineage, "a", "b")
         assert 0 < sum(check(lineage, run_id) for run_id in run_ids) <= 2 * AT_ONCE
-        keys = Counter(words[2] for words in lineage.facts.read() if words[0] == "tool" and words[1] in AT_MOST_ONCE)
+        keys = Counter(
+            words[2]
+            for words in lineage.facts.read()
+            if words[0] == "tool" and words[1] in AT_MOST_ONCE
+        )
         assert max(keys.values()) == 1
 
 
@@ -182,32 +203,35 @@ def test_postgres_may_stop_and_start_while_runs_go_on(lineage: Lineage, postgres
         assert sum(check(lineage, run_id) for run_id in run_ids) == 0
 
 
-def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behind(lineage: Lineage) -> None:
+def test_a_takeover_that_fails_is_made_at_the_next_look_and_leaves_no_lock_behind(
+    lineage: Lineage,
+) -> None:
     run_ids = [f"run-{number}" for number in range(8)]
     with processes(lineage, ["b"], run_ids) as (asking, pids):
         stop_in_tool(lineage, "b", pids["b"], signal.SIGKILL)
-        pids["clumsy"] = begin_worker(lineage, "clumsy")  # now, or it could do all runs before b begins
+        # now, or it could do all runs before b begins
+        pids["clumsy"] = begin_worker(lineage, "clumsy")
         finish(lineage, asking, run_ids)
         assert "no room" in (lineage.folder / "clumsy.log").read_text()
-        with Takeover(lineage.url, "b", every=0.3):
+        with WorkerFailover(lineage.url, "b", every=0.3):
             pass
 
 
 def test_two_workers_of_one_id_are_refused(lineage: Lineage) -> None:
     with (
-        Takeover(lineage.url, "a", every=0.1),
+        WorkerFailover(lineage.url, "a", every=0.1),
         pytest.raises(RuntimeError, match="another worker of executor_id 'a' is alive"),
     ):
-        Takeover(lineage.url, "a", every=0.1)
-    with Takeover(lineage.url, "a", every=0.1):
+        WorkerFailover(lineage.url, "a", every=0.1)
+    with WorkerFailover(lineage.url, "a", every=0.1):
         pass
 
 
 def test_a_takeover_goes_on_with_the_lock_of_its_own_process(lineage: Lineage) -> None:
     lock_executor(lineage.url, "a")
-    with Takeover(lineage.url, "a", every=0.1):
+    with WorkerFailover(lineage.url, "a", every=0.1):
         lock_executor(lineage.url, "a")
         with pytest.raises(RuntimeError, match="another worker of executor_id 'a' is alive"):
-            Takeover(lineage.url, "a", every=0.1)
+            WorkerFailover(lineage.url, "a", every=0.1)
     lock_executor(lineage.url, "a")
     release(lineage.url, "a")

@@ -14,10 +14,20 @@ from hypothesis import strategies as st
 from support.agents import Note
 from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
 from weakincentives.adapters.core import LoopAdapter
-from weakincentives.contrib.durable import DurableAgent, RecordedSteps, ReplayError, durable, perform
+from weakincentives.contrib.durable import (
+    DurableAgent,
+    RecordedSteps,
+    ReplayError,
+    durable,
+    execute_run,
+)
 from weakincentives.contrib.durable.journal import StepFailedError, to_execution, to_input
 from weakincentives.errors import SerdeError
-from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
+from weakincentives.evaluation.errors import (
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ThrottleError,
+)
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage
@@ -45,13 +55,18 @@ def through_json(records: Records) -> Records:
 def life(one: DurableAgent[Any], records: Records = [], given: Any = GIVEN) -> tuple[Any, Records]:  # noqa: B006 - never changed
     """The result of a life of the run that starts with these records, and all records at its end."""
     steps = RecordedSteps(through_json(records), run_id="run")
-    return perform(one, given, steps), steps.records
+    return execute_run(one, given, steps), steps.records
 
 
 def without_times(records: Records) -> Records:
     """What does not differ from life to life: neither times nor the tokens of intents."""
     return [
-        (name, None if name.startswith("intent:") else {key: record[key] for key in ("asked", "came", "state")})
+        (
+            name,
+            None
+            if name.startswith("intent:")
+            else {key: record[key] for key in ("asked", "came", "state")},
+        )
         for name, record in records
     ]
 
@@ -87,7 +102,15 @@ def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
     assert [name for name, _ in records] == [
         *("start", "provider", "tool:note", "tool:fail", "intent:send", "tool:send"),
         *("provider", "tool:unknown", "tool:note", "tool:look", "provider", "tool:read_section"),
-        *("provider", "tool:late", "tool:replace", "intent:later", "tool:later", "provider", "provider"),
+        *(
+            "provider",
+            "tool:late",
+            "tool:replace",
+            "intent:later",
+            "tool:later",
+            "provider",
+            "provider",
+        ),
     ]
     assert all(set(record) == {"asked", "came", "state", "at"} for _, record in records)
 
@@ -95,7 +118,10 @@ def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
 def test_a_tool_step_holds_the_answer_and_what_became_of_the_session(facts: Facts) -> None:
     steps = dict(life(agent(facts))[1])
     assert steps["tool:read_section"]["came"]["outcome"]["tools"] == ["late", "later"]
-    assert set(steps["tool:replace"]["state"]["set"]) == {"support.agents:Note", "support.durable_runs:Seen"}
+    assert set(steps["tool:replace"]["state"]["set"]) == {
+        "support.agents:Note",
+        "support.durable_runs:Seen",
+    }
     assert steps["tool:late"]["state"]["added"] == {"support.durable_runs:Amount": [{"a": 5}]}
     assert steps["tool:send"]["state"]["added"] == {"support.agents:Note": [{"text": "sent 3"}]}
     assert set(steps["provider"]["state"]) == set()
@@ -107,7 +133,9 @@ def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
     def nest(params: Job, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(context.adapter.evaluate(inner.bind(), session=context.session).text)
 
-    own = Tool[Any, Any](name="nest", description="x", handler=nest, params_type=Job, result_type=object)
+    own = Tool[Any, Any](
+        name="nest", description="x", handler=nest, params_type=Job, result_type=object
+    )
     outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[own])
     template = PromptTemplate(ns="tests", key="outer", sections=[outer])
     script = [calls(("nest", '{"name": "x"}')), say("from within"), say("done")]
@@ -122,14 +150,22 @@ def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
     one = agent(facts, story=[calls(("note", "{}"), ("look", "{}")), STORY[-1]])
     one.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
     _, records = life(one)
-    assert [name for name, _ in records] == ["start", "provider", "tool:note", "tool:look", "provider"]
+    assert [name for name, _ in records] == [
+        "start",
+        "provider",
+        "tool:note",
+        "tool:look",
+        "provider",
+    ]
 
 
 # --- Replay
 
 
 @both
-def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(facts: Facts, *, dynamic: bool) -> None:
+def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(
+    facts: Facts, *, dynamic: bool
+) -> None:
     one = agent(facts, dynamic=dynamic)
     whole, records = life(one)
     once = facts.read()
@@ -156,7 +192,9 @@ def test_an_at_most_once_call_that_was_begun_is_answered_as_unknown(facts: Facts
     assert "sent 3" not in result["session"]
 
 
-def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is_known(facts: Facts) -> None:
+def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is_known(
+    facts: Facts,
+) -> None:
     story = (*STORY[:1], *STORY[2:])
     one = agent(facts, story=story, dynamic=False)
     whole, records = life(one)
@@ -169,7 +207,10 @@ def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is
 
 
 def swaps(records: Records) -> list[Records]:
-    swapped = [[*records[:at], records[at + 1], records[at], *records[at + 2 :]] for at in range(len(records) - 1)]
+    swapped = [
+        [*records[:at], records[at + 1], records[at], *records[at + 2 :]]
+        for at in range(len(records) - 1)
+    ]
     return [one for one in swapped if without_times(one) != without_times(records)]
 
 
@@ -188,7 +229,9 @@ def test_a_record_of_another_prompt_is_refused(facts: Facts) -> None:
     _, records = life(one)
     other = agent(facts, extra=[Tool(name="new", handler=None, params_type=Job)])
     assert other.version != one.version
-    with pytest.raises(ReplayError, match="'start' of run 'run' was recorded for another request or prompt"):
+    with pytest.raises(
+        ReplayError, match="'start' of run 'run' was recorded for another request or prompt"
+    ):
         life(other, records)
 
 
@@ -204,7 +247,9 @@ def test_the_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: 
     assert one.version == same.version
 
     def other(effect: Any) -> DurableAgent[Any]:
-        tool = Tool[Any, Any](name="t", description="x", params_type=Job, result_type=object, effect=effect)
+        tool = Tool[Any, Any](
+            name="t", description="x", params_type=Job, result_type=object, effect=effect
+        )
         return agent(Facts(tmp_path / "a"), extra=[tool])
 
     assert len({one.version, other("pure").version, other("at_most_once").version}) == 3
@@ -237,7 +282,7 @@ def test_a_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
 
         steps = RecordedSteps(run_id="run")
         try:
-            perform(agent(facts, dynamic=dynamic, hook=crash), GIVEN, steps)
+            execute_run(agent(facts, dynamic=dynamic, hook=crash), GIVEN, steps)
         except CrashError:
             pass
         else:
@@ -264,7 +309,9 @@ def failing(error: Reply) -> DurableAgent[Any]:
 
 
 def throttled() -> ThrottleError:
-    error = ThrottleError("slow down", phase="request", code="rate_limit", provider="p", status=429, remedy="wait")
+    error = ThrottleError(
+        "slow down", phase="request", code="rate_limit", provider="p", status=429, remedy="wait"
+    )
     error.retry_after = timedelta(seconds=7)
     return error
 
@@ -286,8 +333,13 @@ def test_a_failure_of_the_provider_is_recorded_and_final(error: PromptEvaluation
     assert caught.value.turns == 1
 
 
-def test_a_text_that_no_file_could_hold_is_recorded_without_what_is_broken_in_it(facts: Facts) -> None:
-    story = [calls(("n\udc00te", '{"a": "\udc00"}')), replace(STORY[-1], text=' {"total": 12}\udc00')]
+def test_a_text_that_no_file_could_hold_is_recorded_without_what_is_broken_in_it(
+    facts: Facts,
+) -> None:
+    story = [
+        calls(("n\udc00te", '{"a": "\udc00"}')),
+        replace(STORY[-1], text=' {"total": 12}\udc00'),
+    ]
     with pytest.raises(PromptEvaluationError, match="not the declared output"):
         to_execution(agent(facts), life(agent(facts, story=[*story, *story[1:] * 3]))[0])
 
@@ -296,7 +348,9 @@ def test_what_is_no_failure_of_an_evaluation_ends_every_life_the_same() -> None:
     steps = RecordedSteps()
     for error in (RuntimeError("a bug"), RuntimeError("another")):
         with pytest.raises(StepFailedError, match="RuntimeError: a bug"):
-            perform(failing(error), to_input(), RecordedSteps(steps.records) if steps.records else steps)
+            execute_run(
+                failing(error), to_input(), RecordedSteps(steps.records) if steps.records else steps
+            )
 
 
 def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
@@ -304,7 +358,7 @@ def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
     steps = RecordedSteps(run_id="run")
     one = agent(facts)
     given = to_input(Job("it"), deadline=deadline, budget=Budget(max_seconds=100, max_calls=50))
-    result = perform(one, given, steps)
+    result = execute_run(one, given, steps)
     assert "error" not in result
     while not deadline.has_passed(utc_now()):
         pass
@@ -359,11 +413,15 @@ def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> N
         context.session.dispatch(Stray("x"))
         return ToolResult("ok")
 
-    own = Tool[Any, Any](name="stray", description="x", handler=stray, params_type=Job, result_type=object)
+    own = Tool[Any, Any](
+        name="stray", description="x", handler=stray, params_type=Job, result_type=object
+    )
     facts = Facts(Path("/nonexistent"))
     one = agent(facts, extra=[own])
     one = replace(one, adapter=ScriptedAdapter([calls(("stray", '{"name": "x"}')), say("{}")]))
-    with pytest.raises(SerdeError, match="Stray: no type of that name is known here; give it in types="):
+    with pytest.raises(
+        SerdeError, match="Stray: no type of that name is known here; give it in types="
+    ):
         life(one)
 
 
@@ -384,7 +442,9 @@ def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
         session[Loose].seed(*state)
         return session
 
-    own = Tool[Any, Any](name="keep", description="x", handler=keep, params_type=Job, result_type=object)
+    own = Tool[Any, Any](
+        name="keep", description="x", handler=keep, params_type=Job, result_type=object
+    )
     one = agent(Facts(Path("/nonexistent")), extra=[own])
     adapter = ScriptedAdapter([calls(("keep", '{"name": "x"}')), say('{"total": 1}')])
     return replace(one, adapter=adapter, types=frozenset({*one.types, Loose}), session=seeded)
@@ -393,7 +453,7 @@ def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
 def test_state_that_json_would_change_is_refused_at_the_step_that_made_it() -> None:
     steps = RecordedSteps()
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
-        perform(loose(handler_state=Loose(b"x")), GIVEN, steps)
+        execute_run(loose(handler_state=Loose(b"x")), GIVEN, steps)
     assert [name for name, _ in steps.records] == ["start", "provider"]
     result, _ = life(loose(handler_state=Loose("x")))
     assert json.loads(result["session"])["slices"][f"{__name__}:Loose"] == [{"what": "x"}]
@@ -402,7 +462,7 @@ def test_state_that_json_would_change_is_refused_at_the_step_that_made_it() -> N
 def test_state_that_json_would_change_is_refused_before_a_run_begins() -> None:
     steps = RecordedSteps([])
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
-        perform(loose(Loose(b"x"), handler_state=Loose("x")), GIVEN, steps)
+        execute_run(loose(Loose(b"x"), handler_state=Loose("x")), GIVEN, steps)
     assert steps.records == []
 
 
@@ -417,10 +477,12 @@ class Twice:
 def test_an_answer_is_made_of_its_text_once() -> None:
     template = PromptTemplate[Twice](ns="tests", key="twice")
     one = durable(MainLoop(ScriptedAdapter([say('{"total": 2}')])), template.bind)
-    execution = to_execution(one, perform(one, to_input(), RecordedSteps()))
+    execution = to_execution(one, execute_run(one, to_input(), RecordedSteps()))
     assert (
         execution.response.output
-        == MainLoop(ScriptedAdapter([say('{"total": 2}')])).execute(template.bind(), session=Session()).response.output
+        == MainLoop(ScriptedAdapter([say('{"total": 2}')]))
+        .execute(template.bind(), session=Session())
+        .response.output
     )
     assert execution.response.output is not None
     assert execution.response.output.total == 4
@@ -436,14 +498,18 @@ def test_an_adapter_with_a_loop_of_its_own_is_refused() -> None:
         def evaluate(self, *args: Any, **options: Any) -> Any:
             raise AssertionError
 
-    with pytest.raises(TypeError, match="Own runs its own loop, which cannot be recorded; use a LoopAdapter"):
+    with pytest.raises(
+        TypeError, match="Own runs its own loop, which cannot be recorded; use a LoopAdapter"
+    ):
         durable(MainLoop(Own([])), PromptTemplate(ns="a", key="b").bind)
 
 
 # --- Laws
 
 NAMES = ["note", "fail", "send", "look", "replace", "late", "later", "read_section", "nonsense"]
-CALL = st.tuples(st.sampled_from(NAMES), st.sampled_from(["{}", '{"a": 4}', '{"section_key": "more"}', "{"]))
+CALL = st.tuples(
+    st.sampled_from(NAMES), st.sampled_from(["{}", '{"a": 4}', '{"section_key": "more"}', "{"])
+)
 TURN = st.lists(CALL, min_size=1, max_size=4).map(lambda pairs: calls(*pairs))
 
 

@@ -1,4 +1,6 @@
-"""What an author can see is hashed: equal where it is the same, in every process, and different where it is not."""
+"""What an author can see is hashed: equal where it is the same, in every process, and different
+where it is not.
+"""
 
 import os
 import subprocess
@@ -23,7 +25,12 @@ from weakincentives.prompt import (
     Tool,
     ToolExample,
 )
-from weakincentives.prompt.overrides import PromptDescriptor, SectionOverride, TaskExampleOverride, TextId
+from weakincentives.prompt.overrides import (
+    PromptDescriptor,
+    SectionOverride,
+    TaskExampleOverride,
+    TextId,
+)
 from weakincentives.prompt.overrides.descriptors import check_text, param_texts
 from weakincentives.prompt.overrides.model import texts_of
 
@@ -66,7 +73,10 @@ def describe(
 
 def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
     """Of the section, the tool, the tool's example, the task example and the whole."""
-    tool_example, task_example = TextId("tool-example", "search#0"), TextId("task-example", "examples#0")
+    tool_example, task_example = (
+        TextId("tool-example", "search#0"),
+        TextId("task-example", "examples#0"),
+    )
     examples = of.texts[tool_example].hash, of.texts[task_example].hash
     return (of.sections[0].content_hash, of.tools[0].contract_hash, *examples, of.hash)
 
@@ -84,17 +94,26 @@ def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
         ({"objective": "Leave it"}, [3, 4]),
     ],
 )
-def test_what_changes_changes_its_own_hash_and_that_of_the_whole(changed: dict[str, Any], which: list[int]) -> None:
+def test_what_changes_changes_its_own_hash_and_that_of_the_whole(
+    changed: dict[str, Any], which: list[int]
+) -> None:
     before, after = hashes(describe()), hashes(describe(**changed))
-    assert [index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other] == which
+    assert [
+        index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other
+    ] == which
 
 
 def test_a_section_of_examples_is_hashed_by_them() -> None:
-    assert describe().sections[1].content_hash != describe(objective="Leave it").sections[1].content_hash
+    assert (
+        describe().sections[1].content_hash
+        != describe(objective="Leave it").sections[1].content_hash
+    )
 
 
 def test_a_descriptor_is_made_once() -> None:
-    template = PromptTemplate(ns="tests", key="once", sections=[MarkdownSection(title="A", template="a")])
+    template = PromptTemplate(
+        ns="tests", key="once", sections=[MarkdownSection(title="A", template="a")]
+    )
     assert template.bind().descriptor is template.descriptor
     assert template.render().descriptor is template.descriptor
     assert template.renderer.render(param_lookup={}).descriptor is None
@@ -112,7 +131,9 @@ def params_types(draw: st.DrawFn) -> type[Any]:
     for name in draw(st.sampled_from((["a"], ["a", "b"], ["b", "a"]))):
         kind = draw(TYPES)
         metadata: dict[str, str] = draw(st.sampled_from(({}, {"description": "Why."})))
-        default: dict[str, Any] = {"default": DEFAULTS[kind]} if kind in DEFAULTS and draw(st.booleans()) else {}
+        default: dict[str, Any] = (
+            {"default": DEFAULTS[kind]} if kind in DEFAULTS and draw(st.booleans()) else {}
+        )
         chosen.append((name, kind, field(**default, metadata=metadata, kw_only=True)))
     return make_dataclass("Params", chosen, frozen=True)
 
@@ -128,7 +149,11 @@ def test_contracts_are_equal_exactly_when_the_schemas_are(one: type[Any], other:
 def contract(params: type[Any]) -> str:
     tool = Tool[Any, Any](name="tool", params_type=params, result_type=object)
     section = MarkdownSection(title="A", template="a", tools=[tool])
-    return PromptTemplate(ns="tests", key="contract", sections=[section]).descriptor.tools[0].contract_hash
+    return (
+        PromptTemplate(ns="tests", key="contract", sections=[section])
+        .descriptor.tools[0]
+        .contract_hash
+    )
 
 
 PROGRAM = """
@@ -174,7 +199,9 @@ def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
     ("text", "placeholder"), [("$nobody", "$nobody"), ("$", "$"), ("$1 off", "$"), ("${a b}", "$")]
 )
 @pytest.mark.parametrize("kind", ["body", "summary"])
-def test_an_override_with_a_placeholder_that_is_no_field_is_refused(kind: Any, text: str, placeholder: str) -> None:
+def test_an_override_with_a_placeholder_that_is_no_field_is_refused(
+    kind: Any, text: str, placeholder: str
+) -> None:
     told = r"'\$\$' for a dollar sign" if placeholder == "$" else r"limit, query"
     with pytest.raises(PromptValidationError, match=told) as caught:
         check_text(templated().descriptor, TextId(kind, "a"), text)
@@ -182,7 +209,11 @@ def test_an_override_with_a_placeholder_that_is_no_field_is_refused(kind: Any, t
 
 
 def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
-    for one in [TextId("tool", "search"), TextId("param", "search.query"), TextId("tool-example", "search#0")]:
+    for one in [
+        TextId("tool", "search"),
+        TextId("param", "search.query"),
+        TextId("tool-example", "search#0"),
+    ]:
         check_text(describe(), one, "It costs $5")
 
 
@@ -192,7 +223,9 @@ def test_a_description_is_held_to_the_rules_of_tools() -> None:
 
 
 def templated() -> PromptTemplate[Any]:
-    return PromptTemplate(ns="tests", key="t", sections=[MarkdownSection[Search](title="A", template="$query")])
+    return PromptTemplate(
+        ns="tests", key="t", sections=[MarkdownSection[Search](title="A", template="$query")]
+    )
 
 
 class Written(Section[None]):
@@ -215,13 +248,20 @@ def test_a_descriptor_lists_every_text_of_a_section_and_a_tool() -> None:
     expected = {
         *(TextId(kind, key) for kind in ("body", "summary") for key in ("task", "examples")),
         *(TextId("param", f"search.{one.name}") for one in fields(Search)),
-        *(TextId("tool", "search"), TextId("tool-example", "search#0"), TextId("task-example", "examples#0")),
+        *(
+            TextId("tool", "search"),
+            TextId("tool-example", "search#0"),
+            TextId("task-example", "examples#0"),
+        ),
     }
     assert describe().texts.keys() == expected
 
 
 def test_a_path_that_is_a_text_is_refused() -> None:
     path: Any = "deep"  # what a caller without a type checker passes
-    for override in (SectionOverride(path=path, body="B."), TaskExampleOverride(path=path, index=0, text="T.")):
+    for override in (
+        SectionOverride(path=path, body="B."),
+        TaskExampleOverride(path=path, index=0, text="T."),
+    ):
         with pytest.raises(PromptValidationError, match="write it as a tuple of keys"):
             texts_of(override)

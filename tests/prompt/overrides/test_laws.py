@@ -1,5 +1,6 @@
-"""Law L7: an override that is fresh is as if the author had written it, on every path; one that is stale is as if it
-were not there. Rendered side by side: a prompt with overrides in a store, and one with the same texts in its code.
+"""Law L7: an override that is fresh is as if the author had written it, on every path; one that is
+stale is as if it were not there. Rendered side by side: a prompt with overrides in a store, and one
+with the same texts in its code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,10 @@ from weakincentives.prompt.overrides import (
 )
 from weakincentives.prompt.overrides.model import Override
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
-from weakincentives.prompt.progressive_disclosure import ReadSectionParams, create_read_section_handler
+from weakincentives.prompt.progressive_disclosure import (
+    ReadSectionParams,
+    create_read_section_handler,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility_overrides import VisibilityOverrides
@@ -48,14 +52,16 @@ FULL = SectionVisibility.FULL
 
 
 def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility]) -> object:
-    """All that a model can be shown of a prompt: as rendered, section by section, and in a conversation."""
+    """All that a model can be shown of a prompt: as rendered, section by section, and in a
+    conversation.
+    """
     rendered = prompt.render(visibility_overrides=visibility)
     read: Any = create_read_section_handler(
         registry=rendered.registry,
         current_visibility=VisibilityOverrides(dict(visibility)),
         param_lookup={},
         session=None,
-        disclosure=rendered.scene.disclosure,
+        disclosure=rendered.view.disclosure,
     ).handler
     keys = [node.key for node in rendered.registry.sections]
     contents = [read(ReadSectionParams(key), context=None).value for key in keys]
@@ -63,7 +69,9 @@ def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility
 
 
 def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
-    """What a model that reads every section is sent: each message, and the tools as they are told to it."""
+    """What a model that reads every section is sent: each message, and the tools as they are told
+    to it.
+    """
     if "read_section" not in {tool.name for tool in rendered.tools}:
         return [(tool.name, tool.description) for tool in rendered.tools]
     adapter: ScriptedAdapter = ScriptedAdapter(
@@ -73,7 +81,8 @@ def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
     return adapter.requests[-1].messages, adapter.requests[-1].tools
 
 
-# ------------------------------------------------------------------------------------------- random trees of sections
+# ------------------------------------------------------------------------------------------- random
+# trees of sections
 
 
 def every(roots: Sequence[Plan], above: SectionPath = ()) -> dict[SectionPath, Plan]:
@@ -84,7 +93,9 @@ def every(roots: Sequence[Plan], above: SectionPath = ()) -> dict[SectionPath, P
     return found
 
 
-def rewritten(roots: Sequence[Plan], changes: Mapping[SectionPath, Any], above: SectionPath = ()) -> tuple[Plan, ...]:
+def rewritten(
+    roots: Sequence[Plan], changes: Mapping[SectionPath, Any], above: SectionPath = ()
+) -> tuple[Plan, ...]:
     return tuple(
         replace(
             plan,
@@ -98,7 +109,11 @@ def rewritten(roots: Sequence[Plan], changes: Mapping[SectionPath, Any], above: 
 @st.composite
 def rewrites(draw: st.DrawFn, roots: Sequence[Plan]) -> dict[SectionPath, dict[str, str]]:
     """Other texts, for `Plan.text` and `Plan.summary`, of some sections."""
-    chosen = draw(st.lists(st.sampled_from(sorted(every(roots).items(), key=lambda pair: pair[0])), max_size=4))
+    chosen = draw(
+        st.lists(
+            st.sampled_from(sorted(every(roots).items(), key=lambda pair: pair[0])), max_size=4
+        )
+    )
     found: dict[SectionPath, dict[str, str]] = {}
     for path, plan in chosen:
         texts = st.sampled_from(TEXTS[plan.params]).map(lambda text: f"Now: {text}")
@@ -126,20 +141,29 @@ def test_over_random_trees_fresh_overrides_are_as_written_by_the_author_and_stal
         store = LocalPromptOverridesStore(folder)
         for path, texts in wanted.items():
             if texts:
-                override = SectionOverride(path=path, body=texts.get("text"), summary=texts.get("summary"))
+                override = SectionOverride(
+                    path=path, body=texts.get("text"), summary=texts.get("summary")
+                )
                 assert store.upsert(built(then, disclosure).descriptor, override) == ()
         prompt = Prompt(built(now, disclosure), overrides_store=store)
         shown = seen(prompt, visibility)
         stale = store.resolve(prompt.descriptor).stale
     before, after = every(then), every(now)
-    same = {p for p in before if (before[p].text, before[p].summary) == (after[p].text, after[p].summary)}
-    by_author = built(rewritten(now, {path: texts for path, texts in wanted.items() if path in same}), disclosure)
+    same = {
+        p
+        for p in before
+        if (before[p].text, before[p].summary) == (after[p].text, after[p].summary)
+    }
+    by_author = built(
+        rewritten(now, {path: texts for path, texts in wanted.items() if path in same}), disclosure
+    )
     assert shown == seen(Prompt(by_author), visibility)
     dropped = {".".join(path) for path, texts in wanted.items() if texts and path not in same}
     assert {one.id.at for one in stale} == dropped
 
 
-# -------------------------------------------------------------------------------- every kind of text at once
+# -------------------------------------------------------------------------------- every kind of
+# text at once
 
 
 @dataclass(frozen=True)
@@ -159,8 +183,13 @@ def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
 
     def tool(name: str) -> Tool[Any, Any]:
         described = {"description": text("param", f"{name}.query")}
-        fields = [("query", str, field(default="x", metadata=described)), ("limit", int, field(default=3))]
-        params: Any = make_dataclass("Params", fields, frozen=True, namespace={"__module__": __name__})
+        fields = [
+            ("query", str, field(default="x", metadata=described)),
+            ("limit", int, field(default=3)),
+        ]
+        params: Any = make_dataclass(
+            "Params", fields, frozen=True, namespace={"__module__": __name__}
+        )
         example = ToolExample(text("tool-example", f"{name}#0"), params(), None)
         return Tool(
             name=name,
@@ -180,7 +209,9 @@ def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
             **more,
         )
 
-    examples = [TaskExample(objective=text("task-example", f"examples#{index}")) for index in range(2)]
+    examples = [
+        TaskExample(objective=text("task-example", f"examples#{index}")) for index in range(2)
+    ]
     more = TaskExamplesSection(examples=examples, summary=text("summary", "examples"))
     child = section("more.deep", visibility=SectionVisibility.SUMMARY, tools=[tool("deep")])
     return PromptTemplate(
@@ -188,7 +219,9 @@ def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
         key="kinds",
         sections=[
             section("task", tools=[tool("look")]),
-            section("more", visibility=SectionVisibility.SUMMARY, children=[child], tools=[tool("late")]),
+            section(
+                "more", visibility=SectionVisibility.SUMMARY, children=[child], tools=[tool("late")]
+            ),
             more,
         ],
     )
@@ -232,15 +265,25 @@ def texts_for(one: TextId) -> st.SearchStrategy[str]:
     return TEMPLATES if one.kind in ("body", "summary") else WORDS
 
 
-ALL = st.fixed_dictionaries({one: texts_for(one) for one in IDS} | {TextId("summary", "examples"): WORDS})
+ALL = st.fixed_dictionaries(
+    {one: texts_for(one) for one in IDS} | {TextId("summary", "examples"): WORDS}
+)
 SOME = st.fixed_dictionaries({}, optional={one: texts_for(one) for one in IDS})
 
 
 @pytest.mark.claim("PS-31", "PS-32", "PS-33", "PS-36")
-@given(then=ALL, edits=SOME, wanted=SOME, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
+@given(
+    then=ALL,
+    edits=SOME,
+    wanted=SOME,
+    opened=st.sets(st.sampled_from([("more",), ("more", "deep")])),
+)
 @settings(max_examples=25, deadline=None)
 def test_texts_of_every_kind_apply_while_fresh_and_only_then(
-    then: dict[TextId, str], edits: dict[TextId, str], wanted: dict[TextId, str], opened: set[SectionPath]
+    then: dict[TextId, str],
+    edits: dict[TextId, str],
+    wanted: dict[TextId, str],
+    opened: set[SectionPath],
 ) -> None:
     # L7
     now = then | edits
@@ -262,15 +305,21 @@ def test_texts_of_every_kind_apply_while_fresh_and_only_then(
 @pytest.mark.claim("PR-27", "PS-37")
 @given(texts=ALL, opened=st.sets(st.sampled_from([("more",), ("more", "deep")])))
 @settings(max_examples=20, deadline=None)
-def test_a_seeded_prompt_renders_as_without_a_store(texts: dict[TextId, str], opened: set[SectionPath]) -> None:
+def test_a_seeded_prompt_renders_as_without_a_store(
+    texts: dict[TextId, str], opened: set[SectionPath]
+) -> None:
     template, visibility = authored(texts), dict.fromkeys(opened, FULL)
     with TemporaryDirectory() as folder:
         store = LocalPromptOverridesStore(folder)
         seeded = store.seed(template)
         assert store.resolve(template.descriptor) == seeded
-        assert seeded.texts == {one: of.text for one, of in template.descriptor.texts.items() if of.text}
+        assert seeded.texts == {
+            one: of.text for one, of in template.descriptor.texts.items() if of.text
+        }
         assert seeded.stale == ()
-        assert seen(Prompt(template, overrides_store=store), visibility) == seen(Prompt(template), visibility)
+        assert seen(Prompt(template, overrides_store=store), visibility) == seen(
+            Prompt(template), visibility
+        )
 
 
 @pytest.mark.parametrize("path", [("task",), ("more",)])
@@ -279,8 +328,14 @@ def test_a_body_override_never_displaces_a_summary(path: SectionPath, tmp_path: 
     template = authored(dict.fromkeys([*IDS, TextId("summary", "examples")], "The author's."))
     store = LocalPromptOverridesStore(tmp_path)
     store.upsert(template.descriptor, SectionOverride(path=path, body="Overridden."))
-    summarized = Prompt(template, overrides_store=store).render(visibility_overrides={path: SectionVisibility.SUMMARY})
+    summarized = Prompt(template, overrides_store=store).render(
+        visibility_overrides={path: SectionVisibility.SUMMARY}
+    )
     assert "Overridden." not in summarized.text
-    adapter: ScriptedAdapter = ScriptedAdapter([call(("read_section", {"section_key": path[0]})), say("done")])
+    adapter: ScriptedAdapter = ScriptedAdapter(
+        [call(("read_section", {"section_key": path[0]})), say("done")]
+    )
     answers = adapter.evaluate(summarized, session=Session()).transcript
-    assert ["Overridden." in one.content for one in answers if isinstance(one, ToolMessage)] == [True]
+    assert ["Overridden." in one.content for one in answers if isinstance(one, ToolMessage)] == [
+        True
+    ]

@@ -1,4 +1,6 @@
-"""Overrides in a prompt: what they reach and what they leave alone, what they cost, and how stale ones are told."""
+"""Overrides in a prompt: what they reach and what they leave alone, what they cost, and how stale
+ones are told.
+"""
 
 import gc
 import sys
@@ -69,7 +71,8 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
     return LocalPromptOverridesStore(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ what is reached
+# ------------------------------------------------------------------------------------------------
+# what is reached
 
 
 @pytest.mark.claim("TL-15", "PS-31")
@@ -79,19 +82,27 @@ def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesSt
     tree = template(
         MarkdownSection(title="Open", template="Author's."),
         MarkdownSection(title="Fixed", template="Author's.", visibility=SUMMARY, **fixed),
-        MarkdownSection(title="Read", template="", tools=[searching(accepts_overrides=False, examples=[example])]),
+        MarkdownSection(
+            title="Read",
+            template="",
+            tools=[searching(accepts_overrides=False, examples=[example])],
+        ),
         TaskExamplesSection(examples=[TaskExample(objective="Author's.")], accepts_overrides=False),
     )
     assert store.upsert(tree.descriptor, SectionOverride(path=("open",), body="Other.")) == ()
     for override in (
         SectionOverride(path=("fixed",), body="Other.", summary="Other."),
-        ToolOverride(tool_name="search", description="Other.", param_descriptions={"query": "Other."}),
+        ToolOverride(
+            tool_name="search", description="Other.", param_descriptions={"query": "Other."}
+        ),
         ToolExampleOverride(tool_name="search", index=0, text="Other."),
         TaskExampleOverride(path=("examples",), index=0, text="Other."),
     ):
         assert {one.reason for one in store.upsert(tree.descriptor, override)} == {"fixed"}
     for visibility in (FULL, SUMMARY):
-        rendered = Prompt(tree, overrides_store=store).render(visibility_overrides={("fixed",): visibility})
+        rendered = Prompt(tree, overrides_store=store).render(
+            visibility_overrides={("fixed",): visibility}
+        )
         assert rendered.text.count("Other.") == 1
         assert rendered.text.startswith("## 1. Open\n\nOther.")
         assert rendered.tools[0].description == "Searches."
@@ -115,21 +126,35 @@ def test_the_tools_of_disclosure_keep_their_texts(store: LocalPromptOverridesSto
     prompt = Prompt(tree, overrides_store=store)
     (before,) = prompt.render().tools
     assert not before.accepts_overrides
-    (stale,) = store.upsert(tree.descriptor, ToolOverride(tool_name="read_section", description="Other."))
+    (stale,) = store.upsert(
+        tree.descriptor, ToolOverride(tool_name="read_section", description="Other.")
+    )
     assert stale.reason == "gone"
     assert prompt.render().tools[0].description == before.description
 
 
 @pytest.mark.claim("PS-33")
-def test_an_example_is_replaced_by_its_index_and_the_others_stay(store: LocalPromptOverridesStore) -> None:
+def test_an_example_is_replaced_by_its_index_and_the_others_stay(
+    store: LocalPromptOverridesStore,
+) -> None:
     examples = [ToolExample(name, Search(name), Search(name)) for name in ("cats", "dogs")]
     tree = template(
         MarkdownSection(title="Read", template="Body.", tools=[searching(examples=examples)]),
-        TaskExamplesSection(examples=[TaskExample(objective="One"), TaskExample(objective="Two", outcome="done")]),
+        TaskExamplesSection(
+            examples=[TaskExample(objective="One"), TaskExample(objective="Two", outcome="done")]
+        ),
     )
     descriptor = tree.descriptor
-    assert store.upsert(descriptor, ToolExampleOverride(tool_name="search", index=0, text="Birds: $5")) == ()
-    assert store.upsert(descriptor, TaskExampleOverride(path=("examples",), index=1, text="Second: $5")) == ()
+    assert (
+        store.upsert(descriptor, ToolExampleOverride(tool_name="search", index=0, text="Birds: $5"))
+        == ()
+    )
+    assert (
+        store.upsert(
+            descriptor, TaskExampleOverride(path=("examples",), index=1, text="Second: $5")
+        )
+        == ()
+    )
     for beyond in (
         ToolExampleOverride(tool_name="search", index=2, text="?"),
         TaskExampleOverride(path=("examples",), index=2, text="?"),
@@ -156,7 +181,9 @@ class Loud(Section[None]):
 
 
 @pytest.mark.claim("PR-26")
-def test_a_section_decides_itself_how_an_override_of_its_body_reads(store: LocalPromptOverridesStore) -> None:
+def test_a_section_decides_itself_how_an_override_of_its_body_reads(
+    store: LocalPromptOverridesStore,
+) -> None:
     section = Loud(title="A")
     tree = template(section)
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
@@ -164,7 +191,9 @@ def test_a_section_decides_itself_how_an_override_of_its_body_reads(store: Local
     assert section.asked == (("other", ("a",)),)
 
 
-def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(store: LocalPromptOverridesStore) -> None:
+def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(
+    store: LocalPromptOverridesStore,
+) -> None:
     tree = template(TaskExamplesSection(examples=[TaskExample(objective="One")]))
     store.upsert(tree.descriptor, SectionOverride(path=("examples",), body="None today."))
     store.upsert(tree.descriptor, TaskExampleOverride(path=("examples",), index=0, text="Hidden."))
@@ -207,7 +236,9 @@ def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
         SectionOverride(path=("a",), body="$nobody"),
         SectionOverride(path=("a",), body="fine", summary="5 $"),
         ToolOverride(tool_name="search", description=""),
-        ToolOverride(tool_name="search", param_descriptions={"query": "fine"}, description="x" * 1025),
+        ToolOverride(
+            tool_name="search", param_descriptions={"query": "fine"}, description="x" * 1025
+        ),
         SectionOverride(path=("a",)),
         ToolOverride(description="For nothing."),
         ToolOverride(tool_name="search"),
@@ -223,10 +254,15 @@ def test_what_could_not_be_rendered_is_refused_and_nothing_is_stored(
 
 
 @pytest.mark.claim("PS-34")
-def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOverridesStore) -> None:
+def test_names_headings_and_tools_are_as_without_overrides(
+    store: LocalPromptOverridesStore,
+) -> None:
     tree = template(
         MarkdownSection(
-            title="A", template="a", tools=[searching()], children=[MarkdownSection(title="B", template="b")]
+            title="A",
+            template="a",
+            tools=[searching()],
+            children=[MarkdownSection(title="B", template="b")],
         )
     )
     before = tree.render()
@@ -235,22 +271,33 @@ def test_names_headings_and_tools_are_as_without_overrides(store: LocalPromptOve
     after = Prompt(tree, overrides_store=store).render()
     assert [tool.name for tool in after.tools] == [tool.name for tool in before.tools]
     assert [tool.params_type for tool in after.tools] == [tool.params_type for tool in before.tools]
-    headings = [[line for line in one.text.split("\n") if line.startswith("#")] for one in (before, after)]
+    headings = [
+        [line for line in one.text.split("\n") if line.startswith("#")] for one in (before, after)
+    ]
     assert headings[0] == headings[1]
     assert before.tools[0].description == "Searches."
 
 
 @pytest.mark.claim("C-11", "PS-34")
 def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
-    kinds: tuple[Any, ...] = (SectionOverride, ToolOverride, ToolExampleOverride, TaskExampleOverride)
+    kinds: tuple[Any, ...] = (
+        SectionOverride,
+        ToolOverride,
+        ToolExampleOverride,
+        TaskExampleOverride,
+    )
     texts = [{one.name for one in fields(kind)} - {"path", "tool_name", "index"} for kind in kinds]
     assert texts == [{"body", "summary"}, {"description", "param_descriptions"}, {"text"}, {"text"}]
 
 
 @pytest.mark.claim("C-32", "PS-32")
-def test_a_param_description_keeps_what_the_schema_says_beside_it(store: LocalPromptOverridesStore) -> None:
+def test_a_param_description_keeps_what_the_schema_says_beside_it(
+    store: LocalPromptOverridesStore,
+) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
-    store.upsert(tree.descriptor, ToolOverride(tool_name="search", param_descriptions={"query": "Words."}))
+    store.upsert(
+        tree.descriptor, ToolOverride(tool_name="search", param_descriptions={"query": "Words."})
+    )
     adapter: ScriptedAdapter = ScriptedAdapter([say("done")])
     adapter.evaluate(Prompt(tree, overrides_store=store), session=Session())
     (spec,) = adapter.requests[0].tools
@@ -258,20 +305,25 @@ def test_a_param_description_keeps_what_the_schema_says_beside_it(store: LocalPr
     assert spec.strict
 
 
-# ----------------------------------------------------------------------------------------------------- what is stale
+# -----------------------------------------------------------------------------------------------------
+# what is stale
 
 
-def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(store: LocalPromptOverridesStore) -> None:
+def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(
+    store: LocalPromptOverridesStore,
+) -> None:
     # L7
-    then, now = (template(MarkdownSection(title="A", template=body, summary="s")) for body in ("then", "now"))
+    then, now = (
+        template(MarkdownSection(title="A", template=body, summary="s")) for body in ("then", "now")
+    )
     store.upsert(then.descriptor, SectionOverride(path=("a",), body="other"), "canary")
     prompt = Prompt(now, overrides_store=store, overrides_tag="canary")
     rendered = prompt.render()
     assert rendered.text == "## 1. A\n\nnow"
     assert rendered.overrides is not None
-    assert [(one.id, one.reason, one.base, one.text, one.current) for one in rendered.overrides.stale] == [
-        (TextId("body", "a"), "changed", "then", "other", "now")
-    ]
+    assert [
+        (one.id, one.reason, one.base, one.text, one.current) for one in rendered.overrides.stale
+    ] == [(TextId("body", "a"), "changed", "then", "other", "now")]
     session = Session()
     events: list[object] = []
     for kind in (PromptRendered, OverridesDropped):
@@ -279,7 +331,12 @@ def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(store: 
     ScriptedAdapter([say("done")]).evaluate(prompt, session=session)
     assert [type(event) for event in events] == [PromptRendered, OverridesDropped]
     (dropped,) = session[OverridesDropped].all()
-    assert (dropped.ns, dropped.key, dropped.tag, dropped.texts) == ("tests", "overlay", "canary", ("body a",))
+    assert (dropped.ns, dropped.key, dropped.tag, dropped.texts) == (
+        "tests",
+        "overlay",
+        "canary",
+        ("body a",),
+    )
     assert dropped.session_id == session.session_id
 
 
@@ -295,7 +352,10 @@ def test_other_tags_are_other_overrides(store: LocalPromptOverridesStore) -> Non
     tree = template(MarkdownSection(title="A", template="a"))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="canary"), "canary")
     for tag, body in (("latest", "a"), ("canary", "canary")):
-        assert Prompt(tree, overrides_store=store, overrides_tag=tag).render().text == f"## 1. A\n\n{body}"
+        assert (
+            Prompt(tree, overrides_store=store, overrides_tag=tag).render().text
+            == f"## 1. A\n\n{body}"
+        )
 
 
 @pytest.mark.claim("PR-31")
@@ -303,11 +363,13 @@ def test_a_rendered_prompt_shows_its_descriptor_and_stays_frozen() -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     rendered = tree.render()
     assert rendered.descriptor is tree.descriptor
-    with pytest.raises((FrozenInstanceError, TypeError)):  # what CPython raises for a property of a slotted class
+    # what CPython raises for a property of a slotted class
+    with pytest.raises((FrozenInstanceError, TypeError)):
         setattr(rendered, "descriptor", None)  # noqa: B010 - a checker would refuse the plain form
 
 
-# ------------------------------------------------------------------------------------------ what it costs
+# ------------------------------------------------------------------------------------------ what it
+# costs
 
 
 class Counting(LocalPromptOverridesStore):
@@ -323,8 +385,12 @@ class Counting(LocalPromptOverridesStore):
 def test_a_store_is_asked_once_for_each_render(tmp_path: Path) -> None:
     store = Counting(tmp_path)
     tree = template(
-        MarkdownSection(title="A", template="a", summary="s", visibility=SUMMARY, tools=[searching()]),
-        MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY, tools=[searching("late")]),
+        MarkdownSection(
+            title="A", template="a", summary="s", visibility=SUMMARY, tools=[searching()]
+        ),
+        MarkdownSection(
+            title="B", template="b", summary="s", visibility=SUMMARY, tools=[searching("late")]
+        ),
     )
     store.upsert(tree.descriptor, SectionOverride(path=("b",), body="other"))
     reads = [call(("read_section", {"section_key": key})) for key in ("a", "b")]
@@ -347,7 +413,9 @@ def test_a_file_that_has_not_changed_is_not_read_again(store: LocalPromptOverrid
 
 @pytest.mark.claim("PR-41")
 def test_the_number_of_stored_overrides_does_not_matter_to_a_render(tmp_path: Path) -> None:
-    large = template(*(MarkdownSection(title=f"S{number}", template="s") for number in range(10_000)))
+    large = template(
+        *(MarkdownSection(title=f"S{number}", template="s") for number in range(10_000))
+    )
     small = template(*large.sections[:10])
     costs: list[int] = []
     for name, stored in (("small", small), ("large", large)):
@@ -383,13 +451,23 @@ def test_texts_of_a_tool_that_accepts_no_overrides_stay_whatever_a_store_gives()
         text: str
 
     fixed, free = (
-        Tool[Query, Query](name=name, examples=[ToolExample(name, Query("q"), Query("a"))], accepts_overrides=accepts)
+        Tool[Query, Query](
+            name=name,
+            examples=[ToolExample(name, Query("q"), Query("a"))],
+            accepts_overrides=accepts,
+        )
         for name, accepts in (("fixed", False), ("free", True))
     )
-    template = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[fixed, free])])
+    template = PromptTemplate(
+        ns="n", key="k", sections=[MarkdownSection(title="S", template="", tools=[fixed, free])]
+    )
     texts: dict[TextId, str] = {}
     for name in ("fixed", "free"):
-        ids = TextId("tool-example", f"{name}#0"), TextId("tool", name), TextId("param", f"{name}.text")
+        ids = (
+            TextId("tool-example", f"{name}#0"),
+            TextId("tool", name),
+            TextId("param", f"{name}.text"),
+        )
         texts |= dict.fromkeys(ids, "Other.")
     stored = PromptOverride("latest", texts)
     rendered = template.renderer.render(param_lookup={}, stored=stored)

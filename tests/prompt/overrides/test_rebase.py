@@ -1,4 +1,6 @@
-"""The three-way merge of overrides with code that has changed: laws over lines, and what becomes of stored files."""
+"""The three-way merge of overrides with code that has changed: laws over lines, and what becomes of
+stored files.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ class Who:
     name: str = "Ada"
 
 
-# ------------------------------------------------------------------------------------------------------------ lines
+# ------------------------------------------------------------------------------------------------------------
+# lines
 
 
 @given(LINES, LINES)
@@ -48,7 +51,9 @@ def test_sides_may_be_exchanged(base: list[str], mine: list[str], theirs: list[s
 
 
 @given(LINES, LINES, LINES)
-def test_in_a_conflict_nothing_of_either_side_is_lost(base: list[str], mine: list[str], theirs: list[str]) -> None:
+def test_in_a_conflict_nothing_of_either_side_is_lost(
+    base: list[str], mine: list[str], theirs: list[str]
+) -> None:
     lines, clean = merge(base, mine, theirs)
     if not clean:
         assert {*mine, *theirs} <= {*lines, *base}
@@ -89,14 +94,18 @@ def applied(base: list[str], edits: Sequence[Edit]) -> list[str]:
 
 
 @given(disjoint_edits())
-def test_edits_with_a_line_between_them_merge_to_both(edits: tuple[list[str], list[Edit], list[Edit]]) -> None:
+def test_edits_with_a_line_between_them_merge_to_both(
+    edits: tuple[list[str], list[Edit], list[Edit]],
+) -> None:
     base, mine, theirs = edits
     both = applied(base, [*mine, *theirs])
     assert merge(base, applied(base, mine), applied(base, theirs)) == (both, True)
 
 
 def test_different_changes_of_one_line_conflict() -> None:
-    lines, clean = merge(["one", "two", "three"], ["one", "mine", "three"], ["one", "theirs", "three"])
+    lines, clean = merge(
+        ["one", "two", "three"], ["one", "mine", "three"], ["one", "theirs", "three"]
+    )
     assert not clean
     assert lines == [
         "one",
@@ -111,7 +120,8 @@ def test_different_changes_of_one_line_conflict() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------------------
+# files
 
 
 def describe(body: str, summary: str = "Short.", **more: Any) -> PromptDescriptor:
@@ -142,12 +152,17 @@ def test_what_merges_applies_again(store: LocalPromptOverridesStore) -> None:
 
 def test_a_rebased_override_can_be_rebased_again(store: LocalPromptOverridesStore) -> None:
     store.upsert(describe("1\n\n2\n\n3"), SectionOverride(path=("a",), body="one\n\n2\n\n3"))
-    for body, merged in [("1\n\ntwo\n\n3", "one\n\ntwo\n\n3"), ("1\n\ntwo\n\nthree", "one\n\ntwo\n\nthree")]:
+    for body, merged in [
+        ("1\n\ntwo\n\n3", "one\n\ntwo\n\n3"),
+        ("1\n\ntwo\n\nthree", "one\n\ntwo\n\nthree"),
+    ]:
         store.rebase(describe(body))
         assert store.resolve(describe(body)).texts == {BODY: merged}
 
 
-def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(store: LocalPromptOverridesStore) -> None:
+def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(
+    store: LocalPromptOverridesStore,
+) -> None:
     store.upsert(describe("Hello."), SectionOverride(path=("a",), body="Hi."))
     before = store.path(PLACE).read_bytes()
     now = describe("Good day.")
@@ -159,10 +174,13 @@ def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(store
     text = review.read_text()
     assert text.startswith("# Overrides to settle\n\n## body a\n\nBoth have changed")
     assert (
-        "    <<<<<<< override\n    Hi.\n    ||||||| written against\n    Hello.\n    =======\n    Good day.\n" in text
+        "    <<<<<<< override\n    Hi.\n    ||||||| written against\n    Hello.\n    =======\n    Good day.\n"
+        in text
     )
     store.upsert(describe("Hello.\n\nBye."), SectionOverride(path=("a",), body="Hi.\n\nBye."))
-    assert all(line.startswith("    ") for line in str(store.rebase(now)).split("\n\n", 3)[-1].splitlines())
+    assert all(
+        line.startswith("    ") for line in str(store.rebase(now)).split("\n\n", 3)[-1].splitlines()
+    )
     assert store.list() == (PLACE,)
     store.upsert(now, SectionOverride(path=("a",), body="Hi and good day."))
     assert store.rebase(now).conflicts == ()
@@ -187,7 +205,9 @@ def test_what_merges_is_carried_over_beside_a_conflict(store: LocalPromptOverrid
 def test_a_merged_text_that_the_prompt_could_not_be_rendered_with_is_a_conflict(
     store: LocalPromptOverridesStore,
 ) -> None:
-    store.upsert(describe("Hello.\n\nBye."), SectionOverride(path=("a",), body="Hello $name.\n\nBye."))
+    store.upsert(
+        describe("Hello.\n\nBye."), SectionOverride(path=("a",), body="Hello $name.\n\nBye.")
+    )
     section = MarkdownSection(title="A", template="Hello.\n\nGood bye.", summary="Short.")
     now = PromptTemplate(ns="tests", key="rebase", sections=[section]).descriptor
     (conflict,) = store.rebase(now).conflicts
@@ -195,7 +215,9 @@ def test_a_merged_text_that_the_prompt_could_not_be_rendered_with_is_a_conflict(
     assert conflict.text == "Hello $name.\n\nGood bye."
 
 
-def test_what_has_no_place_any_more_is_a_conflict_with_its_text(store: LocalPromptOverridesStore) -> None:
+def test_what_has_no_place_any_more_is_a_conflict_with_its_text(
+    store: LocalPromptOverridesStore,
+) -> None:
     tool = Tool[Who, None](name="greet")
     then = describe("Hello.", tools=[tool])
     store.upsert(then, SectionOverride(path=("a",), body="Hi."))

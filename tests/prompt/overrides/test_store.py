@@ -1,4 +1,6 @@
-"""The files of a store: where they lie, how they read, and that nothing is lost whatever goes wrong around them."""
+"""The files of a store: where they lie, how they read, and that nothing is lost whatever goes wrong
+around them.
+"""
 
 import json
 import os
@@ -32,7 +34,10 @@ PLACE = OverridesTag("tests/nested", "store")
 
 def template(*bodies: str, ns: str = "tests/nested", key: str = "store") -> PromptTemplate[None]:
     """A section for each body, with the keys `s0`, `s1` and so on."""
-    sections = [MarkdownSection(title=f"S{number}", template=body) for number, body in enumerate(bodies or ["Body."])]
+    sections = [
+        MarkdownSection(title=f"S{number}", template=body)
+        for number, body in enumerate(bodies or ["Body."])
+    ]
     return PromptTemplate(ns=ns, key=key, sections=sections)
 
 
@@ -47,10 +52,15 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 
 def files(root: Path) -> dict[str, bytes]:
     """What lies under `root`, but for the lock."""
-    return {str(one.relative_to(root)): one.read_bytes() for one in root.rglob("*") if one.is_file() and one.suffix}
+    return {
+        str(one.relative_to(root)): one.read_bytes()
+        for one in root.rglob("*")
+        if one.is_file() and one.suffix
+    }
 
 
-# ------------------------------------------------------------------------------------------------------- to and fro
+# -------------------------------------------------------------------------------------------------------
+# to and fro
 
 
 @pytest.mark.claim("PS-37")
@@ -63,7 +73,10 @@ def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
     store.upsert(tree.descriptor, body(0, "First."))
     store.upsert(tree.descriptor, body(0, "Primo."))
     assert store.resolve(tree.descriptor).texts == {TextId("body", "s0"): "Primo."}
-    assert store.seed(tree.bind()).texts == {TextId("body", "s0"): "Primo.", TextId("body", "s1"): "Two."}
+    assert store.seed(tree.bind()).texts == {
+        TextId("body", "s0"): "Primo.",
+        TextId("body", "s1"): "Two.",
+    }
     assert store.list() == (PLACE,)
     assert store.delete(PLACE, TextId("body", "s0"))
     assert not store.delete(PLACE, TextId("body", "s0"))
@@ -85,15 +98,21 @@ def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverrides
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])).map(lambda text: text.replace("$", "$$")))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_every_text_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
     store, tree = LocalPromptOverridesStore(tmp_path), template()
     store.upsert(tree.descriptor, body(0, text))
-    assert LocalPromptOverridesStore(tmp_path).resolve(tree.descriptor).texts == {TextId("body", "s0"): text}
+    assert LocalPromptOverridesStore(tmp_path).resolve(tree.descriptor).texts == {
+        TextId("body", "s0"): text
+    }
 
 
 @pytest.mark.claim("PS-38")
-def test_a_file_lies_where_it_is_said_and_reads_well(store: LocalPromptOverridesStore, tmp_path: Path) -> None:
+def test_a_file_lies_where_it_is_said_and_reads_well(
+    store: LocalPromptOverridesStore, tmp_path: Path
+) -> None:
     tree = template("Grüße.\n\n$$5", "Two.")
     store.upsert(tree.descriptor, body(1, "Zwei.\nDrei."))
     store.upsert(tree.descriptor, body(0, "Grüße."))
@@ -128,43 +147,77 @@ def test_a_list_names_every_set_and_nothing_else(store: LocalPromptOverridesStor
     (store.folder / "b" / "Upper.json").write_text("{}")
     (store.folder / "b" / "x" / "latest.conflicts.md").write_text("")
     (store.folder / "b" / "x" / "latest.json.new").write_text("")
-    sets = (("a", "b", "latest"), ("a/b", "key.json", "latest"), ("a/b", "x", "v1.2"), ("b", "x", "latest"))
+    sets = (
+        ("a", "b", "latest"),
+        ("a/b", "key.json", "latest"),
+        ("a/b", "x", "v1.2"),
+        ("b", "x", "latest"),
+    )
     assert store.list() == sets
 
 
-# -------------------------------------------------------------------------------------------------------- the root
+# --------------------------------------------------------------------------------------------------------
+# the root
 
 
 @pytest.mark.parametrize("mark", [".git", "pyproject.toml", ".weakincentives"])
-def test_the_root_is_found_from_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+def test_the_root_is_found_from_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
     (tmp_path / mark).mkdir()
     below = tmp_path / "src" / "deep"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
-    assert LocalPromptOverridesStore().folder == tmp_path.resolve() / ".weakincentives/prompts/overrides"
+    assert (
+        LocalPromptOverridesStore().folder
+        == tmp_path.resolve() / ".weakincentives/prompts/overrides"
+    )
 
 
 def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     with pytest.raises(
-        OverridesStoreError, match=r"make the folder \.weakincentives at the top of your project, or give root="
+        OverridesStoreError,
+        match=r"make the folder \.weakincentives at the top of your project, or give root=",
     ):
         LocalPromptOverridesStore()
 
 
-NAMES = ["..", ".", "", "a/../b", "/etc", "a\\b", "a\0b", "Upper", "-x", "é", "a b", "x" * 65, "a//b", "a\n", "~", "C:"]
+NAMES = [
+    "..",
+    ".",
+    "",
+    "a/../b",
+    "/etc",
+    "a\\b",
+    "a\0b",
+    "Upper",
+    "-x",
+    "é",
+    "a b",
+    "x" * 65,
+    "a//b",
+    "a\n",
+    "~",
+    "C:",
+]
 
 
 @pytest.mark.claim("U-02")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("which", ["ns", "key", "tag"])
-def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Path, which: str, name: str) -> None:
+def test_names_that_are_no_keys_are_refused_and_nothing_is_written(
+    tmp_path: Path, which: str, name: str
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     store = LocalPromptOverridesStore(root)
     names = {"ns": "a", "key": "b", "tag": "c"} | {which: name}
     place = OverridesTag(**names)
-    calls: list[Any] = [lambda: store.delete(place), lambda: store.delete(place, TextId("body", "s0"))]
+    calls: list[Any] = [
+        lambda: store.delete(place),
+        lambda: store.delete(place, TextId("body", "s0")),
+    ]
     if name.strip() or which == "tag":
         tree, tag = template(ns=names["ns"], key=names["key"]), names["tag"]
         calls += [
@@ -184,7 +237,9 @@ def test_names_that_are_no_keys_are_refused_and_nothing_is_written(tmp_path: Pat
 @pytest.mark.claim("U-02")
 @given(st.text(max_size=12), st.text(max_size=12), st.text(max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, key: str, tag: str) -> None:
+def test_whatever_the_names_a_path_lies_under_the_root(
+    tmp_path: Path, ns: str, key: str, tag: str
+) -> None:
     store = LocalPromptOverridesStore(tmp_path)
     try:
         path = store.path(OverridesTag(ns, key, tag))
@@ -195,7 +250,9 @@ def test_whatever_the_names_a_path_lies_under_the_root(tmp_path: Path, ns: str, 
 
 
 @pytest.mark.claim("U-02")
-@pytest.mark.parametrize("link", ["latest.json", ".", "..", "../..", "../../..", "../../../..", "../../../../.."])
+@pytest.mark.parametrize(
+    "link", ["latest.json", ".", "..", "../..", "../../..", "../../../..", "../../../../.."]
+)
 def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -204,7 +261,9 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
     path = store.path(PLACE).parent / link
     place = Path(os.path.normpath(path))
     place.parent.mkdir(parents=True)
-    place.symlink_to(outside / "file" if link.endswith("json") else outside, target_is_directory=True)
+    place.symlink_to(
+        outside / "file" if link.endswith("json") else outside, target_is_directory=True
+    )
     for refused in (
         lambda: store.resolve(tree.descriptor),
         lambda: store.upsert(tree.descriptor, body(0, "x")),
@@ -212,13 +271,17 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
         lambda: store.rebase(tree.descriptor),
         lambda: store.delete(PLACE),
     ):
-        with pytest.raises(OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest'.*by a link"):
+        with pytest.raises(
+            OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest'.*by a link"
+        ):
             refused()
     assert files(outside) == {}
     assert [one.name for one in outside.iterdir()] == ["file"]
 
 
-def test_a_link_in_the_place_of_the_lock_is_not_followed(store: LocalPromptOverridesStore, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_lock_is_not_followed(
+    store: LocalPromptOverridesStore, tmp_path: Path
+) -> None:
     store.folder.mkdir(parents=True)
     target = tmp_path / "precious"
     target.write_text("kept")
@@ -244,7 +307,8 @@ def test_a_root_that_is_itself_a_link_is_fine(tmp_path: Path) -> None:
     assert LocalPromptOverridesStore(tmp_path / "real").resolve(tree.descriptor).texts
 
 
-# ------------------------------------------------------------------------------------------------------- bad files
+# -------------------------------------------------------------------------------------------------------
+# bad files
 
 
 def stored(store: LocalPromptOverridesStore) -> bytes:
@@ -260,18 +324,24 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "no schema": lambda text: b'{"overrides": []}',
     "an unknown field": lambda text: text.replace(b'"at"', b'"where": 1, "at"'),
     "an unknown kind": lambda text: text.replace(b'"body"', b'"heading"'),
-    "a text that is no list": lambda text: text.replace(b'[\n        "Other."\n      ]', b'"Other."'),
+    "a text that is no list": lambda text: text.replace(
+        b'[\n        "Other."\n      ]', b'"Other."'
+    ),
     "a newer schema that reads alike": lambda text: text.replace(b'"schema": 1', b'"schema": 2'),
     "a newer schema": lambda text: text.replace(b'"schema": 1', b'"schema": 2, "more": {}'),
     "a key twice": lambda text: text.replace(b'"schema": 1', b'"overrides": [], "schema": 1'),
     "a key of an entry twice": lambda text: text.replace(b'"at"', b'"kind": "body", "at"'),
-    "an entry twice": lambda text: json.dumps({"schema": 1, "overrides": json.loads(text)["overrides"] * 2}).encode(),
+    "an entry twice": lambda text: json.dumps(
+        {"schema": 1, "overrides": json.loads(text)["overrides"] * 2}
+    ).encode(),
 }
 
 
 @pytest.mark.claim("U-20")
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOverridesStore, how: str) -> None:
+def test_a_file_that_cannot_be_read_is_named_and_left_alone(
+    store: LocalPromptOverridesStore, how: str
+) -> None:
     broken = BROKEN[how](stored(store))
     path, tree = store.path(PLACE), template()
     path.write_bytes(broken)
@@ -283,7 +353,10 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOv
         lambda: store.delete(PLACE, TextId("body", "s0")),
         lambda: Prompt(tree, overrides_store=store).render(),
     ):
-        with pytest.raises(OverridesStoreError, match=r"'tests/nested' 'store', tag 'latest': .*(mend|remove|upgrade)"):
+        with pytest.raises(
+            OverridesStoreError,
+            match=r"'tests/nested' 'store', tag 'latest': .*(mend|remove|upgrade)",
+        ):
             refused()
         assert path.read_bytes() == broken
     assert issubclass(OverridesStoreError, PromptError)
@@ -293,8 +366,12 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(store: LocalPromptOv
 
 @pytest.mark.claim("U-20")
 @given(st.data())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(tmp_path: Path, data: st.DataObject) -> None:
+@settings(
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     store = LocalPromptOverridesStore(tmp_path)
     whole = stored(store)
     cut = data.draw(st.integers(0, len(whole.rstrip()) - 1))
@@ -305,7 +382,9 @@ def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(tmp_path: Path,
 
 
 @pytest.mark.parametrize("there", ["file above", "folder", "pipe"])
-def test_what_is_no_file_where_one_should_be_is_told(store: LocalPromptOverridesStore, there: str) -> None:
+def test_what_is_no_file_where_one_should_be_is_told(
+    store: LocalPromptOverridesStore, there: str
+) -> None:
     place = store.path(PLACE)
     if there == "folder":
         place.mkdir(parents=True)
@@ -323,14 +402,17 @@ def test_what_is_no_file_where_one_should_be_is_told(store: LocalPromptOverrides
             refused()
 
 
-def test_a_lone_surrogate_is_refused_and_the_old_file_stays(store: LocalPromptOverridesStore) -> None:
+def test_a_lone_surrogate_is_refused_and_the_old_file_stays(
+    store: LocalPromptOverridesStore,
+) -> None:
     before = stored(store)
     with pytest.raises(OverridesStoreError, match="tests/nested"):
         store.upsert(template().descriptor, body(0, "\ud800"))
     assert store.path(PLACE).read_bytes() == before
 
 
-# -------------------------------------------------------------------------------- other processes, and what they die of
+# -------------------------------------------------------------------------------- other processes,
+# and what they die of
 
 
 def script(text: str) -> str:
@@ -370,7 +452,9 @@ def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: P
     assert found.texts == {TextId("body", f"s{number}"): f"by {number}" for number in range(100)}
 
 
-def test_threads_that_write_at_once_lose_nothing_of_each_other(store: LocalPromptOverridesStore) -> None:
+def test_threads_that_write_at_once_lose_nothing_of_each_other(
+    store: LocalPromptOverridesStore,
+) -> None:
     tree = hundred()
 
     def write(first: int) -> None:
@@ -405,7 +489,8 @@ def test_a_writer_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path: Pa
         ((_, text),) = store.resolve(hundred().descriptor).texts.items()
         assert int(text.split()[0]) >= last
         assert len(text.split()[1]) == 200_000
-        store.upsert(hundred().descriptor, body(1, "after"))  # the lock is free, and what was left is no hindrance
+        # the lock is free, and what was left is no hindrance
+        store.upsert(hundred().descriptor, body(1, "after"))
         assert len(store.resolve(hundred().descriptor).texts) == 2
         store.delete(PLACE, TextId("body", "s1"))
         assert [name for name in files(tmp_path) if name.endswith(".new")] == []
@@ -446,7 +531,9 @@ def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     """
     out, err = start(filling, tmp_path).communicate(timeout=60)
     assert err == ""
-    assert out.startswith("OverridesStoreError overrides of 'tests/nested' 'store', tag 'latest': cannot write")
+    assert out.startswith(
+        "OverridesStoreError overrides of 'tests/nested' 'store', tag 'latest': cannot write"
+    )
     assert files(tmp_path) == {str(store.path(PLACE).relative_to(tmp_path)): before}
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096
 
@@ -462,4 +549,7 @@ def test_without_filelock_reading_works_and_writing_says_what_to_install(tmp_pat
             print(error)
     """
     out, err = start(bare, tmp_path).communicate(timeout=60)
-    assert (out, err) == ("Writing overrides needs filelock: pip install 'weakincentives[overrides]'\n", "")
+    assert (out, err) == (
+        "Writing overrides needs filelock: pip install 'weakincentives[overrides]'\n",
+        "",
+    )

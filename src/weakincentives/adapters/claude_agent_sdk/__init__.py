@@ -1,4 +1,7 @@
-"""Claude models through the Claude Agent SDK and its bundled CLI. Needs the extra `claude-agent-sdk`."""
+"""Claude models through the Claude Agent SDK and its bundled CLI.
+
+Needs the extra `claude-agent-sdk`.
+"""
 
 from .adapter import ClaudeAgentSDKAdapter
 

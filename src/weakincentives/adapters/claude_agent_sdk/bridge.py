@@ -1,4 +1,5 @@
-"""A prompt's tools as in-process MCP servers: what the CLI is told of them, and the answers that its calls wait for.
+"""A prompt's tools as in-process MCP servers: what the CLI is told of them, and the answers that
+its calls wait for.
 
 No tool runs here. The CLI's call of a tool waits until the loop has run it and brings the answer.
 """
@@ -18,15 +19,17 @@ __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 _SERVER = "wink"
 _CALL_ID = "claudecode/toolUseId"
 _SPARES = 4
-MAX_RESULT_CHARS = 500_000  # the most that the CLI passes on; of a longer result it shows 2 kB and a path
+# the most that the CLI passes on; of a longer result it shows 2 kB and a path
+MAX_RESULT_CHARS = 500_000
 _WHOLE = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # else it does so beyond 50 kB
 
 
 class Bridge:
     """The tools of one evaluation, by server, and the calls of the CLI under way.
 
-    The first server has the tools that the conversation begins with. `spares` take those that come later: a server's
-    list is read anew when it is switched off and on, and that must not cut off a call under way on it.
+    The first server has the tools that the conversation begins with. `spares` take those that come
+    later: a server's list is read anew when it is switched off and on, and that must not cut off a
+    call under way on it.
     """
 
     def __init__(self, *, dynamic: bool, called: Callable[[], None]) -> None:
@@ -41,10 +44,15 @@ class Bridge:
     def open(self, tools: Iterable[ToolSpec]) -> dict[str, object]:
         """The servers as the SDK takes them, the first one with `tools`."""
         self._tools[_SERVER] = {tool.name: tool for tool in tools}
-        return {name: {"type": "sdk", "name": name, "instance": self._server(name)} for name in self._tools}
+        return {
+            name: {"type": "sdk", "name": name, "instance": self._server(name)}
+            for name in self._tools
+        }
 
     def own_name(self, name: str) -> str:
-        """The prompt's name of the tool that the model calls `mcp__server__name`; any other name as it is."""
+        """The prompt's name of the tool that the model calls `mcp__server__name`; any other name as
+        it is.
+        """
         head, _, rest = name.partition("__")
         server, _, tool = rest.partition("__")
         return tool if head == "mcp" and tool in self._tools.get(server, ()) else name
@@ -84,9 +92,13 @@ class Bridge:
         types: Any = import_module("mcp.types")
 
         async def list_tools(*_: object) -> object:
-            return types.ListToolsResult(tools=[_listed(types, tool) for tool in self._tools[name].values()])
+            return types.ListToolsResult(
+                tools=[_listed(types, tool) for tool in self._tools[name].values()]
+            )
 
-        return server.Server(name, version="1", on_list_tools=list_tools, on_call_tool=partial(self._call, types))
+        return server.Server(
+            name, version="1", on_list_tools=list_tools, on_call_tool=partial(self._call, types)
+        )
 
     async def _call(self, types: Any, _: object, params: Any) -> object:  # Any: mcp's own
         meta: Mapping[str, Any] = params.meta or {}
@@ -99,5 +111,10 @@ class Bridge:
 
 
 def _listed(types: Any, tool: ToolSpec) -> object:  # Any: mcp's own
-    described = {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters, "_meta": _WHOLE}
+    described = {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": tool.parameters,
+        "_meta": _WHOLE,
+    }
     return types.Tool.model_validate(described)

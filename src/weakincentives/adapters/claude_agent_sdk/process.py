@@ -1,7 +1,9 @@
-"""The CLI's process: how it starts, with which variables, and how it ends with all processes that its tools started.
+"""The CLI's process: how it starts, with which variables, and how it ends with all processes that
+its tools started.
 
-The SDK starts the CLI with all variables of this process, and ends the CLI alone. But the SDK runs in an event loop of
-ours, and event loops start processes. `CLIProcess.loop` makes one that starts the CLI as is said here.
+The SDK starts the CLI with all variables of this process, and ends the CLI alone. But the SDK runs
+in an event loop of ours, and event loops start processes. `CLIProcess.loop` makes one that starts
+the CLI as is said here.
 """
 
 import asyncio
@@ -26,8 +28,23 @@ _log = logging.getLogger(__name__)
 _MARK = "WINK_RUN"
 _KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # where the CLI reads its key, once
 _INHERITED = frozenset({"LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}) | {
-    *("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy"),
-    *("AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"),
+    *(
+        "ALL_PROXY",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "all_proxy",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+    ),
+    *(
+        "AWS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "GIT_SSL_CAINFO",
+        "NODE_EXTRA_CA_CERTS",
+        "REQUESTS_CA_BUNDLE",
+    ),
     *("SSL_CERT_DIR", "SSL_CERT_FILE"),
 }
 _LAST_LINES = 10
@@ -37,8 +54,9 @@ _MAX_LAST_WORDS = 300
 class CLIProcess:
     """One process of the CLI, from its start to its end.
 
-    `env` holds the variables that are meant for it. An isolated CLI gets of this process's other variables only those
-    for language, paths, proxies and certificates. It reads `key` from a pipe: a variable could be read by its tools.
+    `env` holds the variables that are meant for it. An isolated CLI gets of this process's other
+    variables only those for language, paths, proxies and certificates. It reads `key` from a pipe:
+    a variable could be read by its tools.
     """
 
     def __init__(self, env: Mapping[str, str], *, key: str | None, isolated: bool) -> None:
@@ -58,8 +76,11 @@ class CLIProcess:
         """Whether the CLI was started in the event loop."""
         return self._transport is not None
 
-    async def start(self, start: Callable[..., Any], options: dict[str, Any]) -> Any:  # Any: asyncio's own
-        """Calls `start`, which starts a process by `options`, with what is said here in place of some of these."""
+    # Any: asyncio's own
+    async def start(self, start: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Calls `start`, which starts a process by `options`, with what is said here in place of
+        some of these.
+        """
         options |= {"env": self._variables(options["env"]), "start_new_session": True}
         if self._key is None:
             self._transport, protocol = await start(**options)
@@ -76,19 +97,25 @@ class CLIProcess:
         return self._transport, protocol
 
     def _variables(self, merged: Mapping[str, str]) -> dict[str, str]:
-        """Returns those of the SDK's `merged` variables that the CLI gets: its own, and few of this process's."""
+        """Returns those of the SDK's `merged` variables that the CLI gets: its own, and few of this
+        process's.
+        """
         variables = {
             name: value
             for name, value in merged.items()
-            if not self._isolated or name in self._env or _passes(name) or os.environ.get(name) != value
+            if not self._isolated
+            or name in self._env
+            or _passes(name)
+            or os.environ.get(name) != value
         }
         return variables | {_MARK: self._mark}
 
     def find(self) -> set[int]:
         """Returns the ids of the CLI and of the processes that descend from it.
 
-        All inherit a mark in the environment. Where `/proc` shows no environments, as on macOS, the ids of parents lead
-        to the descendants; those that have lost their parent are found only if they were found before.
+        All inherit a mark in the environment. Where `/proc` shows no environments, as on macOS, the
+        ids of parents lead to the descendants; those that have lost their parent are found only if
+        they were found before.
         """
         parents = dict(_parents())
         mark = f"{_MARK}={self._mark}".encode()
@@ -101,7 +128,10 @@ class CLIProcess:
         return found
 
     def kill(self) -> bool:
-        """Kills the processes that `find` finds, and tells whether there were any. Call it until there are none."""
+        """Kills the processes that `find` finds, and tells whether there were any.
+
+        Call it until there are none.
+        """
         found = self.find()
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
@@ -109,7 +139,9 @@ class CLIProcess:
         return bool(found)
 
     def close(self) -> None:
-        """Closes the pipes to the CLI, of which the SDK leaves open what it has not read to the end."""
+        """Closes the pipes to the CLI, of which the SDK leaves open what it has not read to the
+        end.
+        """
         if self._transport is not None:
             self._transport.close()
 
@@ -124,11 +156,15 @@ class _Loop(asyncio.SelectorEventLoop):
     # Any: as in asyncio, whose parameters pass through.
     async def subprocess_exec(self, protocol_factory: Any, *command: Any, **options: Any) -> Any:
         start = partial(super().subprocess_exec, protocol_factory, *command)
-        return await (start(**options) if self._process.started else self._process.start(start, options))
+        return await (
+            start(**options) if self._process.started else self._process.start(start, options)
+        )
 
 
 class StderrTail:
-    """Keeps the last lines that the CLI writes to stderr, without credentials; `listener` gets all of them."""
+    """Keeps the last lines that the CLI writes to stderr, without credentials; `listener` gets all
+    of them.
+    """
 
     def __init__(self, redact: Redactor, listener: Callable[[str], None] | None = None) -> None:
         self._redact = redact
@@ -162,7 +198,9 @@ def _parents() -> Iterator[tuple[int, int]]:
         return
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            state, parent = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            state, parent = (
+                (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            )
             if state not in "ZX":
                 yield int(folder.name), int(parent)
 

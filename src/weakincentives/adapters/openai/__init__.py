@@ -1,4 +1,7 @@
-"""OpenAI and every server that speaks its Responses or Chat Completions API. Needs the extra `openai`."""
+"""OpenAI and every server that speaks its Responses or Chat Completions API.
+
+Needs the extra `openai`.
+"""
 
 from .adapter import OpenAIAdapter
 

@@ -1,8 +1,9 @@
 """`OpenAIAdapter`: the only module that imports the `openai` SDK. Retries are the SDK's own.
 
-Requests go through the client's public `post` and stay plain JSON both ways: the typed methods check each item of the
-history against dozens of shapes at every request, which the codecs have no use for. Every reply is asked for as a
-stream, because the SDK reads any other one whole before we can bound it.
+Requests go through the client's public `post` and stay plain JSON both ways: the typed methods
+check each item of the history against dozens of shapes at every request, which the codecs have no
+use for. Every reply is asked for as a stream, because the SDK reads any other one whole before we
+can bound it.
 """
 
 import asyncio
@@ -21,8 +22,14 @@ from ...limits import Clock, utc_now
 from ...redaction import Redactor, header_credentials
 from ..chat import ChatCodec
 from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed, provider_failed
-from ..provider_errors import check_key, request_fault, status_fault
-from ..replies import ACCEPTED_ENCODINGS, MAX_REPLY_BYTES, ReplyTooLargeError, bound_reply, redirect_error
+from ..provider_errors import check_key, error_from_request, error_from_status
+from ..replies import (
+    ACCEPTED_ENCODINGS,
+    MAX_REPLY_BYTES,
+    ReplyTooLargeError,
+    bound_reply,
+    redirect_error,
+)
 from .responses import ResponsesCodec
 
 if TYPE_CHECKING:
@@ -32,7 +39,9 @@ __all__ = ["OpenAIAdapter"]
 
 type _Client = openai.OpenAI | openai.AsyncOpenAI
 # Any: finalizers of whatever is finalized.
-type _HeldClients = dict[asyncio.AbstractEventLoop, tuple["openai.AsyncOpenAI", weakref.finalize[..., Any]]]
+type _HeldClients = dict[
+    asyncio.AbstractEventLoop, tuple["openai.AsyncOpenAI", weakref.finalize[..., Any]]
+]
 
 _PROVIDER = "openai"
 _NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
@@ -46,11 +55,12 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
 class OpenAIAdapter(CodecAdapter):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
-    `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak). `api_key` is by default
-    `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries` the SDK's. `client` and `async_client` take
-    ready clients, then the four before are theirs. `max_reply_bytes` bounds a reply, as decompressed. `options` go
-    into every request, such as `{"temperature": 0}`.
-    The other arguments are those of `CodecOptions` and `LoopAdapter`. Raises `ImportError` without the extra `openai`.
+    `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak).
+    `api_key` is by default `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries`
+    the SDK's. `client` and `async_client` take ready clients, then the four before are theirs.
+    `max_reply_bytes` bounds a reply, as decompressed. `options` go into every request, such as
+    `{"temperature": 0}`. The other arguments are those of `CodecOptions` and `LoopAdapter`. Raises
+    `ImportError` without the extra `openai`.
     """
 
     name = _PROVIDER
@@ -75,7 +85,9 @@ class OpenAIAdapter(CodecAdapter):
         clock: Clock = utc_now,
     ) -> None:
         if find_spec("openai") is None:
-            raise ImportError("OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'")
+            raise ImportError(
+                "OpenAIAdapter needs the openai SDK: pip install 'weakincentives[openai]'"
+            )
         if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
         codec, self._path = _APIS[api]
@@ -94,7 +106,9 @@ class OpenAIAdapter(CodecAdapter):
             "max_retries": max_retries,
         }
         if max_reply_bytes < 1:
-            raise ValueError(f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0")
+            raise ValueError(
+                f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0"
+            )
         self._max_reply_bytes = max_reply_bytes
         self._given_clients = [given for given in (client, async_client) if given is not None]
         self._client = client
@@ -113,17 +127,22 @@ class OpenAIAdapter(CodecAdapter):
             return self._client
 
     async def async_client(self) -> "openai.AsyncOpenAI":
-        """The client of the running event loop, made on first use: connections cannot move between loops.
+        """The client of the running event loop, made on first use: connections cannot move between
+        loops.
 
-        It is closed with the loop, as `asyncio.run` does it; a given client is the caller's to close.
+        It is closed with the loop, as `asyncio.run` does it; a given client is the caller's to
+        close.
         """
         if self._given_async_client is not None:
             return self._given_async_client
         loop = asyncio.get_running_loop()
         if loop not in self._async_clients:
-            held = _hold_client(self._async_clients, loop, self._client_arguments, self._max_reply_bytes)
+            held = _hold_client(
+                self._async_clients, loop, self._client_arguments, self._max_reply_bytes
+            )
             client = await anext(held)
-            # It keeps the client alive until the adapter has gone: as garbage, connections would end in any order.
+            # It keeps the client alive until the adapter has gone: as garbage, connections would
+            # end in any order.
             finalizer = weakref.finalize(self, _end_client, loop, held)
             finalizer.atexit = False
             self._async_clients[loop] = client, finalizer
@@ -139,7 +158,8 @@ class OpenAIAdapter(CodecAdapter):
         client = self.client()
         arguments = _arguments(client, body, left)
         if left is not None:
-            arguments["options"]["max_retries"] = 0  # they would go on in a thread that is left behind
+            # they would go on in a thread that is left behind
+            arguments["options"]["max_retries"] = 0
         reply = client.post(self._path, **arguments, stream_cls=openai.Stream[Any])
         bound_reply(reply.response, self._max_reply_bytes)
         if stream:
@@ -153,7 +173,9 @@ class OpenAIAdapter(CodecAdapter):
         import openai
 
         client = await self.async_client()
-        reply = await client.post(self._path, **_arguments(client, body, left), stream_cls=openai.AsyncStream[Any])
+        reply = await client.post(
+            self._path, **_arguments(client, body, left), stream_cls=openai.AsyncStream[Any]
+        )
         bound_reply(reply.response, self._max_reply_bytes)
         if stream:
             return reply
@@ -167,8 +189,12 @@ class OpenAIAdapter(CodecAdapter):
 
         match error:
             case ReplyTooLargeError():
-                return request_fault(
-                    _PROVIDER, "reply_too_large", str(error), "raise max_reply_bytes", phase="response"
+                return error_from_request(
+                    _PROVIDER,
+                    "reply_too_large",
+                    str(error),
+                    "raise max_reply_bytes",
+                    phase="response",
                 )
             case openai.APITimeoutError() | TimeoutError():
                 return _timed_out()
@@ -179,40 +205,57 @@ class OpenAIAdapter(CodecAdapter):
                 return redirect_error(_PROVIDER, error.status_code, location, self._redactor(error))
             case openai.APIStatusError():
                 body = error.body if isinstance(error.body, dict) else {"message": error.body}
-                return status_fault(
+                return error_from_status(
                     _PROVIDER,
                     error.status_code,
                     message=self._redactor(error)(str(body.get("message") or "no message")),
                     code=None if error.code is None else str(error.code),
                     retry_after=error.response.headers.get("retry-after"),
                 )
-            case openai.APIResponseValidationError() | json.JSONDecodeError() | UnicodeDecodeError() | RecursionError():
+            case (
+                openai.APIResponseValidationError()
+                | json.JSONDecodeError()
+                | UnicodeDecodeError()
+                | RecursionError()
+            ):
                 return malformed(_PROVIDER, "it is no JSON of this API")
             case zlib.error():
                 return malformed(_PROVIDER, str(error))
             case openai.APIError():  # said in the middle of a stream
                 return provider_failed(_PROVIDER, self._redactor(error)(error.message))
             case openai.OpenAIError():
-                return request_fault(_PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY")
+                return error_from_request(
+                    _PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY"
+                )
             case _ if _is_http_error(error, "TimeoutException"):
                 return _timed_out()
             case _ if _is_http_error(error, "TransportError"):
                 return _not_connected(error)
             case _:
                 told = self._redactor(error)(f"{type(error).__name__}: {error}")
-                return request_fault(_PROVIDER, "client_error", told, "check the adapter's options")
+                return error_from_request(
+                    _PROVIDER, "client_error", told, "check the adapter's options"
+                )
 
     def without_keys(self, text: str) -> str:
         return self._redactor()(text)
 
-    def harmless(self, error: Exception) -> Exception | None:
+    def safe_cause(self, error: Exception) -> Exception | None:
         """`error`, unless it or its causes could quote the request's headers and with them the key."""
-        return None if isinstance(error.__cause__, Exception) or self._redactor(error).quoted_in(error) else error
+        return (
+            None
+            if isinstance(error.__cause__, Exception) or self._redactor(error).quoted_in(error)
+            else error
+        )
 
     def _redactor(self, error: Exception | None = None) -> Redactor:
         """Masks what the clients send as credentials, and what the request of `error` did."""
         held = [client for client, _ in list(self._async_clients.values())]
-        clients = [client for client in (self._client, self._given_async_client, *held) if client is not None]
+        clients = [
+            client
+            for client in (self._client, self._given_async_client, *held)
+            if client is not None
+        ]
         redactor = Redactor()
         for client in clients:
             sent = {name: str(value) for name, value in client.default_headers.items()}
@@ -236,7 +279,9 @@ async def _hold_client(
             finalizer.detach()
 
 
-def _end_client(loop: asyncio.AbstractEventLoop, held: "AsyncGenerator[openai.AsyncOpenAI]") -> None:
+def _end_client(
+    loop: asyncio.AbstractEventLoop, held: "AsyncGenerator[openai.AsyncOpenAI]"
+) -> None:
     with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(lambda: loop.create_task(_close(held)))
 
@@ -246,7 +291,9 @@ async def _close(held: "AsyncGenerator[openai.AsyncOpenAI]") -> None:
 
 
 def _arguments(client: _Client, body: Wire, left: float | None) -> Wire:
-    """What `post` takes: the client's own time-out, but no more than the seconds `left`, and no redirects."""
+    """What `post` takes: the client's own time-out, but no more than the seconds `left`, and no
+    redirects.
+    """
     if client.api_key != _NO_KEY:
         check_key(_PROVIDER, client.api_key)
     own = client.timeout
@@ -275,12 +322,14 @@ def _bound_errors(client: _Client, max_bytes: int) -> None:
 
 
 def _timed_out() -> PromptEvaluationError:
-    return request_fault(_PROVIDER, "timeout", "the provider did not answer in time", "raise timeout")
+    return error_from_request(
+        _PROVIDER, "timeout", "the provider did not answer in time", "raise timeout"
+    )
 
 
 def _not_connected(error: BaseException) -> PromptEvaluationError:
     told = f"no connection ({type(error).__name__})"
-    return request_fault(_PROVIDER, "connection", told, "check base_url and the network")
+    return error_from_request(_PROVIDER, "connection", told, "check base_url and the network")
 
 
 def _is_http_error(error: Exception, name: str) -> bool:

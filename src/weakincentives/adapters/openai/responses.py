@@ -1,4 +1,6 @@
-"""The Responses codec: OpenAI's own API, with typed items and tools that can be added in the conversation."""
+"""The Responses codec: OpenAI's own API, with typed items and tools that can be added in the
+conversation.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,7 +15,9 @@ _USAGE = ("input_tokens", "output_tokens", "input_tokens_details")
 
 
 class ResponsesCodec(Codec):
-    """One conversation as Responses input items; all output items go back unchanged, reasoning included."""
+    """One conversation as Responses input items; all output items go back unchanged, reasoning
+    included.
+    """
 
     streaming = {"stream": True}  # noqa: RUF012 - never changed
 
@@ -30,13 +34,17 @@ class ResponsesCodec(Codec):
         """The last event holds all of it."""
         for event in reversed(events):
             match event:
-                case {"type": "response.completed" | "response.incomplete" | "response.failed", "response": reply}:
+                case {
+                    "type": "response.completed" | "response.incomplete" | "response.failed",
+                    "response": reply,
+                }:
                     return reply
                 case _:
                     pass
         return None
 
-    def decode(self, reply: Any) -> AssistantMessage:  # Any: read key by key, each checked where it matters
+    # Any: read key by key, each checked where it matters
+    def decode(self, reply: Any) -> AssistantMessage:
         """All output items of a reply."""
         match reply:
             case {"error": {"message": message}}:
@@ -63,7 +71,12 @@ class ResponsesCodec(Codec):
                                 pass
                 case {"type": "function_call"}:
                     fallback = f"call_{len(self.items)}_{index}"
-                    call = call_of(item.get("call_id"), item.get("name"), item.get("arguments"), fallback_id=fallback)
+                    call = call_of(
+                        item.get("call_id"),
+                        item.get("name"),
+                        item.get("arguments"),
+                        fallback_id=fallback,
+                    )
                     item["call_id"] = call.call_id
                     calls.append(call)
                 case {"type": _}:
@@ -81,36 +94,54 @@ class ResponsesCodec(Codec):
     def body(self, output: OutputSpec | None) -> Wire:
         if output is None:
             return {"input": self.items}
-        return {"input": self.items, "text": {"format": {"type": "json_schema", **output.as_dict()}}}
+        return {
+            "input": self.items,
+            "text": {"format": {"type": "json_schema", **output.as_dict()}},
+        }
 
     def tool(self, spec: ToolSpec) -> Wire:
         return {"type": "function", **spec.as_dict()}
 
     def assistant(self, message: AssistantMessage) -> list[Wire]:
         if message.wire:
-            items: list[Any] = list(message.wire)  # Any: the provider's items, returned as they came
+            # Any: the provider's items, returned as they came
+            items: list[Any] = list(message.wire)
             return items
         said: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
         return said + [
-            {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+            {
+                "type": "function_call",
+                "call_id": call.call_id,
+                "name": call.name,
+                "arguments": call.arguments,
+            }
             for call in message.tool_calls
         ]
 
     def answer(self, message: ToolMessage) -> Wire:
-        return {"type": "function_call_output", "call_id": message.call_id, "output": message.content}
+        return {
+            "type": "function_call_output",
+            "call_id": message.call_id,
+            "output": message.content,
+        }
 
     def add_tools(self, added: Mapping[str, Wire]) -> None:
         if self.options.tools_in_conversation:
-            self.items.append({"type": "additional_tools", "role": "developer", "tools": list(added.values())})
+            self.items.append(
+                {"type": "additional_tools", "role": "developer", "tools": list(added.values())}
+            )
         else:
             super().add_tools(added)
 
     def remove_tools(self, names: Collection[str]) -> None:
         super().remove_tools(names)
         for item in self.items:
-            if item.get("type") == "additional_tools":  # what brought them changes, and the cached prefix ends there
+            # what brought them changes, and the cached prefix ends there
+            if item.get("type") == "additional_tools":
                 item["tools"] = [tool for tool in item["tools"] if tool["name"] not in names]
-        self.items[:] = [item for item in self.items if item.get("type") != "additional_tools" or item["tools"]]
+        self.items[:] = [
+            item for item in self.items if item.get("type") != "additional_tools" or item["tools"]
+        ]
 
 
 def _finish(reply: Wire, calls: list[ToolCall]) -> Finish:

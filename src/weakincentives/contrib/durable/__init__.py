@@ -1,8 +1,17 @@
 """The door to runs that survive a crash."""
 
 from .engine import DurableRun, DurableRuns, SqliteConnection, install
-from .journal import DurableAgent, RecordedSteps, ReplayError, StepFailedError, Steps, durable, perform, to_input
-from .takeover import Takeover
+from .failover import WorkerFailover
+from .journal import (
+    DurableAgent,
+    RecordedSteps,
+    ReplayError,
+    StepFailedError,
+    Steps,
+    durable,
+    execute_run,
+    to_input,
+)
 
 __all__ = [
     "DurableAgent",
@@ -13,9 +22,9 @@ __all__ = [
     "SqliteConnection",
     "StepFailedError",
     "Steps",
-    "Takeover",
+    "WorkerFailover",
     "durable",
+    "execute_run",
     "install",
-    "perform",
     "to_input",
 ]

@@ -1,4 +1,5 @@
-"""Durable runs kept by DBOS in SQLite or PostgreSQL. The application owns DBOS; this registers one workflow with it.
+"""Durable runs kept by DBOS in SQLite or PostgreSQL. The application owns DBOS; this registers one
+workflow with it.
 
 The only module that imports DBOS, and only when `install` is called.
 """
@@ -15,7 +16,15 @@ from ...evaluation.main_loop import Execution
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
 from .executor_lock import lock_executor
-from .journal import DurableAgent, Record, combined_version, perform, succeeded, to_execution, to_input
+from .journal import (
+    DurableAgent,
+    Record,
+    combined_version,
+    execute_run,
+    succeeded,
+    to_execution,
+    to_input,
+)
 
 __all__ = ["DurableRun", "DurableRuns", "SqliteConnection", "install"]
 
@@ -42,20 +51,27 @@ class DurableRun:
         self._handle = handle
 
     def result(self) -> Execution[Any]:
-        """Waits for the end. Raises the `PromptEvaluationError` in which the run ended, and what DBOS raises."""
+        """Waits for the end.
+
+        Raises the `PromptEvaluationError` in which the run ended, and what DBOS raises.
+        """
         return to_execution(self._agent, self._handle.get_result())
 
     def session(self) -> Session:
         """Waits for the end; the session as the run left it, also where it failed."""
         session = self._agent.session(self.run_id)
-        session.restore(session.parse_snapshot(self._handle.get_result()["session"], types=self._agent.types))
+        session.restore(
+            session.parse_snapshot(self._handle.get_result()["session"], types=self._agent.types)
+        )
         return session
 
 
 class DurableRuns:
     """Starts runs of agents and finds them again; made by `install`."""
 
-    def __init__(self, agents: Mapping[str, DurableAgent[Any]], workflow: Callable[[str, Record], Record]) -> None:
+    def __init__(
+        self, agents: Mapping[str, DurableAgent[Any]], workflow: Callable[[str, Record], Record]
+    ) -> None:
         self._agents = agents
         self._workflow = workflow
         self.version = combined_version(agents)
@@ -63,10 +79,12 @@ class DurableRuns:
     def config(
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
     ) -> dict[str, Any]:
-        """What `DBOS(config=…)` needs. `executor_id` stays with a worker when it starts again: its runs are its own.
+        """What `DBOS(config=…)` needs. `executor_id` stays with a worker when it starts again: its
+        runs are its own.
 
-        The process holds its `executor_id` until it ends; raises `RuntimeError` when another one does. PostgreSQL
-        behind a pooler that shares connections cannot hold it: give `exclusive=False` there.
+        The process holds its `executor_id` until it ends; raises `RuntimeError` when another one
+        does. PostgreSQL behind a pooler that shares connections cannot hold it: give
+        `exclusive=False` there.
         """
         if exclusive:
             lock_executor(database_url, executor_id)
@@ -92,10 +110,12 @@ class DurableRuns:
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> DurableRun:
-        """Starts a run of the agent of that name, here or by whichever worker takes it from `queue`.
+        """Starts a run of the agent of that name, here or by whichever worker takes it from
+        `queue`.
 
-        `params` are bound to the prompt. A `run_id` names one run: started again, it is the same, and a warning is
-        logged if it waits for another version of the code. Raises `KeyError` for an agent that is not installed.
+        `params` are bound to the prompt. A `run_id` names one run: started again, it is the same,
+        and a warning is logged if it waits for another version of the code. Raises `KeyError` for
+        an agent that is not installed.
         """
         one = self._agents[agent]
         if run_id is not None and dbos().DBOS.get_workflow_status(run_id) is not None:
@@ -104,10 +124,13 @@ class DurableRuns:
         with nullcontext() if run_id is None else dbos().SetWorkflowID(run_id):
             if queue is None:
                 return DurableRun(one, dbos().DBOS.start_workflow(self._workflow, agent, given))
-            return DurableRun(one, dbos().DBOS.enqueue_workflow(queue, self._workflow, agent, given))
+            return DurableRun(
+                one, dbos().DBOS.enqueue_workflow(queue, self._workflow, agent, given)
+            )
 
     def find(self, agent: str, run_id: str) -> DurableRun:
-        """The run of that id, which was started here or elsewhere. Raises what DBOS does where there is none.
+        """The run of that id, which was started here or elsewhere. Raises what DBOS does where
+        there is none.
 
         Logs a warning if the run is not over and waits for another version of the code.
         """
@@ -127,16 +150,19 @@ class DurableRuns:
 def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 
-    `datasource` is a `SQLAlchemyDatasource` of the application's database, in which transactional tools write by
-    `datasource.sql_session()`. Raises `ValueError` for an agent with such a tool where none is given.
+    `datasource` is a `SQLAlchemyDatasource` of the application's database, in which transactional
+    tools write by `datasource.sql_session()`. Raises `ValueError` for an agent with such a tool
+    where none is given.
     """
     for name, agent in agents.items():
         for tool in agent.tools:
             if tool.effect == "transactional" and datasource is None:
-                raise ValueError(f"tool {tool.name!r} of agent {name!r} is transactional; give datasource=")
+                raise ValueError(
+                    f"tool {tool.name!r} of agent {name!r} is transactional; give datasource="
+                )
 
     def run(agent: str, given: Record) -> Record:
-        return perform(agents[agent], given, _DbosSteps(datasource))
+        return execute_run(agents[agent], given, _DbosSteps(datasource))
 
     return DurableRuns(agents, dbos().DBOS.workflow(name=_WORKFLOW)(run))
 
@@ -149,7 +175,9 @@ class _DbosSteps:
         self._datasource = datasource
         self.run_id: str = self._dbos.workflow_id
 
-    def step(self, name: str, work: Callable[[], Record], /, *, transactional: bool = False) -> Record:
+    def step(
+        self, name: str, work: Callable[[], Record], /, *, transactional: bool = False
+    ) -> Record:
         """As `Steps.step`. Raises DBOS's own error when the record is of another step."""
 
         def unless_it_fails() -> Record:
@@ -172,10 +200,13 @@ class _DbosSteps:
 def _begin(connection: Any) -> None:
     """Begins the transaction that SQLAlchemy believes to be in.
 
-    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would then commit what a
-    tool wrote before its record is written.
+    The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would
+    then commit what a tool wrote before its record is written.
     """
-    if connection.dialect.name == "sqlite" and not connection.connection.dbapi_connection.in_transaction:
+    if (
+        connection.dialect.name == "sqlite"
+        and not connection.connection.dbapi_connection.in_transaction
+    ):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -1,4 +1,5 @@
-"""Locks by which a process holds an `executor_id`: a file beside a SQLite database, or an advisory lock in PostgreSQL.
+"""Locks by which a process holds an `executor_id`: a file beside a SQLite database, or an advisory
+lock in PostgreSQL.
 
 The operating system or the server releases a lock when the process dies.
 """
@@ -11,12 +12,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["TRY_LOCK", "UNLOCK", "libpq_url", "lock_executor", "lock_key", "locked_by_takeover", "release"]
+__all__ = [
+    "TRY_LOCK",
+    "UNLOCK",
+    "libpq_url",
+    "lock_executor",
+    "lock_key",
+    "locked_by_takeover",
+    "release",
+]
 
 TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weakincentives ' || %s, 0))"
 UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('weakincentives ' || %s, 0))"
 
-_PATIENCE = 2.0  # seconds: the server sees a death a moment later, and a `Takeover` that looks has the lock briefly
+_PATIENCE = (
+    # seconds: the server sees a death a moment later, and a `WorkerFailover` that looks has the
+    # lock briefly
+    2.0
+)
 
 
 class _Lock(Protocol):
@@ -25,15 +38,17 @@ class _Lock(Protocol):
     def close(self) -> None: ...
 
 
-type _Key = tuple[int, str, str]  # with the id of the process, since a forked one holds no lock of its parent
+# with the id of the process, since a forked one holds no lock of its parent
+type _Key = tuple[int, str, str]
 
 _locks: dict[_Key, _Lock] = {}
 locked_by_takeover: set[_Key] = set()
-"""What a `Takeover` of this process holds, on a connection of its own."""
+"""What a `WorkerFailover` of this process holds, on a connection of its own."""
 
 
 def lock_executor(database_url: str, executor_id: str) -> None:
-    """Holds `executor_id` for this process until it ends. Raises `RuntimeError` when another process holds it.
+    """Holds `executor_id` for this process until it ends. Raises `RuntimeError` when another
+    process holds it.
 
     Does nothing for a database in memory, and for SQLite on Windows.
     """
@@ -74,7 +89,8 @@ def _lock_file(database_url: str, executor_id: str) -> _Lock | None:
     name = import_module("sqlalchemy").make_url(database_url).database
     if not name or ":memory:" in name:
         return None
-    # A POSIX lock is the process's own, so a child that outlives it does not keep the lock. Each id locks a byte.
+    # A POSIX lock is the process's own, so a child that outlives it does not keep the lock. Each id
+    # locks a byte.
     byte = int.from_bytes(sha256(executor_id.encode()).digest()[:7])
     file = Path(f"{name.removeprefix('file:')}-executors").open("ab")  # noqa: SIM115 - held open
     try:

@@ -1,7 +1,9 @@
-"""A run as a list of recorded steps: what each record holds, and how a later life of the run takes it for the work.
+"""A run as a list of recorded steps: what each record holds, and how a later life of the run takes
+it for the work.
 
-Every request to the provider and every tool call is one step, and its record one JSON value: what was asked, what came
-of it, what it changed in the session, and when. Nothing here knows a database; `Steps` is where records are kept.
+Every request to the provider and every tool call is one step, and its record one JSON value: what
+was asked, what came of it, what it changed in the session, and when. Nothing here knows a database;
+`Steps` is where records are kept.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +15,7 @@ from os import urandom
 from typing import Any, Protocol
 
 from ... import serde
-from ...adapters.core import Conversation, LoopAdapter, PromptResponse
+from ...adapters.core import Connection, LoopAdapter, PromptResponse
 from ...errors import WeakIncentivesError
 from ...evaluation.drivers import Journal, Subject
 from ...evaluation.errors import (
@@ -25,7 +27,13 @@ from ...evaluation.errors import (
 )
 from ...evaluation.inner_loop import ProviderRequest
 from ...evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
-from ...evaluation.messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolMessage, sendable
+from ...evaluation.messages import (
+    AssistantMessage,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolMessage,
+    sendable,
+)
 from ...evaluation.tool_executor import ToolExecutor
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.errors import VisibilityExpansionRequired
@@ -45,11 +53,13 @@ __all__ = [
     "StepFailedError",
     "Steps",
     "durable",
-    "perform",
+    "execute_run",
     "to_input",
 ]
 
-_FORMAT = 2  # of the records; part of an agent's version, so that runs begun in another one wait for their own code
+# of the records; part of an agent's version, so that runs begun in another one wait for their own
+# code
+_FORMAT = 2
 
 # Any: records are JSON objects, read key by key.
 type Record = dict[str, Any]
@@ -68,29 +78,40 @@ class Steps(Protocol):
 
     run_id: str
 
-    def step(self, name: str, work: Callable[[], Record], /, *, transactional: bool = False) -> Record:
+    def step(
+        self, name: str, work: Callable[[], Record], /, *, transactional: bool = False
+    ) -> Record:
         """The record at the next position, or that of `work`, which is then kept.
 
-        With `transactional`, what `work` writes to the application's database commits together with the record.
+        With `transactional`, what `work` writes to the application's database commits together with
+        the record.
         """
         ...
 
 
 class RecordedSteps:
-    """Keeps records in memory, as pairs of a step's name and its record; those given stand for the first steps."""
+    """Keeps records in memory, as pairs of a step's name and its record; those given stand for the
+    first steps.
+    """
 
-    def __init__(self, records: Sequence[tuple[str, Record]] = (), *, run_id: str = "replay") -> None:
+    def __init__(
+        self, records: Sequence[tuple[str, Record]] = (), *, run_id: str = "replay"
+    ) -> None:
         self.run_id = run_id
         self.records = list(records)
         self._next = 0
 
-    def step(self, name: str, work: Callable[[], Record], /, *, transactional: bool = False) -> Record:
+    def step(
+        self, name: str, work: Callable[[], Record], /, *, transactional: bool = False
+    ) -> Record:
         """As `Steps.step`. Raises `ReplayError` when the record is of another step."""
         if self._next == len(self.records):
             self.records.append((name, work()))
         found, record = self.records[self._next]
         if found != name:
-            raise ReplayError(f"step {self._next} of run {self.run_id!r} is {found!r} in its record and now {name!r}")
+            raise ReplayError(
+                f"step {self._next} of run {self.run_id!r} is {found!r} in its record and now {name!r}"
+            )
         self._next += 1
         return record
 
@@ -107,13 +128,21 @@ class DurableAgent[Out]:
 
     @property
     def version(self) -> str:
-        """Changes when a run that was begun before could no longer be taken up: with texts, tools and record format."""
-        return _digest(_FORMAT, self.prompt().descriptor.hash, [(tool.name, tool.effect) for tool in self.tools])
+        """Changes when a run that was begun before could no longer be taken up: with texts, tools
+        and record format.
+        """
+        return _digest(
+            _FORMAT,
+            self.prompt().descriptor.hash,
+            [(tool.name, tool.effect) for tool in self.tools],
+        )
 
     @property
     def tools(self) -> tuple[AnyTool, ...]:
         """All tools of the prompt, open or not."""
-        return tuple([tool for node in self.prompt().template.registry.sections for tool in node.tools])
+        return tuple(
+            [tool for node in self.prompt().template.registry.sections for tool in node.tools]
+        )
 
 
 def durable[Out](
@@ -125,23 +154,30 @@ def durable[Out](
 ) -> DurableAgent[Out]:
     """An agent whose runs are recorded step by step.
 
-    `prompt` makes the prompt of each run, such as `template.bind`; `session` its session, with the reducers that the
-    application registers. Session state may be of `types` and of those that have reducers. Raises `TypeError` for an
-    adapter whose requests cannot be recorded one by one.
+    `prompt` makes the prompt of each run, such as `template.bind`; `session` its session, with the
+    reducers that the application registers. Session state may be of `types` and of those that have
+    reducers. Raises `TypeError` for an adapter whose requests cannot be recorded one by one.
     """
     adapter = main_loop.adapter
     if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:
-        raise TypeError(f"{type(adapter).__name__} runs its own loop, which cannot be recorded; use a LoopAdapter")
-    return DurableAgent(main_loop=main_loop, adapter=adapter, prompt=prompt, types=frozenset(types), session=session)
+        raise TypeError(
+            f"{type(adapter).__name__} runs its own loop, which cannot be recorded; use a LoopAdapter"
+        )
+    return DurableAgent(
+        main_loop=main_loop, adapter=adapter, prompt=prompt, types=frozenset(types), session=session
+    )
 
 
 # Any: prompts of every output.
-def perform(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record:
-    """Executes a run, or what is left of it, and gives its result as JSON; `given` is what `to_input` made."""
+def execute_run(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record:
+    """Executes a run, or what is left of it, and gives its result as JSON; `given` is what
+    `to_input` made.
+    """
     session = agent.session(steps.run_id)
     if given["session"] is not None:
         session.restore(session.parse_snapshot(given["session"], types=agent.types))
-    session.snapshot().to_json()  # what could not be written at the end is found before any work is done
+    # what could not be written at the end is found before any work is done
+    session.snapshot().to_json()
     run = _Life(steps, session, agent.types)
     run.step("start", agent.version, dict)
     prompt = agent.prompt()
@@ -157,17 +193,31 @@ def perform(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record:
             budget=serde.parse(Budget | None, given["budget"]),
         )
     except PromptEvaluationError as error:
-        result = {"error": _error_to_json(error), "usage": serde.dump(error.usage), "turns": error.turns}
+        result = {
+            "error": _error_to_json(error),
+            "usage": serde.dump(error.usage),
+            "turns": error.turns,
+        }
     else:
         response = execution.response
-        result = {"text": response.text, "output": serde.dump(response.output), "turns": response.turns}
-        result |= {"expansions": serde.dump(execution.expansions), "usage": serde.dump(execution.usage)}
+        result = {
+            "text": response.text,
+            "output": serde.dump(response.output),
+            "turns": response.turns,
+        }
+        result |= {
+            "expansions": serde.dump(execution.expansions),
+            "usage": serde.dump(execution.usage),
+        }
         result["last_usage"] = serde.dump(response.usage)
     return {**result, "session": session.snapshot().to_json()}
 
 
 def to_input(
-    *params: object, session: Session | None = None, deadline: Deadline | None = None, budget: Budget | None = None
+    *params: object,
+    session: Session | None = None,
+    deadline: Deadline | None = None,
+    budget: Budget | None = None,
 ) -> Record:
     """What a run is given, as JSON."""
     return {
@@ -179,7 +229,9 @@ def to_input(
 
 
 def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out]:
-    """The execution that `perform` told of, without its transcript; raises the `PromptEvaluationError` that it told."""
+    """The execution that `execute_run` told of, without its transcript; raises the
+    `PromptEvaluationError` that it told.
+    """
     usage = serde.parse(TokenUsage, result["usage"])
     if "error" in result:
         error = _error_from_json(result["error"])
@@ -191,7 +243,8 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
     response = PromptResponse[Any](
         prompt_name=prompt.name,
         text=result["text"],
-        output=None if declared is None else parse_output(result["text"], declared)[0],  # as the evaluation did
+        # as the evaluation did
+        output=None if declared is None else parse_output(result["text"], declared)[0],
         usage=serde.parse(TokenUsage, result["last_usage"]),
         turns=result["turns"],
     )
@@ -200,7 +253,9 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
 
 
 class _Life:
-    """One life of a run: from its start, or from its start again after a crash, to its end or the next crash."""
+    """One life of a run: from its start, or from its start again after a crash, to its end or the
+    next crash.
+    """
 
     def __init__(self, steps: Steps, session: Session, types: Collection[type[Any]]) -> None:
         self.run_id = steps.run_id
@@ -211,13 +266,18 @@ class _Life:
         self._now: datetime | None = utc_now()
 
     def clock(self) -> datetime:
-        """The time of the last step, since a later life decides by the same times; within a step the present."""
+        """The time of the last step, since a later life decides by the same times; within a step
+        the present.
+        """
         return self._now or utc_now()
 
     def step(
         self, name: str, asked: str, work: Callable[[], Record], *, transactional: bool = False
     ) -> tuple[Record, bool]:
-        """What came of the next step, and whether it was `work` of this life. Raises `ReplayError`."""
+        """What came of the next step, and whether it was `work` of this life.
+
+        Raises `ReplayError`.
+        """
         before = self._session.snapshot()
         mine: Record = {}
 
@@ -230,12 +290,15 @@ class _Life:
             mine["state"] = self._session.snapshot().since(before)
             mine["at"] = serde.dump(utc_now())
             for slices in mine["state"].values():
-                types_by_name(slices, self._types)  # what could not be read back must not be written
+                # what could not be read back must not be written
+                types_by_name(slices, self._types)
             return mine
 
         kept = self._steps.step(name, record, transactional=transactional)
         if kept["asked"] != asked:
-            raise ReplayError(f"step {name!r} of run {self.run_id!r} was recorded for another request or prompt")
+            raise ReplayError(
+                f"step {name!r} of run {self.run_id!r} was recorded for another request or prompt"
+            )
         own = kept == mine
         if not own:
             if mine:  # another life has taken over and was faster
@@ -259,7 +322,9 @@ class _Recorded(LoopAdapter):
     """The application's adapter, with the work of its evaluations recorded."""
 
     def __init__(self, inner: LoopAdapter, run: _Life) -> None:
-        super().__init__(config=replace(inner.config, parallel_tool_calls="in_order"), clock=run.clock)
+        super().__init__(
+            config=replace(inner.config, parallel_tool_calls="in_order"), clock=run.clock
+        )
         self.name = inner.name
         self.model = inner.model
         self._inner = inner
@@ -273,9 +338,9 @@ class _Recorded(LoopAdapter):
     def budget(self) -> Budget | None:
         return self._inner.budget
 
-    def converse(self, rendered: RenderedPrompt[Any], /) -> Conversation:
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
         """A line to the same provider."""
-        return self._inner.converse(rendered)
+        return self._inner.connect(rendered)
 
     def journal(self, tools: ToolExecutor, /) -> Journal:
         """The record of the run; what a handler evaluates is a part of its own step."""
@@ -292,14 +357,17 @@ class _RunJournal:
         self._told = sha256()
         self._read = 0
 
-    # Any: T is the answer to a request, and outcomes for tool calls, which a checker cannot tell by the subject.
+    # Any: T is the answer to a request, and outcomes for tool calls, which a checker cannot tell by
+    # the subject.
     def __call__(self, subject: Subject, work: Callable[[], Any], /) -> Any:
         if isinstance(subject, ProviderRequest):
             return self._ask(subject, work)
         [call] = subject  # in order, so there is one
         return self._call(call, work)
 
-    def _ask(self, request: ProviderRequest, ask: Callable[[], AssistantMessage]) -> AssistantMessage:
+    def _ask(
+        self, request: ProviderRequest, ask: Callable[[], AssistantMessage]
+    ) -> AssistantMessage:
         came, _ = self._run.step("provider", self._digest(request), lambda: _answer(ask))
         if "error" in came:
             raise _error_from_json(came["error"])
@@ -323,7 +391,10 @@ class _RunJournal:
         tools.key = f"{self._run.run_id}:{self._run.calls}"
         tools.begun = effect == "at_most_once" and self._run.begun_before(name)
         came, own = self._run.step(
-            f"tool:{name}", _digest(call), lambda: _outcome(run), transactional=effect == "transactional"
+            f"tool:{name}",
+            _digest(call),
+            lambda: _outcome(run),
+            transactional=effect == "transactional",
         )
         if "signal" in came:
             if not own:
@@ -358,8 +429,13 @@ class _RunJournal:
 def _answer(ask: Callable[[], AssistantMessage]) -> Record:
     try:
         told = ask()
-        calls = [replace(one, name=sendable(one.name), arguments=sendable(one.arguments)) for one in told.tool_calls]
-        return {"answer": serde.dump(replace(told, text=sendable(told.text), tool_calls=tuple(calls)))}
+        calls = [
+            replace(one, name=sendable(one.name), arguments=sendable(one.arguments))
+            for one in told.tool_calls
+        ]
+        return {
+            "answer": serde.dump(replace(told, text=sendable(told.text), tool_calls=tuple(calls)))
+        }
     except Exception as error:
         return {"error": _error_to_json(error)}
 
@@ -377,8 +453,15 @@ def _outcome(run: Callable[[], Sequence[ToolExecutionOutcome]]) -> Record:
 
 
 def _request(request: VisibilityExpansionRequired) -> Record:
-    opened = [SetVisibilityOverride(path=path, visibility=to) for path, to in request.requested_overrides.items()]
-    told = {"reason": sendable(request.reason), "section_keys": list(request.section_keys), "args": list(request.args)}
+    opened = [
+        SetVisibilityOverride(path=path, visibility=to)
+        for path, to in request.requested_overrides.items()
+    ]
+    told = {
+        "reason": sendable(request.reason),
+        "section_keys": list(request.section_keys),
+        "args": list(request.args),
+    }
     return {"signal": serde.dump(opened), **told}
 
 
@@ -397,8 +480,16 @@ def succeeded(record: Record) -> bool:
     return "outcome" not in came or came["outcome"]["message"]["success"] is True
 
 
-_KINDS = ThrottleError, DeadlineExceededError, BudgetExceededError, TurnLimitError, ExpansionLimitError
-_ERRORS: dict[str, type[PromptEvaluationError]] = {kind.__name__: kind for kind in (*_KINDS, PromptEvaluationError)}
+_KINDS = (
+    ThrottleError,
+    DeadlineExceededError,
+    BudgetExceededError,
+    TurnLimitError,
+    ExpansionLimitError,
+)
+_ERRORS: dict[str, type[PromptEvaluationError]] = {
+    kind.__name__: kind for kind in (*_KINDS, PromptEvaluationError)
+}
 _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 
 

@@ -1,6 +1,8 @@
-"""The one list of a prompt's overridable texts, each with its hash; staleness, seeds and rebases all read it.
+"""The one list of a prompt's overridable texts, each with its hash; staleness, seeds and rebases
+all read it.
 
-Hashes are SHA-256 over JSON with sorted keys, so they are the same in every process and on every machine.
+Hashes are SHA-256 over JSON with sorted keys, so they are the same in every process and on every
+machine.
 """
 
 import json
@@ -26,19 +28,27 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
         content = _hash(body, summary, examples)
         sections.append(SectionDescriptor(path, content))
         texts[TextId("body", node.key)] = OverridableText(body, content, path, accepts, section)
-        texts[TextId("summary", node.key)] = OverridableText(summary or "", content, path, accepts, section)
+        texts[TextId("summary", node.key)] = OverridableText(
+            summary or "", content, path, accepts, section
+        )
         for index, text in enumerate(examples):
-            texts[TextId("task-example", f"{node.key}#{index}")] = OverridableText(text, _hash(text), path, accepts)
+            texts[TextId("task-example", f"{node.key}#{index}")] = OverridableText(
+                text, _hash(text), path, accepts
+            )
         for tool in node.tools:
             name, accepts = tool.name, tool.accepts_overrides
             contract = _hash(name, tool.description, serde.json_schema(tool.params_type))
             tools.append(ToolDescriptor(path, name, contract))
             texts[TextId("tool", name)] = OverridableText(tool.description, contract, path, accepts)
             for param, text in param_texts(tool).items():
-                texts[TextId("param", f"{name}.{param}")] = OverridableText(text, contract, path, accepts)
+                texts[TextId("param", f"{name}.{param}")] = OverridableText(
+                    text, contract, path, accepts
+                )
             for index in range(len(tool.examples)):
                 text = example_text(tool, index)
-                texts[TextId("tool-example", f"{name}#{index}")] = OverridableText(text, _hash(text), path, accepts)
+                texts[TextId("tool-example", f"{name}#{index}")] = OverridableText(
+                    text, _hash(text), path, accepts
+                )
     whole = _hash([(*one, of.hash, of.text, of.accepts_overrides) for one, of in texts.items()])
     return PromptDescriptor(ns, key, tuple(sections), tuple(tools), texts, whole)
 

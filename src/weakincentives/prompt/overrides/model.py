@@ -1,4 +1,6 @@
-"""What overrides are, as values: texts by id, what they were written against, and what a store does with them."""
+"""What overrides are, as values: texts by id, what they were written against, and what a store does
+with them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,9 @@ type TextKind = Literal["body", "summary", "task-example", "tool", "param", "too
 
 
 class TextId(NamedTuple):
-    """Which text of a prompt: its kind, and the dotted path, `path#index`, `tool`, `tool.param` or `tool#index`."""
+    """Which text of a prompt: its kind, and the dotted path, `path#index`, `tool`, `tool.param` or
+    `tool#index`.
+    """
 
     kind: TextKind
     at: str
@@ -27,7 +31,9 @@ class TextId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionOverride:
-    """Another body, another summary or both for the section at `path`; `$field` placeholders are filled in both."""
+    """Another body, another summary or both for the section at `path`; `$field` placeholders are
+    filled in both.
+    """
 
     path: SectionPath
     body: str | None = None
@@ -48,7 +54,9 @@ class ToolOverride:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolExampleOverride:
-    """Another text for one example of a tool, counted from 0: the list item that the prompt shows, without its `-`."""
+    """Another text for one example of a tool, counted from 0: the list item that the prompt shows,
+    without its `-`.
+    """
 
     tool_name: str
     index: int
@@ -74,10 +82,15 @@ def texts_of(override: Override) -> dict[TextId, str]:
         raise PromptValidationError(f"{override!r}: path is a text; write it as a tuple of keys")
     match override:
         case SectionOverride(path=path, body=body, summary=summary):
-            texts = {TextId("body", ".".join(path)): body, TextId("summary", ".".join(path)): summary}
+            texts = {
+                TextId("body", ".".join(path)): body,
+                TextId("summary", ".".join(path)): summary,
+            }
         case ToolOverride(tool_name=name, description=description, param_descriptions=params):
             texts = {TextId("tool", name): description} if name else {}
-            texts |= {TextId("param", f"{name}.{param}"): text for param, text in params.items() if name}
+            texts |= {
+                TextId("param", f"{name}.{param}"): text for param, text in params.items() if name
+            }
         case ToolExampleOverride(tool_name=name, index=index, text=text):
             texts = {TextId("tool-example", f"{name}#{index}"): text}
         case TaskExampleOverride(path=path, index=index, text=text):
@@ -86,15 +99,19 @@ def texts_of(override: Override) -> dict[TextId, str]:
             assert_never(other)
     found = {one: text for one, text in texts.items() if text is not None}
     if not found:
-        raise PromptValidationError(f"{override!r} replaces nothing; give it a text, and a tool its tool_name")
+        raise PromptValidationError(
+            f"{override!r} replaces nothing; give it a text, and a tool its tool_name"
+        )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class OverridableText:
-    """A text as the code has it. `hash` stands for all that an author sees of the part that it belongs to.
+    """A text as the code has it. `hash` stands for all that an author sees of the part that it
+    belongs to.
 
-    `section` has the params whose fields an override may use as placeholders; `None` where `$` means nothing.
+    `section` has the params whose fields an override may use as placeholders; `None` where `$`
+    means nothing.
     """
 
     text: str
@@ -121,7 +138,9 @@ class ToolDescriptor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PromptDescriptor:
-    """All that an author can see of a prompt, and each text that an override can replace; `hash` stands for it all."""
+    """All that an author can see of a prompt, and each text that an override can replace; `hash`
+    stands for it all.
+    """
 
     ns: str
     key: str
@@ -133,7 +152,8 @@ class PromptDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class StaleOverride:
-    """A stored text that does not apply: the code's own has changed, is gone, or accepts no overrides.
+    """A stored text that does not apply: the code's own has changed, is gone, or accepts no
+    overrides.
 
     `base` is what it was written against, `current` what the code has now.
     """
@@ -147,7 +167,9 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class PromptOverride:
-    """What a store holds for one prompt and tag: the texts that apply, and what no longer does. False when empty."""
+    """What a store holds for one prompt and tag: the texts that apply, and what no longer does.
+    False when empty.
+    """
 
     tag: str
     texts: Mapping[TextId, str] = field(default_factory=dict[TextId, str])
@@ -166,7 +188,10 @@ class OverridesTag(NamedTuple):
 
 
 class PromptOverridesStore(Protocol):
-    """Keeps overrides by prompt and tag. Raises `OverridesStoreError` for what cannot be read or written."""
+    """Keeps overrides by prompt and tag.
+
+    Raises `OverridesStoreError` for what cannot be read or written.
+    """
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
         """What is stored, held against the prompt as its code has it now."""
@@ -175,7 +200,8 @@ class PromptOverridesStore(Protocol):
     def upsert(
         self, descriptor: PromptDescriptor, override: Override, tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
-        """Stores the texts of `override`, each in place of one of the same id; gives those that do not apply.
+        """Stores the texts of `override`, each in place of one of the same id; gives those that do
+        not apply.
 
         Raises `PromptValidationError` for a text that the prompt could not be rendered with.
         """
@@ -186,7 +212,9 @@ class PromptOverridesStore(Protocol):
         ...
 
     # Any: prompts of every output type.
-    def seed(self, prompt: "PromptTemplate[Any] | Prompt[Any]", tag: str = "latest") -> PromptOverride:
+    def seed(
+        self, prompt: "PromptTemplate[Any] | Prompt[Any]", tag: str = "latest"
+    ) -> PromptOverride:
         """Stores the code's own texts where none are stored, ready to be edited."""
         ...
 

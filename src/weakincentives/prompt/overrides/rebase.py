@@ -1,4 +1,6 @@
-"""Overrides carried over to a prompt that has changed: a three-way merge of each text, and the conflicts to review."""
+"""Overrides carried over to a prompt that has changed: a three-way merge of each text, and the
+conflicts to review.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ __all__ = ["Conflict", "Rebase", "merge", "rebase"]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An override that could not be carried over: why, and its text, with conflict marks where a merge was tried."""
+    """An override that could not be carried over: why, and its text, with conflict marks where a
+    merge was tried.
+    """
 
     id: TextId
     reason: str
@@ -23,18 +27,27 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The stale overrides that apply again, and those that need a decision; `str` gives these as Markdown."""
+    """The stale overrides that apply again, and those that need a decision; `str` gives these as
+    Markdown.
+    """
 
     merged: tuple[TextId, ...]
     conflicts: tuple[Conflict, ...]
 
     def __str__(self) -> str:
-        parts = [f"## {one.id}\n\n{one.reason}\n\n{indent(one.text, '    ', lambda _: True)}" for one in self.conflicts]
+        parts = [
+            f"## {one.id}\n\n{one.reason}\n\n{indent(one.text, '    ', lambda _: True)}"
+            for one in self.conflicts
+        ]
         return "\n\n".join(["# Overrides to settle", *parts]) + "\n"
 
 
-def rebase(descriptor: PromptDescriptor, stale: Iterable[StaleOverride]) -> tuple[dict[TextId, str], list[Conflict]]:
-    """The stale texts that go without conflict with the prompt as it is now, brought up to date, and the others."""
+def rebase(
+    descriptor: PromptDescriptor, stale: Iterable[StaleOverride]
+) -> tuple[dict[TextId, str], list[Conflict]]:
+    """The stale texts that go without conflict with the prompt as it is now, brought up to date,
+    and the others.
+    """
     merged: dict[TextId, str] = {}
     conflicts: list[Conflict] = []
     for one in stale:
@@ -63,8 +76,11 @@ def _carried(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, s
     return text, ""
 
 
-def merge(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> tuple[list[str], bool]:
-    """The lines with the changes of both, and whether they went together; marks stand around what did not.
+def merge(
+    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+) -> tuple[list[str], bool]:
+    """The lines with the changes of both, and whether they went together; marks stand around what
+    did not.
 
     Changes to neighbouring lines conflict, as they do in `diff3`.
     """
@@ -72,20 +88,34 @@ def merge(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> tu
     clean = True
     at, at_mine, at_theirs = 0, 0, 0
     for start, in_mine, in_theirs, size in _common(base, mine, theirs):
-        before, ours, others = list(base[at:start]), list(mine[at_mine:in_mine]), list(theirs[at_theirs:in_theirs])
+        before, ours, others = (
+            list(base[at:start]),
+            list(mine[at_mine:in_mine]),
+            list(theirs[at_theirs:in_theirs]),
+        )
         if others in (before, ours):
             lines += ours
         elif ours == before:
             lines += others
         else:
             clean = False
-            lines += ["<<<<<<< override", *ours, "||||||| written against", *before, "=======", *others, ">>>>>>> code"]
+            lines += [
+                "<<<<<<< override",
+                *ours,
+                "||||||| written against",
+                *before,
+                "=======",
+                *others,
+                ">>>>>>> code",
+            ]
         lines += base[start : start + size]
         at, at_mine, at_theirs = start + size, in_mine + size, in_theirs + size
     return lines, clean
 
 
-def _common(base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int, int, int]]:
+def _common(
+    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+) -> list[tuple[int, int, int, int]]:
     """Runs of lines that all three have, as their starts and their length; an empty one at the end."""
     found: list[tuple[int, int, int, int]] = []
     in_theirs = SequenceMatcher(None, base, theirs, autojunk=False).get_matching_blocks()

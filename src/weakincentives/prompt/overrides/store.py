@@ -1,7 +1,8 @@
-"""Overrides as JSON files of a repository, one for each prompt and tag; the only module of `prompt` that uses the disk.
+"""Overrides as JSON files of a repository, one for each prompt and tag; the only module of `prompt`
+that uses the disk.
 
-Files are meant to be read and compared by people: entries sorted, texts as lists of lines. A file is replaced as a
-whole, under a lock; whatever goes wrong, the old one stays.
+Files are meant to be read and compared by people: entries sorted, texts as lists of lines. A file
+is replaced as a whole, under a lock; whatever goes wrong, the old one stays.
 """
 
 import json
@@ -43,7 +44,9 @@ _MARKS = (".weakincentives", ".git", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOverride:
-    """One entry of a file: a text, and hash and text of what it was written against; texts as lines."""
+    """One entry of a file: a text, and hash and text of what it was written against; texts as
+    lines.
+    """
 
     kind: TextKind
     at: str
@@ -58,7 +61,7 @@ class StoredOverride:
         base, known = (tuple(now.text.split("\n")), now.hash) if now else ((), "")
         return cls(kind=one.kind, at=one.at, hash=known, base=base, text=tuple(text.split("\n")))
 
-    def held_against(self, descriptor: PromptDescriptor) -> StaleOverride | None:
+    def staleness(self, descriptor: PromptDescriptor) -> StaleOverride | None:
         """Why it does not apply to the prompt as it is now; `None` when it does."""
         one, base, text = TextId(self.kind, self.at), "\n".join(self.base), "\n".join(self.text)
         now = descriptor.texts.get(one)
@@ -66,7 +69,9 @@ class StoredOverride:
             return StaleOverride(one, "gone", base, text, None)
         if now.accepts_overrides and now.hash == self.hash:
             return None
-        return StaleOverride(one, "changed" if now.accepts_overrides else "fixed", base, text, now.text)
+        return StaleOverride(
+            one, "changed" if now.accepts_overrides else "fixed", base, text, now.text
+        )
 
 
 type Entries = dict[TextId, StoredOverride]
@@ -83,11 +88,13 @@ class _File(_Version):
 
 
 class LocalPromptOverridesStore(PromptOverridesStore):
-    """Overrides under `.weakincentives/prompts/overrides/{ns}/{key}/{tag}.json` of the repository at `root`.
+    """Overrides under `.weakincentives/prompts/overrides/{ns}/{key}/{tag}.json` of the repository
+    at `root`.
 
-    `root` is by default the nearest folder upwards that has `.weakincentives`, `.git` or `pyproject.toml`. Parts of
-    `ns`, key and tag are written as section keys are. A file that has not changed is not read again; one that cannot be
-    read can still be deleted as a whole. Writing needs the extra `overrides`, and raises `ImportError` without it.
+    `root` is by default the nearest folder upwards that has `.weakincentives`, `.git` or
+    `pyproject.toml`. Parts of `ns`, key and tag are written as section keys are. A file that has
+    not changed is not read again; one that cannot be read can still be deleted as a whole. Writing
+    needs the extra `overrides`, and raises `ImportError` without it.
     """
 
     def __init__(self, root: "str | os.PathLike[str] | None" = None) -> None:
@@ -119,7 +126,10 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         seen = self._seen.get((path, descriptor.hash))
         if seen is None or seen[0] != stamp:
-            seen = self._seen[path, descriptor.hash] = stamp, _held(self._read(stored), descriptor, tag)
+            seen = self._seen[path, descriptor.hash] = (
+                stamp,
+                _held(self._read(stored), descriptor, tag),
+            )
         return seen[1]
 
     def upsert(
@@ -135,7 +145,9 @@ class LocalPromptOverridesStore(PromptOverridesStore):
 
         for one, text in texts.items():
             check_text(descriptor, one, text)
-        written = {one: StoredOverride.against(descriptor, one, text) for one, text in texts.items()}
+        written = {
+            one: StoredOverride.against(descriptor, one, text) for one, text in texts.items()
+        }
         with self._edited(OverridesTag(descriptor.ns, descriptor.key, tag)) as entries:
             entries.update(written)
         return _held(written, descriptor, tag).stale
@@ -152,7 +164,9 @@ class LocalPromptOverridesStore(PromptOverridesStore):
             return existed
 
     # Any: prompts of every output type.
-    def seed(self, prompt: "PromptTemplate[Any] | Prompt[Any]", tag: str = "latest") -> PromptOverride:
+    def seed(
+        self, prompt: "PromptTemplate[Any] | Prompt[Any]", tag: str = "latest"
+    ) -> PromptOverride:
         descriptor = prompt.descriptor
         with self._edited(OverridesTag(prompt.ns, prompt.key, tag)) as entries:
             for one, now in descriptor.texts.items():
@@ -163,7 +177,8 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def rebase(self, descriptor: PromptDescriptor, tag: str = "latest") -> "Rebase":
         """Carries stale overrides over to the prompt as it is now.
 
-        Conflicts leave their overrides as they are and are written to `{tag}.conflicts.md` beside the file.
+        Conflicts leave their overrides as they are and are written to `{tag}.conflicts.md` beside
+        the file.
         """
         from .rebase import Rebase, rebase
 
@@ -171,7 +186,9 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         review = self.path(stored, ".conflicts.md")
         with self._edited(stored) as entries:
             merged, conflicts = rebase(descriptor, _held(entries, descriptor, tag).stale)
-            entries.update({one: StoredOverride.against(descriptor, one, text) for one, text in merged.items()})
+            entries.update(
+                {one: StoredOverride.against(descriptor, one, text) for one, text in merged.items()}
+            )
             done = Rebase(tuple(merged), tuple(conflicts))
             if done.conflicts:
                 _write(review, str(done))
@@ -180,14 +197,21 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         return done
 
     def list(self) -> tuple[OverridesTag, ...]:
-        files = [path for path in self.folder.rglob("*.json") if path.is_file()]  # a key may end in .json, too
+        # a key may end in .json, too
+        files = [path for path in self.folder.rglob("*.json") if path.is_file()]
         places = [path.relative_to(self.folder).with_suffix("").parts for path in files]
-        good = [parts for parts in places if parts[2:] and all(re.fullmatch(KEY, part) for part in parts)]
+        good = [
+            parts
+            for parts in places
+            if parts[2:] and all(re.fullmatch(KEY, part) for part in parts)
+        ]
         return tuple(sorted(OverridesTag("/".join(ns), key, tag) for *ns, key, tag in good))
 
     def _inside(self, stored: OverridesTag, path: "Path") -> "Path":
         if not os.path.realpath(path).startswith(f"{self.folder}{os.sep}"):
-            raise _error(stored, f"'{path}' leads out of '{self.folder}' by a link; remove the link")
+            raise _error(
+                stored, f"'{path}' leads out of '{self.folder}' by a link; remove the link"
+            )
         return path
 
     def _read(self, stored: OverridesTag) -> Entries:
@@ -201,7 +225,8 @@ class LocalPromptOverridesStore(PromptOverridesStore):
             schema = serde.parse_json(_Version, text, allow_extra=True).schema
             if schema != _SCHEMA:
                 raise _error(
-                    stored, f"'{path}' has schema {schema}, this version knows {_SCHEMA}; upgrade weakincentives"
+                    stored,
+                    f"'{path}' has schema {schema}, this version knows {_SCHEMA}; upgrade weakincentives",
                 )
             serde.check_unique_keys("overrides", text)
             overrides = serde.parse_json(_File, text).overrides
@@ -218,8 +243,13 @@ class LocalPromptOverridesStore(PromptOverridesStore):
             before = dict(entries)
             yield entries
             if entries != before:
-                file = _File(schema=_SCHEMA, overrides=tuple(entries[one] for one in sorted(entries)))
-                _write(self.path(stored), json.dumps(serde.dump(file), indent=2, sort_keys=True, ensure_ascii=False))
+                file = _File(
+                    schema=_SCHEMA, overrides=tuple(entries[one] for one in sorted(entries))
+                )
+                _write(
+                    self.path(stored),
+                    json.dumps(serde.dump(file), indent=2, sort_keys=True, ensure_ascii=False),
+                )
 
     @contextmanager
     def _locked(self, stored: OverridesTag) -> Generator[None]:
@@ -227,7 +257,9 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         try:
             from filelock import FileLock
         except ImportError as error:
-            raise ImportError("Writing overrides needs filelock: pip install 'weakincentives[overrides]'") from error
+            raise ImportError(
+                "Writing overrides needs filelock: pip install 'weakincentives[overrides]'"
+            ) from error
         self.path(stored)  # nothing is made for names that are refused
         lock = self._inside(stored, self.folder / ".lock")
         with _telling(stored, f"write in '{self.folder}'"):
@@ -257,16 +289,21 @@ def _write(path: "Path", text: str) -> None:
 def _telling(stored: OverridesTag, what: str) -> Generator[None]:
     try:
         yield
-    except (OSError, NotImplementedError, SerdeError) as error:  # the second says that the disk knows no locks
-        raise _error(stored, f"cannot {what}: {error}; mend what is in the way, or delete these overrides") from error
+    # the second says that the disk knows no locks
+    except (OSError, NotImplementedError, SerdeError) as error:
+        raise _error(
+            stored, f"cannot {what}: {error}; mend what is in the way, or delete these overrides"
+        ) from error
 
 
 def _error(stored: OverridesTag, what: str) -> OverridesStoreError:
-    return OverridesStoreError(f"overrides of {stored.ns!r} {stored.key!r}, tag {stored.tag!r}: {what}")
+    return OverridesStoreError(
+        f"overrides of {stored.ns!r} {stored.key!r}, tag {stored.tag!r}: {what}"
+    )
 
 
 def _held(entries: Entries, descriptor: PromptDescriptor, tag: str) -> PromptOverride:
-    stale = {one: found for one, entry in entries.items() if (found := entry.held_against(descriptor))}
+    stale = {one: found for one, entry in entries.items() if (found := entry.staleness(descriptor))}
     fresh = {one: "\n".join(entry.text) for one, entry in entries.items() if one not in stale}
     return PromptOverride(tag, fresh, tuple(stale.values()))
 

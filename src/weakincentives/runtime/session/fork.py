@@ -1,7 +1,8 @@
 """A session's fork: what one tool call sees and changes while others of its turn run beside it.
 
-It remembers which slices the call read and what it changed, so that the session can tell whether the call would have
-done the same after all others, and then do the same itself. Events wait until then. Whatever cannot be told is refused.
+It remembers which slices the call read and what it changed, so that the session can tell whether
+the call would have done the same after all others, and then do the same itself. Events wait until
+then. Whatever cannot be told is refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...protocols import EventBus, SessionProtocol
 from ...resources import NotIsolatedError
-from ..events import Event, Work
+from ..events import Event, Operation
 from .slices import Link, Slice
 from .snapshots import SessionSnapshot
 
@@ -49,11 +50,14 @@ class _HeldBus(_Refusing):
         self._fork = fork
         self._bus = bus
 
-    def subscribe[E](self, event_type: type[E], handler: Callable[[E], object], /) -> Callable[[], None]:
+    def subscribe[E](
+        self, event_type: type[E], handler: Callable[[E], object], /
+    ) -> Callable[[], None]:
         self._fork.refuse("a subscriber would hear of events too late")
 
     def publish(self, event: object, /) -> None:
-        if isinstance(event, Work):  # it is about what happens now, and no state follows from it
+        # it is about what happens now, and no state follows from it
+        if isinstance(event, Operation):
             self._bus.publish(event)
             return
         self._fork.check_not_folded(event)
@@ -63,11 +67,16 @@ class _HeldBus(_Refusing):
 class SessionFork(_Refusing):
     """A session for one call, made by `Session.fork`. Its bus holds events back.
 
-    Events whose types are in `folded` had reducers then. `refused` says that the call asked for what no fork can give.
+    Events whose types are in `folded` had reducers then. `refused` says that the call asked for
+    what no fork can give.
     """
 
     def __init__(
-        self, copy: "Session", origin: "Session", base: SessionSnapshot, folded: Mapping[type[Any], object]
+        self,
+        copy: "Session",
+        origin: "Session",
+        base: SessionSnapshot,
+        folded: Mapping[type[Any], object],
     ) -> None:
         self._fork = self
         self._copy = copy
@@ -122,7 +131,9 @@ class SessionFork(_Refusing):
             raise ValueError("this fork was merged already; fork the session again")
 
     def change(self, change: _Change) -> None:
-        """Makes a change here and keeps it; one that fails might not have failed after the calls before."""
+        """Makes a change here and keeps it; one that fails might not have failed after the calls
+        before.
+        """
         with self.lock:
             try:
                 change(self._copy)

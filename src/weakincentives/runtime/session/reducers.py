@@ -54,9 +54,11 @@ _EVENT = "__weakincentives_event__"
 
 
 def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E], S]]:
-    """Marks a method of a frozen dataclass as the way from one state to the next on events of type `on`.
+    """Marks a method of a frozen dataclass as the way from one state to the next on events of type
+    `on`.
 
-    A subclass may override the method, with or without the mark. Raises `TypeError` for a second mark on one method.
+    A subclass may override the method, with or without the mark. Raises `TypeError` for a second
+    mark on one method.
 
     >>> from dataclasses import dataclass, replace
     >>> from weakincentives.runtime.session import Session, reducer
@@ -90,10 +92,15 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
 
 # Any: states and events of every type, known only to the class that declares the methods.
 def declared_reducers(state_type: type) -> list[tuple[type, Reducer[Any, Any]]]:
-    """The events and the reducers that `state_type` and its bases declare; the first state is `state_type()`."""
+    """The events and the reducers that `state_type` and its bases declare; the first state is
+    `state_type()`.
+    """
     members = [item for base in reversed(state_type.__mro__) for item in vars(base).items()]
     events = {name: getattr(member, _EVENT) for name, member in members if hasattr(member, _EVENT)}
-    return [(event_type, _folding(getattr(state_type, name), state_type)) for name, event_type in events.items()]
+    return [
+        (event_type, _folding(getattr(state_type, name), state_type))
+        for name, event_type in events.items()
+    ]
 
 
 def _folding(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any, Any]:
@@ -101,7 +108,9 @@ def _folding(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any
         state = view.latest()
         new = method(_first(state_type) if state is None else state, event)
         if not isinstance(new, state_type):
-            raise TypeError(f"{method.__qualname__} answered {new!r}; return the next {state_type.__name__}")
+            raise TypeError(
+                f"{method.__qualname__} answered {new!r}; return the next {state_type.__name__}"
+            )
         return Replace((new,))
 
     return reduce

@@ -1,7 +1,8 @@
 """One slice of a session: how it holds its values, and what changes them.
 
-It holds a chain of links that never change, newest first. Appending puts one on top; a snapshot is the top link. So
-neither depends on how long the history is, and branches share what they have in common.
+It holds a chain of links that never change, newest first. Appending puts one on top; a snapshot is
+the top link. So neither depends on how long the history is, and branches share what they have in
+common.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from ...generics import Specialised
+from ...generics import Parametrized
 from ...protocols import SliceView
 
 __all__ = [
@@ -27,14 +28,14 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Append[T](Specialised):
+class Append[T](Parametrized):
     """Add `value` as the newest."""
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
-class Replace[T](Specialised):
+class Replace[T](Parametrized):
     """Make `values` the whole slice."""
 
     values: tuple[T, ...]
@@ -46,7 +47,8 @@ type SliceOp[T] = Append[T] | Replace[T]
 type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
 """Answers what an event does to a slice; it must not change anything itself."""
 
-# Any: a slice gives its values their type; the end of the chain has neither a value nor a link below it.
+# Any: a slice gives its values their type; the end of the chain has neither a value nor a link
+# below it.
 type Link = tuple[Any, Any, int]
 """A value, the link below it, and how many values there are with this one."""
 
@@ -81,7 +83,8 @@ type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
 class Slice[T]:
     """All values of one type in a session; `session[T]` gives it.
 
-    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any history.
+    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any
+    history.
     """
 
     __slots__ = ("_lock", "_register", "slice_type", "top")
@@ -118,7 +121,9 @@ class Slice[T]:
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
         """Removes the values that `predicate` accepts, by default all."""
         with self._lock:
-            self.seed(*(() if predicate is None else self.where(lambda value: not predicate(value))))
+            self.seed(
+                *(() if predicate is None else self.where(lambda value: not predicate(value)))
+            )
 
     def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
         """Folds later events of exactly `event_type` into this slice by `reducer`.
@@ -152,7 +157,8 @@ class Slice[T]:
                 self.append(value)
             case Replace(values):
                 self.seed(*values)
-            case _:  # reducers are the user's; the type checker has told them, this tells the others
+            # reducers are the user's; the type checker has told them, this tells the others
+            case _:
                 raise TypeError(
                     f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
                 )

@@ -1,7 +1,8 @@
 """A session's state captured as a value, and that value as JSON.
 
-In JSON a slice stands under its type's name. Reading resolves names only among types that the reader gave: a file can
-name a type, never have one imported. What is written is read back equal, or writing raises `SerdeError`.
+In JSON a slice stands under its type's name. Reading resolves names only among types that the
+reader gave: a file can name a type, never have one imported. What is written is read back equal, or
+writing raises `SerdeError`.
 """
 
 import json
@@ -12,25 +13,31 @@ from types import GenericAlias
 from typing import Any, Literal, TypedDict
 
 from ... import serde
-from ...errors import Fault, SerdeError
+from ...errors import SerdeError, ValidationIssue
 from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
 from .slices import EMPTY, Link, chain, read
 
 __all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name", "types_by_name"]
 
 type Changes = dict[str, dict[str, serde.Json]]
-"""By `"added"` or `"set"`, then by the name of a slice's type, the values that it got or that are now all."""
+"""By `"added"` or `"set"`, then by the name of a slice's type, the values that it got or that are
+now all.
+"""
 
 _VERSION = 1
-_ROW = {VisibilityOverrides: list[SetVisibilityOverride]}  # paths cannot be the keys of a JSON object
+# paths cannot be the keys of a JSON object
+_ROW = {VisibilityOverrides: list[SetVisibilityOverride]}
 
 
 class SessionSnapshot:
-    """The content of every STATE slice at one moment, as the top of its chain; made in O(number of slices)."""
+    """The content of every STATE slice at one moment, as the top of its chain; made in O(number of
+    slices).
+    """
 
     __slots__ = ("slices",)
 
-    def __init__(self, slices: Mapping[type[Any], Link]) -> None:  # Any: a session holds slices of every type
+    # Any: a session holds slices of every type
+    def __init__(self, slices: Mapping[type[Any], Link]) -> None:
         self.slices = slices
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -40,8 +47,8 @@ class SessionSnapshot:
     def to_json(self) -> str:
         """The snapshot as JSON text, from which `from_json` makes equal slices.
 
-        Raises `SerdeError` with slice, path and type for a value that JSON cannot hold or would change, and for two
-        types of one name, such as local classes.
+        Raises `SerdeError` with slice, path and type for a value that JSON cannot hold or would
+        change, and for two types of one name, such as local classes.
         """
         rows: dict[str, str] = {}
         for of, top in self.slices.items():
@@ -49,13 +56,16 @@ class SessionSnapshot:
                 continue
             name = type_name(of)
             if name in rows:
-                raise SerdeError("snapshot", (Fault((name,), "two types have this name; rename one"),))
+                raise SerdeError(
+                    "snapshot", (ValidationIssue((name,), "two types have this name; rename one"),)
+                )
             rows[name] = _dump(of, read(top))
         slices = ",".join([f"{serde.dump_json(name)}:{row}" for name, row in rows.items()])
         return f'{{"version":{_VERSION},"slices":{{{slices}}}}}'
 
     def since(self, before: "SessionSnapshot") -> Changes:
-        """What became of each slice since `before`, a snapshot of the same session, as JSON; costs what changed.
+        """What became of each slice since `before`, a snapshot of the same session, as JSON; costs
+        what changed.
 
         Raises `SerdeError` as `to_json` does.
         """
@@ -74,25 +84,33 @@ class SessionSnapshot:
     def from_json(
         cls, text: str | bytes, types: Iterable[type[Any]], known: Iterable[type[Any]] = ()
     ) -> "SessionSnapshot":
-        """The snapshot that `to_json` wrote; its slices may be of `types`, and of those `known` to its reader.
+        """The snapshot that `to_json` wrote; its slices may be of `types`, and of those `known` to
+        its reader.
 
-        A class is found by its name, and one of `types` also when it has moved to another module since. Raises
-        `SerdeError` for another type, another version and for what does not fit.
+        A class is found by its name, and one of `types` also when it has moved to another module
+        since. Raises `SerdeError` for another type, another version and for what does not fit.
         """
         moved = frozenset(types)
-        all_known: frozenset[Any] = moved.union(known)  # Any: typeshed does not know that every class has a hash
+        # Any: typeshed does not know that every class has a hash
+        all_known: frozenset[Any] = moved.union(known)
         found = {type_name(of): of for of in all_known if _can_be_read(of)}
         try:
             whole = _parse(found, text)
         except SerdeError as error:
-            in_slices = [fault for fault in error.faults if fault.path[:1] == ("slices",) and len(fault.path) > 1]
+            in_slices = [
+                fault
+                for fault in error.issues
+                if fault.path[:1] == ("slices",) and len(fault.path) > 1
+            ]
             strange = {fault.path[1]: fault for fault in in_slices if fault.path[1] not in found}
             if not strange:
                 raise
             others, unknown = _types_of(map(str, strange), all_known, moved)
             if unknown:
-                rest = [fault for fault in error.faults if fault not in strange.values()]
-                unknown = tuple([Fault(("slices", *fault.path), fault.message) for fault in unknown])
+                rest = [fault for fault in error.issues if fault not in strange.values()]
+                unknown = tuple(
+                    [ValidationIssue(("slices", *fault.path), fault.message) for fault in unknown]
+                )
                 raise SerdeError(error.subject, (*rest, *unknown)) from error
             found |= others
             whole = _parse(found, text)
@@ -100,7 +118,9 @@ class SessionSnapshot:
         if len(set(slices.values())) < len(slices):
             same = [name for name, of in slices.items() if name != type_name(of)]
             message = "another slice here is read as the same type; keep one of them"
-            raise SerdeError("snapshot", tuple([Fault(("slices", name), message) for name in same]))
+            raise SerdeError(
+                "snapshot", tuple([ValidationIssue(("slices", name), message) for name in same])
+            )
         return cls({of: chain(_values(of, whole["slices"][name])) for name, of in slices.items()})
 
 
@@ -109,15 +129,19 @@ def _of_values(slices: Mapping[type[Any], list[Any]]) -> SessionSnapshot:
     return SessionSnapshot({of: chain(values) for of, values in slices.items()})
 
 
-def parse_changes(changes: Changes, types: Iterable[type[Any]]) -> Iterator[tuple[str, type[Any], list[Any]]]:
-    """What `SessionSnapshot.since` told: `"added"` or `"set"`, the slice's type, which is one of `types`, and values.
+def parse_changes(
+    changes: Changes, types: Iterable[type[Any]]
+) -> Iterator[tuple[str, type[Any], list[Any]]]:
+    """What `SessionSnapshot.since` told: `"added"` or `"set"`, the slice's type, which is one of
+    `types`, and values.
 
     Raises `SerdeError` for another type and for what does not fit.
     """
     types = frozenset(types)
     for how, slices in changes.items():
         for name, of in types_by_name(slices, types).items():
-            values: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), slices[name])  # Any: made at run time
+            # Any: made at run time
+            values: Any = serde.parse(GenericAlias(list, _ROW.get(of, of)), slices[name])
             yield how, of, _values(of, values)
 
 
@@ -127,31 +151,38 @@ def types_by_name(names: Iterable[str], types: Iterable[type[Any]]) -> dict[str,
     Raises `SerdeError` for names that stand for none of `types`.
     """
     known = frozenset(types)
-    found, faults = _types_of(names, known, known)
-    if faults:
-        raise SerdeError("types", faults)
+    found, issues = _types_of(names, known, known)
+    if issues:
+        raise SerdeError("types", issues)
     return found
 
 
 def _types_of(
     names: Iterable[str], known: Collection[type[Any]], moved: Collection[type[Any]]
-) -> tuple[dict[str, type[Any]], tuple[Fault, ...]]:
-    """The type of each name: that of `known` with this name, else the only one of `moved` with this qualified name.
+) -> tuple[dict[str, type[Any]], tuple[ValidationIssue, ...]]:
+    """The type of each name: that of `known` with this name, else the only one of `moved` with this
+    qualified name.
 
     And faults for names that stand for none.
     """
     by_name = {type_name(of): of for of in known}
     found: dict[str, type[Any]] = {}
-    faults: list[Fault] = []
+    issues: list[ValidationIssue] = []
     for name in names:
         alike = [of for of in moved if of.__qualname__ == name.partition(":")[2]]
         if name in by_name or len(alike) == 1:
             found[name] = by_name[name] if name in by_name else alike[0]
         elif alike:
-            faults.append(Fault((name,), "several types in types= have that name in other modules; give one"))
+            issues.append(
+                ValidationIssue(
+                    (name,), "several types in types= have that name in other modules; give one"
+                )
+            )
         else:
-            faults.append(Fault((name,), "no type of that name is known here; give it in types="))
-    return found, tuple(faults)
+            issues.append(
+                ValidationIssue((name,), "no type of that name is known here; give it in types=")
+            )
+    return found, tuple(issues)
 
 
 @lru_cache(maxsize=1024)
@@ -164,7 +195,8 @@ def _can_be_read(of: Any) -> bool:  # Any: as above
     return True
 
 
-def _parse(types: Mapping[str, type[Any]], text: str | bytes) -> Any:  # Any: the form is made of the types given
+# Any: the form is made of the types given
+def _parse(types: Mapping[str, type[Any]], text: str | bytes) -> Any:
     return serde.parse_json(_form(tuple(sorted(types.items(), key=itemgetter(0)))), text)
 
 
@@ -181,15 +213,23 @@ def type_name(of: type[Any]) -> str:
 
 
 def _dump(of: type[Any], values: list[Any]) -> str:
-    """The values of a slice as JSON text. Raises `SerdeError` with the slice's name before each path."""
+    """The values of a slice as JSON text.
+
+    Raises `SerdeError` with the slice's name before each path.
+    """
     rows = values
     if of is VisibilityOverrides:
-        rows = [[SetVisibilityOverride(path=p, visibility=v) for p, v in one.overrides.items()] for one in values]
+        rows = [
+            [SetVisibilityOverride(path=p, visibility=v) for p, v in one.overrides.items()]
+            for one in values
+        ]
     try:
         return serde.dump_json_lossless(GenericAlias(list, _ROW.get(of, of)), rows)
     except SerdeError as error:
-        faults = [Fault((type_name(of), *fault.path), fault.message) for fault in error.faults]
-        raise SerdeError("snapshot", tuple(faults)) from error
+        issues = [
+            ValidationIssue((type_name(of), *fault.path), fault.message) for fault in error.issues
+        ]
+        raise SerdeError("snapshot", tuple(issues)) from error
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,6 @@
-"""Takes over what dead and frozen workers left, in PostgreSQL: a worker is alive while it holds the lock of its id."""
+"""Takes over what dead and frozen workers left, in PostgreSQL: a worker is alive while it holds the
+lock of its id.
+"""
 
 import logging
 from collections import Counter
@@ -10,22 +12,28 @@ from typing import Any, Self
 from .engine import dbos
 from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_takeover, release
 
-__all__ = ["Takeover"]
+__all__ = ["WorkerFailover"]
 
 _log = logging.getLogger(__name__)
 
-_LOOKS = 3  # in a row without a sign of life: who lost its connection, as all do when the server starts again, is back
+# in a row without a sign of life: who lost its connection, as all do when the server starts again,
+# is back
+_LOOKS = 3
 
 
-class Takeover:
-    """A block in which this worker is alive, and every `every` seconds hands on the runs of those that are not.
+class WorkerFailover:
+    """A block in which this worker is alive, and every `every` seconds hands on the runs of those
+    that are not.
 
-    Enter it before `DBOS.launch()`. The server takes the lock from a worker that has said nothing for `silent` seconds,
-    which must be more than DBOS's `sys_db_idle_transaction_timeout_sec`, so that it holds no rows by then either.
-    Raises `RuntimeError` when another worker of this id is alive.
+    Enter it before `DBOS.launch()`. The server takes the lock from a worker that has said nothing
+    for `silent` seconds, which must be more than DBOS's `sys_db_idle_transaction_timeout_sec`, so
+    that it holds no rows by then either. Raises `RuntimeError` when another worker of this id is
+    alive.
     """
 
-    def __init__(self, database_url: str, executor_id: str, *, every: float = 1, silent: float = 10) -> None:
+    def __init__(
+        self, database_url: str, executor_id: str, *, every: float = 1, silent: float = 10
+    ) -> None:
         self._database_url = database_url
         self._executor_id = executor_id
         self._every = every
@@ -41,7 +49,9 @@ class Takeover:
                 return
             self._over.wait(every)
         self._line.close()
-        raise RuntimeError(f"another worker of executor_id {executor_id!r} is alive; give each an id of its own")
+        raise RuntimeError(
+            f"another worker of executor_id {executor_id!r} is alive; give each an id of its own"
+        )
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -57,8 +67,13 @@ class Takeover:
         while not self._over.wait(self._every):
             try:
                 self._look_after_others()
-            except Exception:  # a database that is away, a launch that is not over: there is a next time
-                _log.warning("No look after other workers", extra={"executor_id": self._executor_id}, exc_info=True)
+            # a database that is away, a launch that is not over: there is a next time
+            except Exception:
+                _log.warning(
+                    "No look after other workers",
+                    extra={"executor_id": self._executor_id},
+                    exc_info=True,
+                )
                 with suppress(Exception):
                     if self._line.closed:
                         self._line = self._connect()
@@ -68,7 +83,9 @@ class Takeover:
         self._lock(self._executor_id)  # a peer may just have had it
         engine = dbos().DBOS
         version = engine.application_version  # runs of other versions wait for their own workers
-        pending = engine.list_workflows(status="PENDING", app_version=version, load_input=False, load_output=False)
+        pending = engine.list_workflows(
+            status="PENDING", app_version=version, load_input=False, load_output=False
+        )
         absent: Counter[str] = Counter()
         for other in {run.executor_id for run in pending} - {self._executor_id}:
             if not self._lock(other):
