@@ -43,6 +43,18 @@ class ToolFailedError(Exception):
     """What the handler raises."""
 
 
+class Alarm:
+    """Raises SIGINT while it is armed; one that arrives after the call is ignored."""
+
+    armed = False
+
+    @classmethod
+    def ring(cls, *_: object) -> None:
+        if cls.armed:
+            cls.armed = False
+            signal.raise_signal(signal.SIGINT)
+
+
 def main(root: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - no secret
     session, interrupted, started = Session(), 0, perf_counter()
@@ -77,14 +89,16 @@ def main(root: Path, seed: int) -> None:
             )  # the first ones tell how long a call takes
             done, began = False, perf_counter()
             try:
+                Alarm.armed = True
                 signal.setitimer(signal.ITIMER_REAL, delay)
                 [outcome] = executor.execute(
                     [ToolCall(str(number), "probe", f'{{"a": {int(fails)}}}')]
                 )
                 done = outcome.success
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                Alarm.armed = False
             except KeyboardInterrupt:
                 interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
             if number < 8:
                 usual = min(usual, perf_counter() - began)
             left = (found(), [note.text for note in session[Note].all()])
@@ -103,5 +117,5 @@ def main(root: Path, seed: int) -> None:
 if __name__ == "__main__":
     logging.disable()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGALRM, Alarm.ring)
     main(Path(sys.argv[1]), int(sys.argv[2]))
