@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import serde
 from ..errors import ControlFlow, SerdeError, message_of, plain_text
+from ..prompt.context import Evaluator, ToolContext, revoke
 from ..prompt.errors import PromptError, ToolValidationError, VisibilityExpansionRequired
 from ..prompt.model_json import read_without_nulls
 from ..prompt.progressive_disclosure import (
@@ -31,11 +32,8 @@ from ..prompt.tool import (
     NON_REPEATABLE,
     AnyTool,
     Effect,
-    Evaluator,
-    ToolContext,
     ToolHandler,
     ToolResult,
-    revoke,
 )
 from ..prompt.tool_journal import JournalEntry
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol

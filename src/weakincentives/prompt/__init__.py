@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..lazy import door
 from ..visibility import SectionPath, SectionVisibility
+from .context import ToolContext
 from .errors import (
     OutputParseError,
     OverridesStoreError,
@@ -21,7 +22,7 @@ from .registry import RegistrySnapshot, SectionNode
 from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
 from .template import PromptTemplate
-from .tool import Tool, ToolContext, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
+from .tool import Tool, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
 from .walk import Disclosure
 
 if TYPE_CHECKING:

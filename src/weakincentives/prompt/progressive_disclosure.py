@@ -15,9 +15,10 @@ from typing import Any
 from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from ..visibility_overrides import VisibilityOverrides
+from .context import ToolContext
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
-from .tool import AnyTool, Tool, ToolContext, ToolHandler, ToolResult
+from .tool import AnyTool, Tool, ToolHandler, ToolResult
 from .walk import Disclosure, PromptView, VisibleSection, session_overrides
 
 __all__ = [

@@ -3,34 +3,25 @@
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, runtime_checkable
+from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from .. import serde
 from ..generics import Parametrized
-from ..protocols import EventBus, Resources, Response, SessionProtocol
-from ..resources import ResourceContext
+from .context import ToolContext
 from .errors import PromptValidationError
-
-if TYPE_CHECKING:
-    from ..limits import Budget, Deadline
-    from .prompt import Prompt
-    from .renderer import RenderedPrompt
 
 __all__ = [
     "NON_REPEATABLE",
     "AnyTool",
     "Effect",
-    "Evaluator",
     "Tool",
-    "ToolContext",
     "ToolExample",
     "ToolHandler",
     "ToolRenderableResult",
     "ToolResult",
     "check_description",
-    "revoke",
 ]
 
 _NAME = r"[a-z0-9_-]{1,64}"
@@ -87,82 +78,6 @@ class ToolResult[R](Parametrized):
         """
         body = "" if self.exclude_value_from_context else self.render()
         return f"{self.message}\n\n{body}" if body else self.message
-
-
-class Evaluator(Protocol):
-    """A provider adapter, as a handler sees it: it can evaluate a further prompt."""
-
-    def evaluate[Out](
-        self,
-        prompt: "Prompt[Out] | RenderedPrompt[Out]",
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: "Deadline | None" = None,
-        budget: "Budget | None" = None,
-    ) -> Response[Out]:
-        """Runs the conversation that `prompt` opens; hand it the context's own session and bus."""
-        ...
-
-    async def evaluate_async[Out](
-        self,
-        prompt: "Prompt[Out] | RenderedPrompt[Out]",
-        /,
-        *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: "Deadline | None" = None,
-        budget: "Budget | None" = None,
-    ) -> Response[Out]:
-        """As `evaluate`, for `async def` handlers: it does not block the event loop."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ToolContext:
-    """What a handler is given beside its params; a new one for each call.
-
-    Once the call is over, reading `session`, `event_bus` or `resources` raises `RuntimeError`: a
-    thread or task that the handler left running could write to a state that was undone.
-    `idempotency_key` tells this call from all others. A call that a durable run repeats after a
-    crash has it again.
-    """
-
-    # Any: the handlers of one tool serve prompts of every output type.
-    prompt: "Prompt[Any]"
-    rendered_prompt: "RenderedPrompt[Any] | None"
-    adapter: Evaluator
-    session: SessionProtocol = field(repr=False)
-    event_bus: EventBus = field(repr=False)
-    deadline: "Deadline | None" = None
-    call_id: str = ""
-    resources: Resources = field(default_factory=ResourceContext, repr=False)
-    idempotency_key: str = ""
-
-    if not TYPE_CHECKING:  # to a type checker it would give every name
-
-        def __getattr__(self, name: str) -> object:
-            """Reached for what `revoke` has taken away, so that reading costs nothing during the
-            call.
-            """
-            if name not in _REVOCABLE:
-                raise AttributeError(
-                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-                )
-            raise RuntimeError(
-                f"tool call {self.call_id!r} is over, and so is the use of context.{name}; "
-                f"keep what you need of it during the call, and let threads and tasks end before the handler returns"
-            )
-
-
-_REVOCABLE = ("session", "event_bus", "resources")
-
-
-def revoke(context: ToolContext) -> None:
-    """Takes from `context` what could change state, now that its call is over."""
-    for name in _REVOCABLE:
-        object.__delattr__(context, name)
 
 
 class ToolHandler[P, R](Protocol):

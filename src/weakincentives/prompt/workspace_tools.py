@@ -13,8 +13,9 @@ from typing import Any
 
 from ..errors import WeakIncentivesError
 from ..filesystem import FileStat, Filesystem, GrepMatch
+from .context import ToolContext
 from .errors import ToolValidationError
-from .tool import AnyTool, Effect, Tool, ToolContext, ToolHandler, ToolResult
+from .tool import AnyTool, Effect, Tool, ToolHandler, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 

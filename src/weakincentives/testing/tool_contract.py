@@ -20,11 +20,12 @@ from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
 from ..evaluation.tool_executor import ToolExecutor
 from ..filesystem import Filesystem
+from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
 from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
-from ..prompt.tool import NON_REPEATABLE, Evaluator, Tool, ToolContext
+from ..prompt.tool import NON_REPEATABLE, Tool
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
 from ..runtime.events import Operation, ToolInvoked

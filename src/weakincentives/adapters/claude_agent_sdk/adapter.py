@@ -31,8 +31,9 @@ from ...evaluation.messages import (
 )
 from ...evaluation.schemas import OutputSpec
 from ...limits import Clock, Deadline, TokenUsage, utc_now
+from ...prompt.context import ToolContext
 from ...prompt.renderer import RenderedPrompt
-from ...prompt.tool import Tool, ToolContext, ToolResult
+from ...prompt.tool import Tool, ToolResult
 from ...redaction import Redactor, header_credentials
 from ...resources import ResourceError
 from ..codec import Wire, malformed, provider_failed

@@ -1,0 +1,90 @@
+"""What a tool's handler receives beside its params: the prompt, the adapter, session and resources."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..limits import Budget, Deadline
+from ..protocols import EventBus, Resources, Response, SessionProtocol
+from ..resources import ResourceContext
+
+if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: the one circle
+    from .prompt import Prompt
+    from .renderer import RenderedPrompt
+
+__all__ = ["Evaluator", "ToolContext", "revoke"]
+
+
+class Evaluator(Protocol):
+    """A provider adapter as a handler sees it: it can evaluate another prompt."""
+
+    def evaluate[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> Response[Out]:
+        """Evaluates `prompt`; pass the session and the bus of the context."""
+        ...
+
+    async def evaluate_async[Out](
+        self,
+        prompt: "Prompt[Out] | RenderedPrompt[Out]",
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> Response[Out]:
+        """Does as `evaluate` without blocking the event loop; for `async def` handlers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToolContext:
+    """What a handler receives beside its params; each call has a context of its own.
+
+    Once the call is over, reading `session`, `event_bus` or `resources` raises `RuntimeError`,
+    since a thread or task that the handler left running could change a state that was rolled back.
+    `idempotency_key` identifies the call; a durable run that repeats it after a crash passes the
+    same key again.
+    """
+
+    # Any: the handlers of one tool serve prompts of every output type.
+    prompt: "Prompt[Any]"
+    rendered_prompt: "RenderedPrompt[Any] | None"
+    adapter: Evaluator
+    session: SessionProtocol = field(repr=False)
+    event_bus: EventBus = field(repr=False)
+    deadline: Deadline | None = None
+    call_id: str = ""
+    resources: Resources = field(default_factory=ResourceContext, repr=False)
+    idempotency_key: str = ""
+
+    if not TYPE_CHECKING:  # a type checker would believe that the class has every name
+
+        def __getattr__(self, name: str) -> object:
+            # Python calls this only for attributes that are missing, so that access during the
+            # call stays as fast as that of any slot.
+            if name not in _REVOCABLE:
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+                )
+            raise RuntimeError(
+                f"tool call {self.call_id!r} is over, so context.{name} cannot be used; "
+                "read what you need during the call, and end threads and tasks before the handler "
+                "returns"
+            )
+
+
+_REVOCABLE = ("session", "event_bus", "resources")
+
+
+def revoke(context: ToolContext) -> None:
+    """Removes from `context`, whose call is over, everything that could change state."""
+    for name in _REVOCABLE:
+        object.__delattr__(context, name)
