@@ -69,7 +69,7 @@ pay = call(("refund", {"order_id": "7"}))
 
 for _name in (
     "pydantic.json_schema",
-    "weakincentives.prompt.overrides.overlay",
+    "weakincentives.prompt.overrides.apply",
     "weakincentives.prompt.overrides.store",
     "weakincentives.evaluation.main_loop",
     "weakincentives.testing.disclosure_coverage",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from ..prompt.conditions import BoundSelector
 from ..prompt.errors import PromptRenderError
-from ..prompt.overrides.overlay import apply_overrides
+from ..prompt.overrides.apply import apply_overrides
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RegistrySnapshot, SectionNode
 from ..prompt.sections import Section

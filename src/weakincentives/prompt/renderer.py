@@ -158,7 +158,7 @@ class PromptRenderer[Out](Parametrized):
         registry, descriptions = self.registry, NOTHING
         texts = NOTHING if stored is None else stored.texts
         if overrides or tool_overrides or texts:
-            from .overrides.overlay import apply_overrides, inline_overrides, param_descriptions
+            from .overrides.apply import apply_overrides, inline_overrides, param_descriptions
 
             if overrides or tool_overrides:
                 texts = {

@@ -31,7 +31,7 @@ from weakincentives.prompt.overrides import (
     TaskExampleOverride,
     TextId,
 )
-from weakincentives.prompt.overrides.descriptors import check_text, param_texts
+from weakincentives.prompt.overrides.descriptors import param_texts
 from weakincentives.prompt.overrides.model import texts_of
 
 
@@ -192,7 +192,7 @@ def test_the_texts_of_params_are_found_behind_a_reference() -> None:
 
 @pytest.mark.parametrize("text", ["$query", "${query} and $$5", "plain"])
 def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
-    check_text(templated().descriptor, TextId("body", "a"), text)
+    templated().descriptor.check(TextId("body", "a"), text)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_an_override_with_a_placeholder_that_is_no_field_is_refused(
 ) -> None:
     told = r"'\$\$' for a dollar sign" if placeholder == "$" else r"limit, query"
     with pytest.raises(PromptValidationError, match=told) as caught:
-        check_text(templated().descriptor, TextId(kind, "a"), text)
+        templated().descriptor.check(TextId(kind, "a"), text)
     assert (caught.value.section_path, caught.value.placeholder) == (("a",), placeholder)
 
 
@@ -214,12 +214,12 @@ def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
         TextId("param", "search.query"),
         TextId("tool-example", "search#0"),
     ]:
-        check_text(describe(), one, "It costs $5")
+        describe().check(one, "It costs $5")
 
 
 def test_a_description_is_held_to_the_rules_of_tools() -> None:
     with pytest.raises(PromptValidationError, match=r"'search'.*1025 characters"):
-        check_text(describe(), TextId("tool", "search"), "x" * 1025)
+        describe().check(TextId("tool", "search"), "x" * 1025)
 
 
 def templated() -> PromptTemplate[Any]:

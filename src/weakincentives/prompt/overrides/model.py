@@ -1,25 +1,22 @@
-"""What overrides are, as values: texts by id, what they were written against, and what a store does
-with them.
+"""Overrides as values: texts by id, what they were written against, and the protocol of a store.
+
+This module speaks of descriptors and ids, never of templates and sections.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, assert_never
+from typing import Literal, NamedTuple, Protocol, assert_never
 
 from ...visibility import SectionPath
 from ..errors import PromptValidationError
-
-if TYPE_CHECKING:
-    from ..prompt import Prompt
-    from ..sections import AnySection
-    from ..template import PromptTemplate
 
 type TextKind = Literal["body", "summary", "task-example", "tool", "param", "tool-example"]
 
 
 class TextId(NamedTuple):
-    """Which text of a prompt: its kind, and the dotted path, `path#index`, `tool`, `tool.param` or
-    `tool#index`.
+    """Identifies one text of a prompt by its kind and its place.
+
+    The place `at` is a dotted path, `path#index`, `tool`, `tool.param` or `tool#index`.
     """
 
     kind: TextKind
@@ -31,8 +28,9 @@ class TextId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionOverride:
-    """Another body, another summary or both for the section at `path`; `$field` placeholders are
-    filled in both.
+    """Replaces the body, the summary or both of the section at `path`.
+
+    `$field` placeholders work in both texts.
     """
 
     path: SectionPath
@@ -42,9 +40,9 @@ class SectionOverride:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOverride:
-    """Other texts for a tool: its description, and the descriptions of its params by field name.
+    """Replaces a tool's description, and the descriptions of its params by field name.
 
-    A store needs `tool_name`; in a mapping by name it may be left out.
+    A store needs `tool_name`; in a mapping by tool name it may be left out.
     """
 
     description: str | None = None
@@ -54,8 +52,9 @@ class ToolOverride:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolExampleOverride:
-    """Another text for one example of a tool, counted from 0: the list item that the prompt shows,
-    without its `-`.
+    """Replaces one example of a tool, counted from 0.
+
+    `text` is the list item that the prompt shows, without its `-`.
     """
 
     tool_name: str
@@ -65,7 +64,7 @@ class ToolExampleOverride:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExampleOverride:
-    """Another text for one example of a `TaskExamplesSection`, counted from 0, without its number."""
+    """Replaces one example of a `TaskExamplesSection`, counted from 0; `text` has no number."""
 
     path: SectionPath
     index: int
@@ -76,60 +75,64 @@ type Override = SectionOverride | ToolOverride | ToolExampleOverride | TaskExamp
 
 
 def texts_of(override: Override) -> dict[TextId, str]:
-    """The texts that `override` brings. Raises `PromptValidationError` when it is made wrongly."""
-    texts: dict[TextId, str | None] = {}
+    """Returns the texts of `override` by id.
+
+    Raises `PromptValidationError` for an override without a text and for a path that is a string.
+    """
+    texts: dict[TextId, str | None]
     if isinstance(getattr(override, "path", ()), str):  # its letters would pass for keys
         raise PromptValidationError(f"{override!r}: path is a text; write it as a tuple of keys")
     match override:
         case SectionOverride(path=path, body=body, summary=summary):
-            texts = {
-                TextId("body", ".".join(path)): body,
-                TextId("summary", ".".join(path)): summary,
-            }
+            key = ".".join(path)
+            texts = {TextId("body", key): body, TextId("summary", key): summary}
+        case ToolOverride(tool_name=""):
+            texts = {}
         case ToolOverride(tool_name=name, description=description, param_descriptions=params):
-            texts = {TextId("tool", name): description} if name else {}
-            texts |= {
-                TextId("param", f"{name}.{param}"): text for param, text in params.items() if name
-            }
+            texts = {TextId("tool", name): description}
+            texts |= {TextId("param", f"{name}.{param}"): text for param, text in params.items()}
         case ToolExampleOverride(tool_name=name, index=index, text=text):
             texts = {TextId("tool-example", f"{name}#{index}"): text}
         case TaskExampleOverride(path=path, index=index, text=text):
             texts = {TextId("task-example", f"{'.'.join(path)}#{index}"): text}
         case other:
             assert_never(other)
-    found = {one: text for one, text in texts.items() if text is not None}
-    if not found:
+    replaced = {text_id: text for text_id, text in texts.items() if text is not None}
+    if not replaced:
         raise PromptValidationError(
             f"{override!r} replaces nothing; give it a text, and a tool its tool_name"
         )
-    return found
+    return replaced
+
+
+def _accept(_text: str) -> None:
+    """Examples and the descriptions of params may be any text."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverridableText:
-    """A text as the code has it. `hash` stands for all that an author sees of the part that it
-    belongs to.
+    """A text as the code has it.
 
-    `section` has the params whose fields an override may use as placeholders; `None` where `$`
-    means nothing.
+    `hash` stands for everything that an author sees of the part that the text belongs to. `check`
+    raises `PromptValidationError` for another text that the prompt could not be rendered with.
     """
 
     text: str
     hash: str
     path: SectionPath
     accepts_overrides: bool
-    section: "AnySection | None" = None
+    check: Callable[[str], None] = field(default=_accept, compare=False, repr=False)
 
 
 class SectionDescriptor(NamedTuple):
-    """A section by the hash of its body, summary and task examples."""
+    """A section and the hash of its body, summary and task examples."""
 
     path: SectionPath
     content_hash: str
 
 
 class ToolDescriptor(NamedTuple):
-    """A tool by the hash of what a model is told: name, description and the schema of its params."""
+    """A tool and the hash of its name, its description and the schema of its params."""
 
     path: SectionPath
     name: str
@@ -138,8 +141,9 @@ class ToolDescriptor(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PromptDescriptor:
-    """All that an author can see of a prompt, and each text that an override can replace; `hash`
-    stands for it all.
+    """Lists everything that an author can see of a prompt, with each text that can be overridden.
+
+    `hash` stands for all of it.
     """
 
     ns: str
@@ -149,13 +153,25 @@ class PromptDescriptor:
     texts: Mapping[TextId, OverridableText]
     hash: str
 
+    def check(self, text_id: TextId, text: str) -> None:
+        """Raises `PromptValidationError` for a text that the prompt could not be rendered with."""
+        if text_id in self.texts:
+            self.texts[text_id].check(text)
+
+
+class HasDescriptor(Protocol):
+    """A template or a prompt as a store sees it."""
+
+    @property
+    def descriptor(self) -> PromptDescriptor: ...
+
 
 @dataclass(frozen=True, slots=True)
 class StaleOverride:
-    """A stored text that does not apply: the code's own has changed, is gone, or accepts no
-    overrides.
+    """A stored text that does not apply.
 
-    `base` is what it was written against, `current` what the code has now.
+    The code's own text has changed, is gone or accepts no overrides (`"fixed"`). `base` is the text
+    that the override was written against, `current` the text that the code has now.
     """
 
     id: TextId
@@ -167,8 +183,9 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class PromptOverride:
-    """What a store holds for one prompt and tag: the texts that apply, and what no longer does.
-    False when empty.
+    """What a store holds for one prompt and tag: texts that apply and texts that are stale.
+
+    It is false when it is empty.
     """
 
     tag: str
@@ -180,7 +197,7 @@ class PromptOverride:
 
 
 class OverridesTag(NamedTuple):
-    """One set of stored overrides."""
+    """Identifies one set of stored overrides."""
 
     ns: str
     key: str
@@ -188,36 +205,33 @@ class OverridesTag(NamedTuple):
 
 
 class PromptOverridesStore(Protocol):
-    """Keeps overrides by prompt and tag.
+    """Stores overrides by prompt and tag.
 
-    Raises `OverridesStoreError` for what cannot be read or written.
+    Raises `OverridesStoreError` for overrides that cannot be read or written.
     """
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        """What is stored, held against the prompt as its code has it now."""
+        """Returns the stored texts, those that do not fit the prompt's present code as stale."""
         ...
 
     def upsert(
         self, descriptor: PromptDescriptor, override: Override, tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
-        """Stores the texts of `override`, each in place of one of the same id; gives those that do
-        not apply.
+        """Stores the texts of `override` in place of those with the same ids.
 
-        Raises `PromptValidationError` for a text that the prompt could not be rendered with.
+        Returns those that do not apply. Raises `PromptValidationError` for a text that the prompt
+        could not be rendered with.
         """
         ...
 
     def delete(self, stored: OverridesTag, text: TextId | None = None) -> bool:
-        """Forgets one text, by default all of them; whether there was any."""
+        """Deletes one text, by default all of them, and says whether there was any."""
         ...
 
-    # Any: prompts of every output type.
-    def seed(
-        self, prompt: "PromptTemplate[Any] | Prompt[Any]", tag: str = "latest"
-    ) -> PromptOverride:
+    def seed(self, prompt: HasDescriptor, tag: str = "latest") -> PromptOverride:
         """Stores the code's own texts where none are stored, ready to be edited."""
         ...
 
     def list(self) -> tuple[OverridesTag, ...]:
-        """What is stored, sorted."""
+        """Lists the stored sets of overrides, sorted."""
         ...

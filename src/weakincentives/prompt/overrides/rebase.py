@@ -1,6 +1,4 @@
-"""Overrides carried over to a prompt that has changed: a three-way merge of each text, and the
-conflicts to review.
-"""
+"""Carries overrides over to a prompt that has changed: three-way merges, and conflicts to review."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +6,6 @@ from difflib import SequenceMatcher
 from textwrap import indent
 
 from ..errors import PromptValidationError
-from .descriptors import check_text
 from .model import PromptDescriptor, StaleOverride, TextId
 
 __all__ = ["Conflict", "Rebase", "merge", "rebase"]
@@ -16,8 +13,9 @@ __all__ = ["Conflict", "Rebase", "merge", "rebase"]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An override that could not be carried over: why, and its text, with conflict marks where a
-    merge was tried.
+    """An override that could not be carried over, and why.
+
+    `text` has conflict marks where a merge was tried.
     """
 
     id: TextId
@@ -27,8 +25,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The stale overrides that apply again, and those that need a decision; `str` gives these as
-    Markdown.
+    """The stale overrides that apply again, and those that need a decision.
+
+    `str` gives the conflicts as Markdown.
     """
 
     merged: tuple[TextId, ...]
@@ -36,31 +35,29 @@ class Rebase:
 
     def __str__(self) -> str:
         parts = [
-            f"## {one.id}\n\n{one.reason}\n\n{indent(one.text, '    ', lambda _: True)}"
-            for one in self.conflicts
+            f"## {conflict.id}\n\n{conflict.reason}\n\n{indent(conflict.text, '    ', lambda _: True)}"
+            for conflict in self.conflicts
         ]
         return "\n\n".join(["# Overrides to settle", *parts]) + "\n"
 
 
 def rebase(
-    descriptor: PromptDescriptor, stale: Iterable[StaleOverride]
+    descriptor: PromptDescriptor, overrides: Iterable[StaleOverride]
 ) -> tuple[dict[TextId, str], list[Conflict]]:
-    """The stale texts that go without conflict with the prompt as it is now, brought up to date,
-    and the others.
-    """
+    """Merges stale texts with the prompt's present texts; returns the merged ones and conflicts."""
     merged: dict[TextId, str] = {}
     conflicts: list[Conflict] = []
-    for one in stale:
-        text, obstacle = _carried(descriptor, one)
+    for stale in overrides:
+        text, obstacle = _merge_override(descriptor, stale)
         if obstacle:
-            conflicts.append(Conflict(one.id, obstacle, text))
+            conflicts.append(Conflict(stale.id, obstacle, text))
         else:
-            merged[one.id] = text
+            merged[stale.id] = text
     return merged, conflicts
 
 
-def _carried(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, str]:
-    """The text for the prompt as it is now, and what stands in the way; empty when nothing does."""
+def _merge_override(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, str]:
+    """Returns the text for the present prompt, and the obstacle; empty when there is none."""
     if stale.current is None:
         return stale.text, "The prompt has no such text any more."
     if stale.reason == "fixed":
@@ -70,59 +67,50 @@ def _carried(descriptor: PromptDescriptor, stale: StaleOverride) -> tuple[str, s
     if not clean:
         return text, "Both have changed: the override above `=======`, the code below."
     try:
-        check_text(descriptor, stale.id, text)
+        descriptor.check(stale.id, text)
     except PromptValidationError as error:
         return text, f"The merged text does not fit the prompt: {error}"
     return text, ""
 
 
 def merge(
-    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> tuple[list[str], bool]:
-    """The lines with the changes of both, and whether they went together; marks stand around what
-    did not.
+    """Merges the line changes of both sides; returns the lines and whether there was no conflict.
 
-    Changes to neighbouring lines conflict, as they do in `diff3`.
+    `ours` is the override, `theirs` the code; marks stand around a conflict. Changes to
+    neighbouring lines conflict, as they do in `diff3`.
     """
-    lines: list[str] = []
+    merged: list[str] = []
     clean = True
-    at, at_mine, at_theirs = 0, 0, 0
-    for start, in_mine, in_theirs, size in _common(base, mine, theirs):
-        before, ours, others = (
-            list(base[at:start]),
-            list(mine[at_mine:in_mine]),
-            list(theirs[at_theirs:in_theirs]),
-        )
-        if others in (before, ours):
-            lines += ours
-        elif ours == before:
-            lines += others
+    at, at_ours, at_theirs = 0, 0, 0
+    for start, start_ours, start_theirs, size in _common_runs(base, ours, theirs):
+        original = [*base[at:start]]
+        override, code = [*ours[at_ours:start_ours]], [*theirs[at_theirs:start_theirs]]
+        if code in (original, override):
+            merged += override
+        elif override == original:
+            merged += code
         else:
             clean = False
-            lines += [
-                "<<<<<<< override",
-                *ours,
-                "||||||| written against",
-                *before,
-                "=======",
-                *others,
-                ">>>>>>> code",
-            ]
-        lines += base[start : start + size]
-        at, at_mine, at_theirs = start + size, in_mine + size, in_theirs + size
-    return lines, clean
+            merged += ["<<<<<<< override", *override, "||||||| written against", *original]
+            merged += ["=======", *code, ">>>>>>> code"]
+        merged += base[start : start + size]
+        at, at_ours, at_theirs = start + size, start_ours + size, start_theirs + size
+    return merged, clean
 
 
-def _common(
-    base: Sequence[str], mine: Sequence[str], theirs: Sequence[str]
+def _common_runs(
+    base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> list[tuple[int, int, int, int]]:
-    """Runs of lines that all three have, as their starts and their length; an empty one at the end."""
-    found: list[tuple[int, int, int, int]] = []
-    in_theirs = SequenceMatcher(None, base, theirs, autojunk=False).get_matching_blocks()
-    for one in SequenceMatcher(None, base, mine, autojunk=False).get_matching_blocks():
-        for other in in_theirs:
-            start = max(one.a, other.a)
-            size = min(one.a + one.size, other.a + other.size) - start
+    """Runs of lines that all three have: three starts and a length; an empty run ends the list."""
+    runs: list[tuple[int, int, int, int]] = []
+    their_blocks = SequenceMatcher(None, base, theirs, autojunk=False).get_matching_blocks()
+    for block in SequenceMatcher(None, base, ours, autojunk=False).get_matching_blocks():
+        for their_block in their_blocks:
+            start = max(block.a, their_block.a)
+            size = min(block.a + block.size, their_block.a + their_block.size) - start
             if size > 0:
-                found.append((start, one.b + start - one.a, other.b + start - other.a, size))
-    return [*found, (len(base), len(mine), len(theirs), 0)]
+                start_theirs = their_block.b + start - their_block.a
+                runs.append((start, block.b + start - block.a, start_theirs, size))
+    return [*runs, (len(base), len(ours), len(theirs), 0)]

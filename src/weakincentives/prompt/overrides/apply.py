@@ -1,0 +1,80 @@
+"""Applies overrides to a tree: the result is a registry with the overriding texts in place.
+
+Everything that renders reads the registry, so an override applies on every path.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import is_not
+from textwrap import dedent
+from typing import Any
+
+from ...visibility import SectionPath
+from ..registry import RegistrySnapshot, SectionNode, example_text, tool_examples
+from ..tool import AnyTool
+from .descriptors import param_texts
+from .model import Override, SectionOverride, TextId, ToolOverride, texts_of
+
+__all__ = ["apply_overrides", "inline_overrides", "param_descriptions"]
+
+type Texts = Mapping[TextId, str]
+
+
+def inline_overrides(bodies: Mapping[SectionPath, str], tools: Mapping[str, ToolOverride]) -> Texts:
+    """Returns the texts of overrides that are passed directly rather than stored."""
+    overrides: list[Override] = [
+        *(SectionOverride(path=path, body=body) for path, body in bodies.items()),
+        *(replace(override, tool_name=name) for name, override in tools.items()),
+    ]
+    return {text_id: text for override in overrides for text_id, text in texts_of(override).items()}
+
+
+def apply_overrides(registry: RegistrySnapshot, texts: Texts) -> RegistrySnapshot:
+    """Returns the tree with the overriding texts.
+
+    Each section looks up its own texts, so the cost does not depend on the number of overrides.
+    """
+    return registry.with_sections(tuple([_section(node, texts) for node in registry.sections]))
+
+
+def param_descriptions(registry: RegistrySnapshot, texts: Texts) -> dict[str, Mapping[str, str]]:
+    """Returns the overridden descriptions of params, by tool and field."""
+    descriptions: dict[str, Mapping[str, str]] = {}
+    for tool in [tool for node in registry.sections for tool in node.tools]:
+        if tool.accepts_overrides:
+            ids = {param: TextId("param", f"{tool.name}.{param}") for param in param_texts(tool)}
+            if by_param := {param: texts[id_] for param, id_ in ids.items() if id_ in texts}:
+                descriptions[tool.name] = by_param
+    return descriptions
+
+
+def _section(node: SectionNode, texts: Texts) -> SectionNode:
+    section, key = node.section, node.key
+    changes: dict[str, Any] = {}  # Any: the node's fields by name
+    if section.accepts_overrides:
+        if (body := texts.get(TextId("body", key))) is not None:
+            changes = {"body": body, "whole": None}
+        if (summary := texts.get(TextId("summary", key))) is not None:
+            changes["summary"] = dedent(summary).strip()  # as the author's own is
+        before = section.example_texts()
+        ids = [TextId("task-example", f"{key}#{index}") for index in range(len(before))]
+        after = tuple(map(texts.get, ids, before))
+        if after != before:
+            changes["section"] = section.with_example_texts(after)
+    tools = tuple([_tool(tool, texts) for tool in node.tools])
+    if any(map(is_not, tools, node.tools)):
+        changes["tools"] = tools
+    if node.examples:
+
+        def example(tool: AnyTool, index: int) -> str:
+            text_id = TextId("tool-example", f"{tool.name}#{index}")
+            text = texts.get(text_id) if tool.accepts_overrides else None
+            return example_text(tool, index) if text is None else text
+
+        changes["examples"] = tool_examples(tools, node.path, example)
+    return replace(node, **changes) if changes else node
+
+
+def _tool(tool: AnyTool, texts: Texts) -> AnyTool:
+    description = texts.get(TextId("tool", tool.name)) if tool.accepts_overrides else None
+    return tool if description is None else replace(tool, description=description)
