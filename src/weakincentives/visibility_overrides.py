@@ -46,3 +46,9 @@ class SetVisibilityOverride:
 
     path: SectionPath
     visibility: SectionVisibility
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, tuple):
+            raise TypeError(
+                f"path is {self.path!r}; give a tuple of keys, such as ('guide', 'details')"
+            )

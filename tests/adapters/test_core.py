@@ -513,7 +513,7 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
 
     def listen(work: Operation) -> None:
         heard.append(work)
-        work.at_end(lambda _: None)
+        work.on_end(lambda _: None)
 
     session.bus.subscribe(Operation, listen)
     run(ScriptedAdapter([say("done")]), session)
@@ -536,7 +536,7 @@ def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -
         raise KeyboardInterrupt
 
     def listen(work: Operation) -> None:
-        work.at_end(lambda error: ended.append((work.kind, error)))
+        work.on_end(lambda error: ended.append((work.kind, error)))
 
     session.bus.subscribe(Operation, listen)
     session.bus.subscribe(ProviderCalled, interrupted)

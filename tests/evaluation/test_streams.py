@@ -282,7 +282,7 @@ def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> No
 
     def listen(work: Operation) -> None:
         if work.kind == "evaluation":
-            work.at_end(told.append)
+            work.on_end(told.append)
 
     session.bus.subscribe(Operation, listen)
 

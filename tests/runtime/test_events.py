@@ -284,10 +284,10 @@ def test_parts_of_a_work_are_published_only_if_somebody_wants_to_hear_of_the_end
     with (whole := Operation(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
         with whole.part("tool", "unheard") as gave:
             gave("nobody keeps this")
-        whole.at_end(lambda error: None)
+        whole.on_end(lambda error: None)
         with whole.part("tool", "heard", call_id="1", text="{}") as gave:
             gave(7)
-    assert [(work.name, work.whole, work.result) for work in heard] == [
+    assert [(work.name, work.parent, work.result) for work in heard] == [
         ("p", None, None),
         ("heard", whole, 7),
     ]
@@ -309,9 +309,9 @@ def test_the_end_of_a_work_is_told_newest_first_whatever_ends_it(
     bus, told = InProcessEventBus(), Told()
 
     def listen(work: Operation) -> None:
-        work.at_end(told.named("first"))
-        work.at_end(fail)
-        work.at_end(told.named("second"))
+        work.on_end(told.named("first"))
+        work.on_end(fail)
+        work.on_end(told.named("second"))
 
     bus.subscribe(Operation, listen)
     with suppress(ValueError, KeyboardInterrupt), Operation(bus=bus, kind="tool", name="look"):
@@ -328,7 +328,7 @@ def test_who_heard_of_a_work_hears_of_its_end_when_a_later_handler_is_interrupte
     def stop(work: Operation) -> None:
         raise interrupt
 
-    bus.subscribe(Operation, lambda work: work.at_end(told.named("opened")))
+    bus.subscribe(Operation, lambda work: work.on_end(told.named("opened")))
     bus.subscribe(Operation, stop)
     with pytest.raises(KeyboardInterrupt), Operation(bus=bus, kind="tool", name="look"):
         raise AssertionError("it began")

@@ -487,3 +487,25 @@ def test_a_class_in_place_of_an_event_is_refused() -> None:
     session = Session()
     with pytest.raises(TypeError, match="dispatch an instance"):
         session.dispatch(Session)
+
+
+# Any: the type checker refuses these, too.
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (
+            lambda session: session["Plan"],
+            "session\\['Plan'\\] names no class; write session\\[Plan",
+        ),
+        (
+            lambda session: SetVisibilityOverride(path="guide", visibility=FULL),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            "path is 'guide'; give a tuple of keys, such as \\('guide', 'details'\\)",
+        ),
+        (lambda session: session.restore("{}"), "restore got a str; give a snapshot, such as"),
+    ],
+)
+def test_a_name_or_text_in_place_of_a_type_a_path_or_a_snapshot_is_refused_in_plain_words(
+    use: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        use(Session())

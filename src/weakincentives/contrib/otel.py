@@ -139,8 +139,8 @@ class _Spans:
         name = sendable(work.name)
         around = context.get_current()
         # streamed, or in a bare thread
-        if work.whole in self._open and context.get_value(_WORK) is not work.whole:
-            around = trace.set_span_in_context(self._open[work.whole], around)
+        if work.parent in self._open and context.get_value(_WORK) is not work.parent:
+            around = trace.set_span_in_context(self._open[work.parent], around)
         common: _Attributes = {"gen_ai.operation.name": operation, name_key: name}
         if work.kind in ("evaluation", "request"):
             common["gen_ai.provider.name"] = _PROVIDERS.get(work.provider, work.provider)
@@ -164,7 +164,7 @@ class _Spans:
             token = context.attach(
                 context.set_value(_WORK, work, trace.set_span_in_context(span, around))
             )
-        work.at_end(partial(self._end, work, common, token, perf_counter()))
+        work.on_end(partial(self._end, work, common, token, perf_counter()))
 
     def _end(
         self,

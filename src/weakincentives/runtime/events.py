@@ -192,21 +192,21 @@ class PromptExecuted(Event):
 
 
 type OperationKind = Literal["execution", "evaluation", "request", "tool"]
-"""What takes time: a `MainLoop`'s execution, one evaluation, one request to the provider, one tool
-call.
-"""
+"""A `MainLoop`'s execution, one evaluation, one request to the provider, or one tool call."""
+
+type _EndHandler = Callable[[BaseException | None], object]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Operation:
-    """Something that takes time, published when it begins, in the thread and the context in which
-    it then runs.
+    """Something that takes time; it publishes itself when it begins, for telemetry to listen to.
 
-    It is no `Event`, so that sessions and logs do not keep it. A handler calls `at_end` to hear how
-    it ends; parts of a work are published only when a handler did so for the whole. `name` is that
-    of the prompt, the model or the tool; `text` the prompt's text or the call's arguments; `result`
-    is what came of it, unless it was an exception. `streamed` says that the consumer's own code
-    runs in between, in the same context.
+    A handler runs in the thread and the context of the operation, and calls `on_end` to learn how
+    it ends. An operation publishes its parts, such as an evaluation's requests and tool calls, only
+    when a handler did so. It is no `Event`: sessions and logs do not keep it. `name` is that of the
+    prompt, the model or the tool; `text` the prompt's text or the call's arguments; `result` is set
+    before the end unless an exception ends the operation. `streamed` says that the consumer's own
+    code runs in between, in the same context.
     """
 
     bus: EventBus = field(repr=False)
@@ -218,22 +218,23 @@ class Operation:
     text: str = field(default="", repr=False)
     streamed: bool = False
     session_id: str | None = None
-    whole: "Operation | None" = field(default=None, repr=False)
+    parent: "Operation | None" = field(default=None, repr=False)
     result: object = field(default=None, repr=False)
-    _ends: list[Callable[[BaseException | None], object]] = field(
-        default_factory=list[Callable[[BaseException | None], object]], init=False, repr=False
+    _end_handlers: list[_EndHandler] = field(
+        default_factory=list[_EndHandler], init=False, repr=False
     )
 
-    def at_end(self, tell: Callable[[BaseException | None], object], /) -> None:
-        """Calls `tell` when the work has ended, where it ran, with the exception that it ended
-        with, if any.
+    def on_end(self, handler: _EndHandler, /) -> None:
+        """Calls `handler` when the operation ends, with the exception that ended it or `None`.
+
+        Handlers run where the operation ran, newest first.
         """
-        self._ends.append(tell)
+        self._end_handlers.append(handler)
 
     @property
     def observed(self) -> bool:
-        """Whether somebody wants to hear how it ends."""
-        return bool(self._ends)
+        """Whether a handler waits for the end."""
+        return bool(self._end_handlers)
 
     def part(
         self,
@@ -244,58 +245,49 @@ class Operation:
         text: str = "",
         streamed: bool = False,
     ) -> AbstractContextManager[Callable[[object], None]]:
-        """A part of this work, to be entered around it; what it gives there takes the part's
-        result.
-        """
-        if not self._ends:
-            return _UNHEARD
+        """Returns the context of a part of this operation; entering it gives `set_result`."""
+        if not self.observed:
+            return _UNOBSERVED
         return replace(
-            self, kind=kind, name=name, call_id=call_id, text=text, streamed=streamed, whole=self
+            self, kind=kind, name=name, call_id=call_id, text=text, streamed=streamed, parent=self
         )
 
     def set_result(self, result: object, /) -> None:
-        """Keeps what came of the work."""
+        """Stores the result for the handlers of the end."""
         self.result = result
 
     def __enter__(self) -> Callable[[object], None]:
         try:
             self.bus.publish(self)
-        # no handler raises but an interrupt; those before it have opened something
-        except BaseException as error:
+        except BaseException as error:  # an interrupt; handlers before it have opened something
             self.__exit__(None, error, None)
             raise
         return self.set_result
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for tell in reversed(self._ends):
-            try:
-                tell(error)
-            except Exception:  # as for handlers of events
-                _report(tell, self)
-
-
-def _report(handler: Callable[..., object], event: object) -> None:
-    """Logs that a handler failed.
-
-    Its qualified name tells which, for its `repr` may be long, tell secrets, or fail.
-    """
-    name = getattr(handler, "__qualname__", type(handler).__qualname__)
-    _log.exception(
-        "Event handler failed", extra={"event_type": type(event).__name__, "handler": name}
-    )
+        for handler in reversed(self._end_handlers):
+            _call(handler, error, self)
 
 
 def _ignore(result: object, /) -> None: ...
 
 
-_UNHEARD = nullcontext(_ignore)
+_UNOBSERVED = nullcontext(_ignore)
+
+
+def _call[T](handler: Callable[[T], object], argument: T, event: object) -> None:
+    """Calls `handler` and logs its failure, which must not end the run that it watches."""
+    try:
+        handler(argument)
+    except Exception:
+        # the handler's `repr` may be long, contain secrets, or fail
+        name = getattr(handler, "__qualname__", type(handler).__qualname__)
+        event_type = type(event).__name__
+        _log.exception("Event handler failed", extra={"event_type": event_type, "handler": name})
 
 
 class InProcessEventBus:
-    """The `EventBus` of one process.
-
-    Handlers run in the publishing thread, in order of subscription.
-    """
+    """The `EventBus` of one process: calls handlers in the publishing thread, in order."""
 
     def __init__(self) -> None:
         # Single operations change and copy it, without a lock: the garbage collector may end a
@@ -305,10 +297,10 @@ class InProcessEventBus:
     def subscribe[E](
         self, event_type: type[E], handler: Callable[[E], object], /
     ) -> Callable[[], None]:
-        """Calls `handler` for each later event of `event_type` or a subclass; call the result to
-        stop that.
+        """Calls `handler` for each later event of `event_type`; returns a function that stops it.
 
-        Raises `TypeError` unless the one is a class and the other can be called.
+        An event of a subclass counts. Raises `TypeError` unless `event_type` is a class and
+        `handler` is callable.
         """
         try:
             isinstance(None, event_type)
@@ -329,12 +321,7 @@ class InProcessEventBus:
         return unsubscribe
 
     def publish(self, event: object, /) -> None:
-        """Delivers `event` to its handlers before it returns; a handler that raises is logged, the
-        others still run.
-        """
-        for wanted, handler in tuple(self._subscriptions.values()):
-            if isinstance(event, wanted):
-                try:
-                    handler(event)
-                except Exception:  # a subscriber's fault must not end the run that it watches
-                    _report(handler, event)
+        """Delivers `event` to its handlers before it returns, and logs a handler that raises."""
+        for event_type, handler in tuple(self._subscriptions.values()):
+            if isinstance(event, event_type):
+                _call(handler, event, event)

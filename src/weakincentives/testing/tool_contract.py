@@ -186,7 +186,9 @@ class _Stage:
         """What slices and resources hold, by copy: what changes in its place must show as well."""
         slices = self.session.snapshot().slices.items()
         state = {
-            ("slice", of): held for of, top in slices if (held := [_copy(one) for one in read(top)])
+            ("slice", of): held
+            for of, head in slices
+            if (held := [_copy(one) for one in read(head)])
         }
         return {**state, **{("resource", of): _copy(state()) for of, state in self.parts.items()}}
 

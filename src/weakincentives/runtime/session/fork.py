@@ -1,30 +1,33 @@
-"""A session's fork: what one tool call sees and changes while others of its turn run beside it.
+"""A fork of a session: what one tool call sees and changes while other calls of its turn run.
 
-It remembers which slices the call read and what it changed, so that the session can tell whether
-the call would have done the same after all others, and then do the same itself. Events wait until
-then. Whatever cannot be told is refused.
+A fork records which slices the call read and what it changed. `Session.merge` uses that record to
+decide whether the call would have done the same after the other calls, and repeats the changes.
+Events wait until the merge. A call that needs more than a fork can isolate runs alone instead.
 """
 
 from collections.abc import Callable, Mapping
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from ...protocols import EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ..events import Event, Operation
-from .slices import Link, Slice
+from .slices import Node, Slice
 from .snapshots import SessionSnapshot
-
-if TYPE_CHECKING:
-    from .session import Session
 
 __all__ = ["SessionFork"]
 
 type _Change = Callable[[SessionProtocol], None]
 
 
-class _Refusing:
-    """Has the call run by itself when it asks for what no fork has."""
+class _Session(SessionProtocol, Protocol):
+    """What a fork needs of the session that made it."""
+
+    def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]: ...
+
+
+class _Isolated:
+    """Base of what a call gets in place of shared state: unknown attributes refuse the fork."""
 
     _fork: "SessionFork"
 
@@ -34,8 +37,8 @@ class _Refusing:
         self._fork.refuse(f"{type(self).__name__} has no {name!r}")
 
 
-class _ForkSnapshot(_Refusing):
-    """The state of a fork, which the fork alone can read: what other calls change is in no fork."""
+class _ForkSnapshot(_Isolated):
+    """The state of a fork; only that fork can restore it."""
 
     def __init__(self, fork: "SessionFork", state: SessionSnapshot, changes: list[_Change]) -> None:
         self._fork = self.origin = fork
@@ -43,8 +46,8 @@ class _ForkSnapshot(_Refusing):
         self.changes = changes
 
 
-class _HeldBus(_Refusing):
-    """Keeps what is published until the call counts."""
+class _DeferredBus(_Isolated):
+    """A bus that publishes events when the fork is merged."""
 
     def __init__(self, fork: "SessionFork", bus: EventBus) -> None:
         self._fork = fork
@@ -53,45 +56,42 @@ class _HeldBus(_Refusing):
     def subscribe[E](
         self, event_type: type[E], handler: Callable[[E], object], /
     ) -> Callable[[], None]:
-        self._fork.refuse("a subscriber would hear of events too late")
+        self._fork.refuse("a subscriber would receive events too late")
 
     def publish(self, event: object, /) -> None:
-        # it is about what happens now, and no state follows from it
-        if isinstance(event, Operation):
+        if isinstance(event, Operation):  # it is about this moment, and changes no state
             self._bus.publish(event)
-            return
-        self._fork.check_not_folded(event)
-        self._fork.held.append(lambda _: self._bus.publish(event))
+        else:
+            self._fork.defer(event, lambda _: self._bus.publish(event))
 
 
-class SessionFork(_Refusing):
-    """A session for one call, made by `Session.fork`. Its bus holds events back.
+class SessionFork(_Isolated):
+    """A session for one call, made by `Session.fork`; its bus defers events until the merge.
 
-    Events whose types are in `folded` had reducers then. `refused` says that the call asked for
-    what no fork can give.
+    `reducers` are those of the session when the fork was made. `refused` is true once the call
+    asked for something that a fork cannot isolate, and the call must run alone.
     """
 
     def __init__(
         self,
-        copy: "Session",
-        origin: "Session",
+        copy: _Session,
+        origin: _Session,
         base: SessionSnapshot,
-        folded: Mapping[type[Any], object],
+        reducers: Mapping[type[Any], object],
     ) -> None:
         self._fork = self
         self._copy = copy
         self._origin = origin
-        self.merged = False
-        self.changes: list[_Change] = []  # what the call did to the session, in order
-        self.lock = RLock()
         self.session_id = copy.session_id
-        self.bus = _HeldBus(self, origin.bus)
+        self.bus = _DeferredBus(self, origin.bus)
+        self.lock = RLock()
         self.base = base
-        self.folded = folded
+        self.reducers = reducers
+        self.reads: set[type[Any]] = set()  # Any: slices of every type
+        self.changes: list[_Change] = []  # of state, in order
+        self.deferred: list[_Change] = []  # publishes the call's events, in order
         self.refused = False
-        # Any: slices of every type.
-        self.reads: set[type[Any]] = set()
-        self.held: list[_Change] = []
+        self.merged = False
 
     def __getitem__[T](self, slice_type: type[T], /) -> "_ForkedSlice[T]":
         if issubclass(slice_type, Event):
@@ -101,81 +101,79 @@ class SessionFork(_Refusing):
     def dispatch(self, event: object, /) -> None:
         """Folds `event` into every slice that has a reducer for its type."""
         if isinstance(event, Event):  # it goes to a LOG slice, which no rollback empties
-            self.check_not_folded(event)
-            self.held.append(lambda session: session.dispatch(event))
+            self.defer(event, lambda session: session.dispatch(event))
         else:
             self.change(lambda session: session.dispatch(event))
 
     def snapshot(self) -> _ForkSnapshot:
-        """The state of the fork as a value."""
+        """Returns the state of the fork as a value."""
         with self.lock:
             return _ForkSnapshot(self, self._copy.snapshot(), self.changes.copy())
 
     def restore(self, snapshot: _ForkSnapshot, /) -> None:
-        """Puts back what `snapshot` captured; events stay published."""
+        """Restores the state in `snapshot`; deferred events stay."""
         if not isinstance(snapshot, _ForkSnapshot) or snapshot.origin is not self:
-            self.refuse("a snapshot from elsewhere can be restored only there")
+            self.refuse("only the session or fork that made a snapshot can restore it")
         with self.lock:
             self._copy.restore(snapshot.state)
             self.changes = snapshot.changes.copy()
 
     def bus_for(self, bus: EventBus) -> EventBus:
-        """The bus by which the call reaches `bus`."""
-        return self.bus if bus is self._origin.bus else _HeldBus(self, bus)
+        """Returns the bus through which the call publishes on `bus`."""
+        return self.bus if bus is self._origin.bus else _DeferredBus(self, bus)
 
-    def check_mergeable(self, session: "Session") -> None:
-        """Raises `ValueError` unless this is a fork of `session` that was not merged yet."""
+    def check_mergeable(self, session: _Session) -> None:
+        """Raises `ValueError` unless this is an unmerged fork of `session`."""
         if session is not self._origin:
             raise ValueError("this fork is of another session; merge it where it was made")
         if self.merged:
             raise ValueError("this fork was merged already; fork the session again")
 
     def change(self, change: _Change) -> None:
-        """Makes a change here and keeps it; one that fails might not have failed after the calls
-        before.
-        """
+        """Makes a change in the fork and records it; refuses the fork when the change fails."""
         with self.lock:
             try:
                 change(self._copy)
             except BaseException:
-                self.refused = True
+                self.refused = True  # after the calls before, it might not have failed
                 raise
             self.changes.append(change)
 
-    def check_not_folded(self, event: object) -> None:
-        """Refuses an event by which a reducer would change state as soon as it is published."""
-        if type(event) in self.folded:
-            self.refuse(f"{type(event).__name__} is folded by a reducer when it is published")
+    def defer(self, event: object, publish: _Change) -> None:
+        """Publishes `event` at the merge; refuses one that a reducer would fold at once."""
+        if type(event) in self.reducers:
+            self.refuse(f"a reducer folds {type(event).__name__} as soon as it is published")
+        self.deferred.append(publish)
 
-    def refuse(self, why: str) -> NoReturn:
-        """Has the call run by itself. Raises `NotIsolatedError`."""
+    def refuse(self, reason: str) -> NoReturn:
+        """Raises `NotIsolatedError`, so that the call runs alone."""
         self.refused = True
-        raise NotIsolatedError(why)
+        raise NotIsolatedError(reason)
 
 
 class _ForkedSlice[T](Slice[T]):
-    """One slice of a fork. Reading makes the call depend on it; writing alone does not."""
+    """A slice of a fork; a read makes the call depend on it, a write alone does not."""
 
-    __slots__ = ("_fork", "_own")
+    __slots__ = ("_fork", "_slice")
 
-    def __init__(self, fork: SessionFork, own: Slice[T]) -> None:
+    def __init__(self, fork: SessionFork, copy: Slice[T]) -> None:
         self._lock = fork.lock
         self._fork = fork
-        self._own = own
-        self.slice_type = own.slice_type
+        self._slice = copy
+        self.slice_type = copy.slice_type
 
     @property
-    def top(self) -> Link:  # type: ignore[override]  # every way to read leads here, and none to write
+    def head(self) -> Node:  # type: ignore[override]  # every read comes here, and no write does
         self._fork.reads.add(self.slice_type)
-        return self._own.top
+        return self._slice.head
 
     def append(self, value: T, /) -> None:
-        of = self.slice_type
-        self._fork.change(lambda session: session[of].append(value))
+        slice_type = self.slice_type
+        self._fork.change(lambda session: session[slice_type].append(value))
 
     def seed(self, *values: T) -> None:
-        of = self.slice_type
-        self._fork.change(lambda session: session[of].seed(*values))
+        slice_type = self.slice_type
+        self._fork.change(lambda session: session[slice_type].seed(*values))
 
     def register(self, event_type: object, reducer: object) -> None:
-        self._fork.refuse("a reducer registered for one call would stay")
+        self._fork.refuse("a reducer registered by one call would stay")

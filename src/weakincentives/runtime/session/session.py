@@ -1,17 +1,14 @@
-"""The session: typed slices of state, changed only by reducers and by explicit edits, under one
-lock.
-"""
+"""The session: typed slices of state, changed only by reducers and explicit edits, under one lock."""
 
 import reprlib
 from collections.abc import Iterable
-from os import urandom
 from threading import RLock
 from typing import Any
 from weakref import ref
 
 from ...protocols import EventBus, SliceView
 from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
-from ..events import Event, InProcessEventBus
+from ..events import Event, InProcessEventBus, new_id
 from .fork import SessionFork
 from .reducers import declared_reducers
 from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp
@@ -20,19 +17,14 @@ from .snapshots import SessionSnapshot
 __all__ = ["Session"]
 
 
-def _keep(_view: SliceView[Any], event: Any) -> SliceOp[Any]:
-    """Telemetry stays in its own LOG slice, whoever else folds it."""
-    return Append(event)
-
-
 class Session:
-    """Typed, event-sourced state of one conversation or task.
+    """The typed, event-sourced state of one conversation or task.
 
     `session[T]` is the slice of all `T`. `dispatch` folds an event through the reducers registered
-    for its type, in order; an event type without reducers is appended to its own slice. Telemetry
-    published on `bus` is kept in LOG slices whether or not there are reducers for it, unless its
-    own slice has one; everything else is STATE and goes back with `restore`. Safe for use by many
-    threads. A bus does not keep the sessions alive that record its events.
+    for its type, in order; an event type without reducers is appended to its own slice. The session
+    records telemetry published on `bus` in LOG slices, also when reducers fold it, unless its own
+    slice has a reducer; everything else is STATE, which `restore` puts back. Many threads may use a
+    session. A bus does not keep the sessions alive that record its events.
     """
 
     def __init__(self, *, bus: EventBus | None = None, session_id: str | None = None) -> None:
@@ -42,33 +34,35 @@ class Session:
         self._state: list[Slice[Any]] = []
         self._reducers: dict[type[Any], list[tuple[Slice[Any], Reducer[Any, Any]]]] = {}
         self._installed: set[type[Any]] = set()
-        self.session_id = session_id or urandom(16).hex()
+        self.session_id = session_id or new_id()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
         _record_events(self)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
 
     def __repr__(self) -> str:
-        held = [f"{len(one)} {kind.__name__}" for kind, one in list(self._slices.items()) if one]
-        return f"<Session {self.session_id[:40]!r} holds {reprlib.repr(held)}>"
+        sizes = [
+            f"{len(values)} {kind.__name__}" for kind, values in [*self._slices.items()] if values
+        ]
+        return f"<Session {self.session_id[:40]!r} holds {reprlib.repr(sizes)}>"
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]:
-        found = self._slices.get(slice_type)
-        if found is None:
-            with self._lock:
-                if slice_type not in self._slices:  # no other thread was faster
-                    opened = self._slices[slice_type] = Slice(
-                        slice_type, self._lock, self._register
-                    )
-                    if not issubclass(slice_type, Event):
-                        self._state.append(opened)
-                found = self._slices[slice_type]
-        return found
+        existing = self._slices.get(slice_type)
+        return self._add_slice(slice_type) if existing is None else existing
+
+    def _add_slice[T](self, slice_type: type[T]) -> Slice[T]:
+        if not isinstance(slice_type, type):
+            raise TypeError(f"session[{slice_type!r}] names no class; write session[Plan]")
+        with self._lock:
+            if slice_type not in self._slices:  # no other thread was faster
+                added = self._slices[slice_type] = Slice(slice_type, self._lock, self._register)
+                if not issubclass(slice_type, Event):
+                    self._state.append(added)
+            return self._slices[slice_type]
 
     def dispatch(self, event: object, /) -> None:
-        """Folds `event` into every slice that has a reducer for its type; all of them change, or
-        none does.
+        """Folds `event` into every slice that has a reducer for its type: into all, or into none.
 
-        Raises `TypeError` for a class in place of an instance.
+        Raises `TypeError` for a class in place of an instance, and what a reducer raises.
         """
         kind = type(event)
         if kind is type:
@@ -77,21 +71,21 @@ class Session:
             reducers = self._reducers.get(kind)
             if reducers is None:
                 self[kind].append(event)
-            else:
-                before = [(target, target.top) for target, _ in reducers]
-                try:
-                    for target, reduce in reducers:
-                        target.apply(reduce(target, event))
-                except BaseException:
-                    for target, top in before:
-                        target.top = top
-                    raise
+                return
+            before = [(target, target.head) for target, _ in reducers]
+            try:
+                for target, reduce in reducers:
+                    target.apply(reduce(target, event))
+            except BaseException:
+                for target, head in before:
+                    target.head = head
+                raise
 
     def install(self, state_type: type[Any]) -> None:
         """Registers the reducers that `state_type` declares with `@reducer`.
 
-        The first event starts from what was seeded, else from `state_type()`. Raises `TypeError`
-        when nothing is declared and `ValueError` when the type is installed already: its events
+        The first event starts from the seeded state, else from `state_type()`. Raises `TypeError`
+        for a type without reducers, and `ValueError` for one that is installed already: its events
         would count twice.
         """
         declared = declared_reducers(state_type)
@@ -109,62 +103,67 @@ class Session:
                 self[state_type].register(event_type, reduce)
 
     def snapshot(self) -> SessionSnapshot:
-        """The content of every STATE slice, as a value; O(number of slices)."""
+        """Returns the content of every STATE slice as a value, in O(number of slices)."""
         with self._lock:
-            return SessionSnapshot({held.slice_type: held.top for held in self._state})
+            return SessionSnapshot({state.slice_type: state.head for state in self._state})
 
     def parse_snapshot(
         self, text: str | bytes, *, types: Iterable[type[Any]] = ()
     ) -> SessionSnapshot:
-        """The snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
+        """Parses a snapshot that `SessionSnapshot.to_json` wrote, for `restore`.
 
         Its slices may be those that this session has, by use or by a registered reducer, and those
-        of `types`, which are found by their qualified names when they have moved to another module.
-        Raises `SerdeError` for others and for what does not fit.
+        of `types`, also when a type of `types` has moved to another module. Raises `SerdeError` for
+        other slices and for values that do not fit.
         """
         with self._lock:
-            known = {held.slice_type for held in self._state}
+            known = {state.slice_type for state in self._state}
         return SessionSnapshot.from_json(text, types, known)
 
     def restore(self, snapshot: SessionSnapshot, /) -> None:
-        """Puts every STATE slice back to `snapshot`; slices that it does not know become empty. LOG
-        slices stay.
+        """Restores every STATE slice to `snapshot` and empties those it lacks; LOG slices stay.
 
-        A snapshot of another session does as well: from then on the two go separate ways.
+        The snapshot may be of another session; later changes in one do not show in the other.
+        Raises `TypeError` for the JSON of a snapshot.
         """
+        try:
+            slices = snapshot.slices
+        except AttributeError as error:
+            raise TypeError(
+                f"restore got a {type(snapshot).__name__}; give a snapshot, "
+                "such as session.parse_snapshot(text) reads from JSON"
+            ) from error
         with self._lock:
-            for slice_type in snapshot.slices:
-                self[slice_type]  # which makes it
-            for held in self._state:
-                held.top = snapshot.slices.get(held.slice_type, EMPTY)
+            for slice_type in slices:
+                self[slice_type]  # which creates it
+            for state in self._state:
+                state.head = slices.get(state.slice_type, EMPTY)
 
     def fork(self) -> SessionFork:
-        """This session for one call that runs beside others: the same state and reducers, a bus
-        that holds events.
-        """
+        """Makes a session for one call that runs beside others: same state, deferred events."""
         with self._lock:
             base = self.snapshot()
             copy = Session(session_id=self.session_id)
             copy.restore(base)
-            for event_type, row in self._reducers.items():
+            for event_type, reducers in self._reducers.items():
                 copy._reducers[event_type] = [
-                    (copy[held.slice_type], reduce) for held, reduce in row
+                    (copy[target.slice_type], reduce) for target, reduce in reducers
                 ]
             return SessionFork(copy, self, base, dict(self._reducers))
 
     def merge(self, fork: SessionFork, /) -> bool:
-        """Makes the changes of `fork` here, in order, and then publishes its events.
+        """Repeats the changes of `fork` here, in order, and then publishes its events.
 
-        `False`, with nothing done, when reducers or a slice that the fork read have changed since,
-        or a change fails. Raises `ValueError` for a fork that was merged already or is of another
-        session.
+        Returns `False` and changes nothing when reducers or a slice that the fork read have changed
+        since, or when a change fails. Raises `ValueError` for a fork that was merged already or is
+        of another session.
         """
         with self._lock:
             fork.check_mergeable(self)
-            if self._reducers != fork.folded:
+            if self._reducers != fork.reducers:
                 return False
             for slice_type in fork.reads:
-                if self[slice_type].top is not fork.base.slices.get(slice_type, EMPTY):
+                if self[slice_type].head is not fork.base.slices.get(slice_type, EMPTY):
                     return False
             before = self.snapshot()
             try:
@@ -176,8 +175,8 @@ class Session:
                     return False
                 raise
             fork.merged = True
-        for deliver in fork.held:
-            deliver(self)
+        for publish in fork.deferred:
+            publish(self)
         return True
 
     # Any: as above.
@@ -185,25 +184,27 @@ class Session:
         self, event_type: type[Any], target: Slice[Any], reduce: Reducer[Any, Any]
     ) -> None:
         with self._lock:
-            row = self._reducers.get(event_type)
-            if row is None:
-                row = [(self[event_type], _keep)] if issubclass(event_type, Event) else []
+            reducers = self._reducers.get(event_type)
+            if reducers is None:
+                telemetry = issubclass(event_type, Event)  # which its own LOG slice keeps as well
+                reducers = [(self[event_type], _record)] if telemetry else []
             if target.slice_type is event_type:
-                row = [entry for entry in row if entry[1] is not _keep]
-            self._reducers[event_type] = [*row, (target, reduce)]
+                reducers = [entry for entry in reducers if entry[1] is not _record]
+            self._reducers[event_type] = [*reducers, (target, reduce)]
+
+
+def _record(_view: SliceView[Any], event: Any) -> SliceOp[Any]:
+    """Appends telemetry to its own slice, until that gets a reducer of its own."""
+    return Append(event)
 
 
 def _record_events(session: Session) -> None:
-    """Has `session` record the telemetry of its bus until nobody refers to it any more; the bus
-    does not.
-    """
+    """Dispatches the telemetry of the session's bus to the session, by a weak reference."""
 
     def record(event: Event) -> None:
-        listener = weak_session()
-        if listener is not None and (
-            event.session_id is None or event.session_id == listener.session_id
-        ):
-            listener.dispatch(event)
+        session = weak_session()
+        if session is not None and event.session_id in (None, session.session_id):
+            session.dispatch(event)
 
     weak_session = ref(session, lambda _: unsubscribe())
     unsubscribe = session.bus.subscribe(Event, record)

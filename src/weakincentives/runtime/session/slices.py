@@ -1,8 +1,7 @@
-"""One slice of a session: how it holds its values, and what changes them.
+"""One slice of a session: its values, and the operations that change them.
 
-It holds a chain of links that never change, newest first. Appending puts one on top; a snapshot is
-the top link. So neither depends on how long the history is, and branches share what they have in
-common.
+A slice is a linked list of nodes that never change, newest first. Appending adds a node; a snapshot
+is the head node. Neither depends on the length of the history, and branches share their past.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,66 +12,49 @@ from typing import Any
 from ...generics import Parametrized
 from ...protocols import SliceView
 
-__all__ = [
-    "EMPTY",
-    "Append",
-    "Link",
-    "Reducer",
-    "Replace",
-    "Slice",
-    "SliceOp",
-    "chain",
-    "linked",
-    "read",
-]
+__all__ = ["EMPTY", "Append", "Node", "Reducer", "Replace", "Slice", "SliceOp", "chain", "read"]
 
 
 @dataclass(frozen=True, slots=True)
 class Append[T](Parametrized):
-    """Add `value` as the newest."""
+    """Adds `value` to the slice as the newest."""
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class Replace[T](Parametrized):
-    """Make `values` the whole slice."""
+    """Replaces the content of the slice with `values`."""
 
     values: tuple[T, ...]
 
 
 type SliceOp[T] = Append[T] | Replace[T]
-"""What a reducer answers."""
+"""What a reducer returns."""
 
 type Reducer[T, E] = Callable[[SliceView[T], E], SliceOp[T]]
-"""Answers what an event does to a slice; it must not change anything itself."""
+"""Returns what an event does to a slice; it must not change anything itself."""
 
-# Any: a slice gives its values their type; the end of the chain has neither a value nor a link
-# below it.
-type Link = tuple[Any, Any, int]
-"""A value, the link below it, and how many values there are with this one."""
+# Any: a slice gives its values their type; the empty list has neither a value nor a tail.
+type Node = tuple[Any, Any, int]
+"""The head of a linked list: the newest value, the tail, and the number of values."""
 
-EMPTY: Link = (None, None, 0)
-
-
-def linked(value: Any, below: Link) -> Link:
-    """The chain with `value` on top."""
-    return value, below, below[2] + 1
+EMPTY: Node = (None, None, 0)
 
 
-def chain(values: Iterable[Any]) -> Link:
-    """The chain of `values`, the last on top."""
-    top = EMPTY
+def chain(values: Iterable[Any]) -> Node:
+    """Returns the linked list of `values`, the last as its head."""
+    head = EMPTY
     for value in values:
-        top = linked(value, top)
-    return top
+        head = value, head, head[2] + 1
+    return head
 
 
-def read(top: Link, start: int = 0) -> list[Any]:
-    """The values of a chain without the first `start`, oldest first."""
-    values: list[Any] = [None] * (top[2] - start)
-    for at in reversed(range(len(values))):
-        values[at], top, _ = top
+def read(head: Node, start: int = 0) -> list[Any]:
+    """Returns the values of a list without the first `start`, oldest first."""
+    values: list[Any] = [None] * (head[2] - start)
+    for index in reversed(range(len(values))):
+        values[index], head, _ = head
     return values
 
 
@@ -81,68 +63,68 @@ type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
 
 
 class Slice[T]:
-    """All values of one type in a session; `session[T]` gives it.
+    """All values of one type in a session, as `session[T]` returns it.
 
     Iteration and `all` see the values of that moment. Length and `latest` cost the same at any
     history.
     """
 
-    __slots__ = ("_lock", "_register", "slice_type", "top")
+    __slots__ = ("_lock", "_register", "head", "slice_type")
 
     def __init__(self, slice_type: type[T], lock: RLock, register: _Register) -> None:
         self._lock = lock
         self._register = register
         self.slice_type = slice_type
-        self.top = EMPTY
+        self.head = EMPTY
 
     def all(self) -> tuple[T, ...]:
-        """Every value, oldest first."""
-        return tuple(read(self.top))
+        """Returns every value, oldest first."""
+        return tuple(read(self.head))
 
     def latest(self) -> T | None:
-        """The newest value, or `None` when there is none."""
-        newest: T | None = self.top[0]
+        """Returns the newest value, or `None` when there is none."""
+        newest: T | None = self.head[0]
         return newest
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The values that `predicate` accepts, oldest first."""
+        """Returns the values that `predicate` accepts, oldest first."""
         return tuple(value for value in self.all() if predicate(value))
 
     def append(self, value: T, /) -> None:
-        """Adds `value` as the newest, past all reducers."""
+        """Adds `value` as the newest, without calling reducers."""
         with self._lock:
-            self.top = linked(value, self.top)
+            head = self.head
+            self.head = value, head, head[2] + 1
 
     def seed(self, *values: T) -> None:
-        """Makes `values` the whole content, past all reducers."""
+        """Replaces the content with `values`, without calling reducers."""
         with self._lock:
-            self.top = chain(values)
+            self.head = chain(values)
 
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
         """Removes the values that `predicate` accepts, by default all."""
         with self._lock:
-            self.seed(
-                *(() if predicate is None else self.where(lambda value: not predicate(value)))
-            )
+            self.seed(*([] if predicate is None else [v for v in self if not predicate(v)]))
 
     def register[E](self, event_type: type[E], reducer: Reducer[T, E]) -> None:
         """Folds later events of exactly `event_type` into this slice by `reducer`.
 
-        Raises `TypeError` unless the one is a class and the other can be called.
+        Raises `TypeError` unless `event_type` is a class and `reducer` is callable.
         """
         if not isinstance(event_type, type):
             raise TypeError(f"register got {event_type!r} for the events; give their class")
         if not callable(reducer):
             raise TypeError(
-                f"register got the reducer {reducer!r}; give a function of slice and event, such as append_all"
+                f"register got the reducer {reducer!r}; "
+                "give a function of slice and event, such as append_all"
             )
         self._register(event_type, self, reducer)
 
     def __len__(self) -> int:
-        return self.top[2]
+        return self.head[2]
 
     def __bool__(self) -> bool:
-        return self.top is not EMPTY
+        return self.head is not EMPTY
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.all())
@@ -151,14 +133,15 @@ class Slice[T]:
         return f"<Slice of {len(self)} {self.slice_type.__name__}>"
 
     def apply(self, op: SliceOp[T]) -> None:
-        """Carries out what a reducer answered."""
+        """Carries out the operation that a reducer returned; raises `TypeError` for others."""
         match op:
             case Append(value):
                 self.append(value)
             case Replace(values):
                 self.seed(*values)
-            # reducers are the user's; the type checker has told them, this tells the others
+            # reducers are the user's: a type checker tells some of them, this the others
             case _:
                 raise TypeError(
-                    f"a reducer of slice {self.slice_type.__name__} answered {op!r}; return Append(…) or Replace(…)"
+                    f"a reducer of slice {self.slice_type.__name__} returned {op!r}; "
+                    "return Append(…) or Replace(…)"
                 )

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
 from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
-from .slices import EMPTY, Link, chain, read
+from .slices import EMPTY, Node, chain, read
 
 __all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name", "types_by_name"]
 
@@ -37,12 +37,12 @@ class SessionSnapshot:
     __slots__ = ("slices",)
 
     # Any: a session holds slices of every type
-    def __init__(self, slices: Mapping[type[Any], Link]) -> None:
+    def __init__(self, slices: Mapping[type[Any], Node]) -> None:
         self.slices = slices
 
     def __reduce__(self) -> tuple[object, ...]:
         """For copies and pickles, which would go down a chain by recursion."""
-        return _of_values, ({of: read(top) for of, top in self.slices.items()},)
+        return _of_values, ({of: read(head) for of, head in self.slices.items()},)
 
     def to_json(self) -> str:
         """The snapshot as JSON text, from which `from_json` makes equal slices.
@@ -51,15 +51,15 @@ class SessionSnapshot:
         change, and for two types of one name, such as local classes.
         """
         rows: dict[str, str] = {}
-        for of, top in self.slices.items():
-            if top is EMPTY:
+        for of, head in self.slices.items():
+            if head is EMPTY:
                 continue
             name = type_name(of)
             if name in rows:
                 raise SerdeError(
                     "snapshot", (ValidationIssue((name,), "two types have this name; rename one"),)
                 )
-            rows[name] = _dump(of, read(top))
+            rows[name] = _dump(of, read(head))
         slices = ",".join([f"{serde.dump_json(name)}:{row}" for name, row in rows.items()])
         return f'{{"version":{_VERSION},"slices":{{{slices}}}}}'
 
@@ -70,14 +70,14 @@ class SessionSnapshot:
         Raises `SerdeError` as `to_json` does.
         """
         changes: Changes = {}
-        for of, top in self.slices.items():
-            if top is (old := before.slices.get(of, EMPTY)):
+        for of, head in self.slices.items():
+            if head is (old := before.slices.get(of, EMPTY)):
                 continue
-            below = top
-            while below[2] > old[2]:
-                below = below[1]
-            how, start = ("added", old[2]) if below is old else ("set", 0)
-            changes.setdefault(how, {})[type_name(of)] = json.loads(_dump(of, read(top, start)))
+            tail = head
+            while tail[2] > old[2]:
+                tail = tail[1]
+            how, start = ("added", old[2]) if tail is old else ("set", 0)
+            changes.setdefault(how, {})[type_name(of)] = json.loads(_dump(of, read(head, start)))
         return changes
 
     @classmethod
