@@ -99,7 +99,7 @@ soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make 
 	tail -n 8 .soak-ours.log .soak-litellm.log .soak-claude.log; test -z "$$failed"
 
 .PHONY: ledger
-ledger: $(VENV)/.made-stamp ## claims that no test checks, and tests that the ledger of claims names in vain
+ledger: $(VENV)/.made-stamp ## print each claim of tests/ledger.toml with its tests; a claim without a test fails
 	@$(PY) tests/support/ledger.py
 
 .PHONY: static

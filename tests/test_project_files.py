@@ -100,6 +100,18 @@ def test_no_code_block_escapes_the_test_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=where)
+def test_python_code_on_a_page_fits_the_width_of_the_site(page: Path) -> None:
+    """A line of 88 characters fits the column of a page 1280 pixels wide."""
+    lines = [
+        line
+        for language, source in fences(page)
+        if language == "python"
+        for line in source.splitlines()
+    ]
+    assert [line for line in lines if len(line) > 88] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=where)
 def test_every_make_command_in_a_document_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
     shown = [
