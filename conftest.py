@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
@@ -26,9 +25,10 @@ from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
-from weakincentives.testing.network import tried
+from weakincentives.network_guard import tried
 
-pytest_plugins = ["pytester"]  # runs pytest within a test, for those of our own plugin
+# `pytester` runs pytest within a test, for the tests of our own plugin.
+pytest_plugins = ["pytester", "weakincentives.pytest_plugin"]
 
 # --- This machine: no proxies, no keys and no addresses of the person who runs the tests.
 for _name in list(os.environ):
@@ -114,7 +114,8 @@ def _run_commands(example: Example) -> str | None:
             | {
                 "PYTHONPATH": path,
                 "COLUMNS": "160",
-                "PYTEST_ADDOPTS": f"-p no:cacheprovider{_PLUGIN}",
+                # our plugin by its module, so that a bare checkout has it too
+                "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:weakincentives -p weakincentives.pytest_plugin",
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -128,13 +129,6 @@ def _run_commands(example: Example) -> str | None:
             return f"{command!r} printed\n{done.stdout}"
     return None
 
-
-# Installed, our plugin is found by its entry point; in a bare checkout it must be named.
-_PLUGIN = (
-    ""
-    if entry_points(group="pytest11", name="weakincentives")
-    else " -p weakincentives.testing.plugin"
-)
 
 # Pages whose commands need DBOS, which `make test-durable` has.
 collect_ignore = (

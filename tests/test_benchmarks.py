@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 from benchmarks.__main__ import WORKLOADS
+from weakincentives import __version__
 
 ROOT = Path(__file__).parent.parent
 RESULTS = (ROOT / "benchmarks/RESULTS.md").read_text()
@@ -37,5 +37,4 @@ def test_every_workload_runs_and_gives_the_rows_of_the_results() -> None:
 
 
 def test_the_results_are_of_this_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"; weakincentives {version}, " in RESULTS
+    assert f"; weakincentives {__version__}, " in RESULTS

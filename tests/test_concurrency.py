@@ -29,8 +29,7 @@ from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Replace, Session
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
-from weakincentives.visibility import SectionVisibility
-from weakincentives.visibility_overrides import VisibilityOverrides
+from weakincentives.visibility import SectionVisibility, VisibilityOverrides
 
 THREADS = 32
 TIMEOUT = 60  # seconds; no test takes them

@@ -42,7 +42,7 @@ from weakincentives.prompt.progressive_disclosure import (
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 
 FULL = SectionVisibility.FULL
 _KEY = re.compile(r'with key "([^"]+)"')

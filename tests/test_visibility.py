@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.visibility import SectionPath, SectionVisibility
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import (
+    SectionPath,
+    SectionVisibility,
+    SetVisibilityOverride,
+    VisibilityOverrides,
+)
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

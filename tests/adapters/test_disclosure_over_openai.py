@@ -27,7 +27,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.runtime.session import Session
-from weakincentives.visibility_overrides import VisibilityOverrides
+from weakincentives.visibility import VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

@@ -31,8 +31,7 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
-from weakincentives.visibility import SectionVisibility
-from weakincentives.visibility_overrides import VisibilityOverrides
+from weakincentives.visibility import SectionVisibility, VisibilityOverrides
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

@@ -39,7 +39,7 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 EACH = TokenUsage(10, 5)

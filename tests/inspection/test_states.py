@@ -40,7 +40,7 @@ from weakincentives.testing import (
     render_states,
     say,
 )
-from weakincentives.visibility_overrides import SetVisibilityOverride
+from weakincentives.visibility import SetVisibilityOverride
 
 _KEY = re.compile(r'all `(\w+)` with key "([^"]+)"')
 

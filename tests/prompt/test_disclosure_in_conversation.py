@@ -36,7 +36,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime.events import ParamsMissing, ToolInvoked, ToolsInjected, ToolsWithdrawn
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 READ, OPEN, SPLIT = Disclosure.READ, Disclosure.OPEN, Disclosure.SPLIT

@@ -31,7 +31,7 @@ from weakincentives.prompt.progressive_disclosure import (
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected, ToolsWithdrawn
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

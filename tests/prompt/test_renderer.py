@@ -43,8 +43,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.walk import PromptView
 from weakincentives.runtime.session import Session
-from weakincentives.visibility import SectionDecisions
-from weakincentives.visibility_overrides import SetVisibilityOverride
+from weakincentives.visibility import SectionDecisions, SetVisibilityOverride
 
 KEY_IN_SUFFIX = re.compile(r'with key "([^"]*)"')
 

@@ -27,8 +27,7 @@ from weakincentives.runtime.session import (
 )
 from weakincentives.runtime.session.protocols import SliceView
 from weakincentives.testing import ScriptedAdapter, say
-from weakincentives.visibility import SectionVisibility
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 

@@ -22,8 +22,7 @@ from weakincentives.errors import SerdeError
 from weakincentives.runtime.events import ToolsInjected
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.session.snapshots import SessionSnapshot, parse_changes
-from weakincentives.visibility import SectionVisibility
-from weakincentives.visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
 
 
 class Mood(Enum):

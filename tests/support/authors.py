@@ -6,7 +6,6 @@ others must not be loaded twice, so they are loaded here.
 """
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 import pytest
 
@@ -74,16 +73,12 @@ for _name in (
     "weakincentives.evaluation.main_loop",
     "weakincentives.testing.disclosure_coverage",
     "weakincentives.testing.fixtures",
-    "weakincentives.testing.network",
+    "weakincentives.network_guard",
 ):
     import_module(_name)
 
-# Installed, the plugin is found by its entry point; in a bare checkout it must be named.
-PLUGIN = (
-    ()
-    if entry_points(group="pytest11", name="weakincentives")
-    else ("-p", "weakincentives.testing.plugin")
-)
+# By its module, so that a bare checkout has it too.
+PLUGIN = ("-p", "no:weakincentives", "-p", "weakincentives.pytest_plugin")
 
 
 class Author:

@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from support.authors import Author
+from weakincentives.network_guard import tried
 from weakincentives.testing import NetworkRefusedError
-from weakincentives.testing.network import tried
 
 # The address is one that nobody has (RFC 5737); to connect a datagram socket sends nothing.
 REACH = """

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from support.authors import PLUGIN, Author
+from weakincentives import pytest_plugin
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -381,34 +384,34 @@ def test_there_is_no_summary_where_no_test_saw_a_prompt(author: Author) -> None:
 # cost
 
 
-def test_a_plugin_that_is_not_used_loads_five_modules_of_ours_and_nothing_else(
-    tmp_path: Path,
-) -> None:
+def test_a_plugin_that_no_test_uses_loads_what_a_prompt_needs(tmp_path: Path) -> None:
     (tmp_path / "test_empty.py").write_text("def test_nothing(): pass\n")
     (tmp_path / "conftest.py").write_text(
         "import sys\ndef pytest_unconfigure(): open('modules', 'w').write(' '.join(sys.modules))\n"
     )
     loaded: list[set[str]] = []
-    for plugin in (("-p", "weakincentives.testing.plugin"), ()):
+    for options in (PLUGIN, ()):
         subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             check=True,
             stdout=subprocess.DEVNULL,
         )
         loaded.append(set((tmp_path / "modules").read_text().split()))
-    assert loaded[0] - loaded[1] == {
-        "weakincentives",
-        "weakincentives.lazy",
-        "weakincentives.testing",
-        "weakincentives.testing.network",
-        "weakincentives.testing.plugin",
-    }
+    ours = {name for name in loaded[0] - loaded[1] if name.startswith("weakincentives")}
+    packages = {name.split(".")[1] for name in ours if "." in name}
+    assert packages.isdisjoint({"adapters", "cli", "contrib", "evaluation", "runtime", "testing"})
+    assert "weakincentives.pytest_plugin" in ours
+    assert {"asyncio", "hypothesis", "pydantic", "syrupy"}.isdisjoint(loaded[0])
+
+
+def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+    assert import_module(project["entry-points"]["pytest11"]["weakincentives"]) is pytest_plugin
 
 
 def test_the_plugin_can_be_left_out(author: Author) -> None:
-    name = PLUGIN[1] if PLUGIN else "weakincentives"
     author.pytester.makepyfile(test_shop="def test_session(wink_session): pass")
-    ran = author.pytester.runpytest_inprocess("-p", f"no:{name}", "-p", "no:cacheprovider")
+    ran = author.pytester.runpytest_inprocess("-p", "no:weakincentives", "-p", "no:cacheprovider")
     ran.assert_outcomes(errors=1)

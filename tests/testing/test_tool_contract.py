@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from support.authors import PLUGIN
 from weakincentives import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import Prompt, ToolValidationError, VisibilityExpansionRequired
@@ -620,7 +621,7 @@ def test_seed_and_database_of_hypothesis_do_as_its_users_expect(tmp_path: Path) 
 
     def run(*options: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, *options],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
             capture_output=True,

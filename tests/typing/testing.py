@@ -63,7 +63,7 @@ def test_overrides(wink_overrides: PromptsWithOverrides) -> None:
     assert_type(wink_overrides(template.bind()), Prompt[Answer])
 
 
-# What the types rule out, wrong names at lazy doors included.
+# What the types rule out.
 def test_wrong(scripted_adapter: ScriptedAdapters) -> None:
     scripted_adapter(["done"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     assert weakincentives.Promt  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -12,8 +12,7 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool_journal import ToolJournal
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import Operation, VisibilityExpanded
-from ..visibility import SectionDecisions, SectionPath, SectionVisibility
-from ..visibility_overrides import SetVisibilityOverride
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .adapter import ProviderAdapter, check_arguments, publisher
 from .errors import LimitError, PromptEvaluationError
 from .response import PromptResponse

@@ -40,8 +40,7 @@ from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, ToolsInjected, ToolsWithdrawn, new_id
 from ..runtime.transactions import tool_transaction
-from ..visibility import SectionDecisions, SectionPath, SectionVisibility
-from ..visibility_overrides import SetVisibilityOverride
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .inner_loop import InnerLoopConfig
 from .isolation import Effects, Isolated, run, run_async
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable

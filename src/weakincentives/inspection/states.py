@@ -15,8 +15,7 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
 from ..prompt.walk import session_overrides
 from ..runtime.session.session import Session
-from ..visibility import SectionPath, SectionVisibility
-from ..visibility_overrides import VisibilityOverrides
+from ..visibility import SectionPath, SectionVisibility, VisibilityOverrides
 
 __all__ = ["PromptState", "render_states"]
 

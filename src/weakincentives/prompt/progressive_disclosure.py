@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 
 from ..protocols import StateView
-from ..visibility import SectionDecisions, SectionPath, SectionVisibility
-from ..visibility_overrides import VisibilityOverrides
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
 from .context import ToolContext
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode

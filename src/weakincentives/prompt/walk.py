@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..protocols import StateView
-from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
@@ -344,8 +344,6 @@ def session_overrides(session: StateView | None) -> Mapping[SectionPath, Section
     """The visibility overrides that `session` holds; none without a session."""
     if session is None:
         return NOTHING
-    from ..visibility_overrides import VisibilityOverrides
-
     latest = session[VisibilityOverrides].latest()
     return NOTHING if latest is None else latest.overrides
 

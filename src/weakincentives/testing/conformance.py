@@ -23,8 +23,7 @@ from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..runtime.session import Session
-from ..visibility import SectionVisibility
-from ..visibility_overrides import VisibilityOverrides
+from ..visibility import SectionVisibility, VisibilityOverrides
 from .scenarios import SCENARIOS, Can, Note, ProviderFault, Scenario, Step, World
 from .scripted import ScriptedAdapter
 

@@ -46,7 +46,7 @@ from weakincentives.prompt.progressive_disclosure import (
 )
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
-from weakincentives.visibility_overrides import VisibilityOverrides
+from weakincentives.visibility import VisibilityOverrides
 
 FULL = SectionVisibility.FULL
 

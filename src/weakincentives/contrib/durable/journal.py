@@ -44,7 +44,7 @@ from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import AnyTool
 from ...runtime.session import Session
 from ...runtime.session.snapshots import parse_changes, type_name, types_by_name
-from ...visibility_overrides import SetVisibilityOverride
+from ...visibility import SetVisibilityOverride
 
 __all__ = [
     "DurableAgent",

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from ...protocols import EventBus, SliceView
-from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus, new_id
 from .fork import SessionFork
 from .reducers import declared_reducers

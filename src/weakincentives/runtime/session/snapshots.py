@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
-from ...visibility_overrides import SetVisibilityOverride, VisibilityOverrides
+from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from .slices import EMPTY, Node, chain, read
 
 __all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name", "types_by_name"]

@@ -1,8 +1,8 @@
 """The pytest plugin: fixtures, markers, the network's refusal, and a summary of the sections that
 tests have opened.
 
-pytest loads this module in every run, so it imports pytest alone; what a fixture needs is imported
-when it is used.
+pytest loads this module in every run of an environment that has the library. So it stands outside
+of `testing` and imports from that package when a test needs it.
 """
 
 from collections.abc import Generator
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .network_guard import tried
+
 if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
 
-    from ..runtime.session import Session
-    from .events import RecordedEvents
-    from .fixtures import PromptsWithOverrides, ScriptedAdapters
+    from .runtime.session import Session
+    from .testing.events import RecordedEvents
+    from .testing.fixtures import PromptsWithOverrides, ScriptedAdapters
 
 _MARKERS = """\
 wink_live: talks to a real provider: skipped without --wink-live, free to use the network with it
@@ -77,8 +79,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Watches the whole test, its fixtures included, where the project has chosen "loopback"."""
-    from .network import tried
-
     refused = item.config.getini("wink_network") == "loopback" and not _may_leave(item)
     with tried(refused=refused) as item.stash[_REFUSED]:
         return (yield)
@@ -121,8 +121,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             pytrace=False,
         )
     if _is_confined(item):
-        from .network import tried
-
         with tried(refused=True) as item.stash[_REFUSED]:
             result = yield
     else:
@@ -142,7 +140,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
-            from .events import line
+            from .testing.events import line
 
             report.sections.append(
                 (f"Captured events {report.when}", "\n".join(map(line, events[-50:])))
@@ -167,7 +165,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _count(config: pytest.Config, counted: dict[str, dict[str, list[int]]]) -> None:
-    from .disclosure_coverage import add
+    from .testing.disclosure_coverage import add
 
     add(config.stash[_COUNTS], counted)
 
@@ -176,7 +174,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     if counts := config.stash[_COUNTS]:
-        from .disclosure_coverage import report
+        from .testing.disclosure_coverage import report
 
         terminalreporter.write_sep("=", "disclosure coverage")
         for one in report(counts):
@@ -191,14 +189,14 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
     They come from `wink_session`, from every session that adapters of `scripted_adapter` and
     `function_adapter` evaluate with, and from every bus that `watch` is given.
     """
-    from .events import RecordedEvents
+    from .testing.events import RecordedEvents
 
     request.node.stash[_EVENTS] = events = RecordedEvents()
     yield events
     del request.node.stash[_EVENTS]  # items stay until pytest ends
     events.stop()
     if request.config.getini("wink_coverage") and events:
-        from .disclosure_coverage import count
+        from .testing.disclosure_coverage import count
 
         _count(request.config, count(events))
 
@@ -206,7 +204,7 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
 @pytest.fixture
 def wink_session(wink_events: "RecordedEvents") -> "Session":
     """A fresh session, whose events `wink_events` records."""
-    from ..runtime.session import Session
+    from .runtime.session import Session
 
     session = Session()
     wink_events.watch(session.bus)
@@ -224,7 +222,7 @@ def scripted_adapter(
     the adapter holds what it was sent. With `dynamic_tools=False` it gives opened tools by a
     restart.
     """
-    from .fixtures import ScriptedAdapters
+    from .testing.fixtures import ScriptedAdapters
 
     request.node.stash[_SCRIPTS] = made = ScriptedAdapters(wink_events)
     yield made
@@ -247,7 +245,7 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
     Fails for a stale override, and with the marker where none is stored. A prompt that is made
     elsewhere can be given its `store` and `tag`.
     """
-    from .fixtures import PromptsWithOverrides
+    from .testing.fixtures import PromptsWithOverrides
 
     marker = request.node.get_closest_marker("wink_overrides")
 
@@ -268,7 +266,7 @@ def prompt_snapshot(request: pytest.FixtureRequest) -> "SnapshotAssertion":
     changed.
     """
     try:
-        from .snapshots import PromptExtension
+        from .testing.snapshots import PromptExtension
     except ImportError as error:
         raise ImportError(
             "prompt_snapshot needs syrupy: pip install 'weakincentives[testing]'"
