@@ -112,6 +112,7 @@ EXPORTS = {
         "PromptExecuted",
         "PromptRendered",
         "ProviderCalled",
+        "SectionTexts",
         "ToolInvoked",
         "ToolsInjected",
         "ToolsWithdrawn",

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.inspection.costs import SectionCost, ledger
 from weakincentives.inspection.event_log import Record, read_events, write_events
-from weakincentives.inspection.sizes import tool_text
 from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
@@ -22,6 +21,7 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
+from weakincentives.prompt.sizes import tool_text
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, call, say
 

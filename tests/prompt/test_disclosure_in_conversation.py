@@ -214,7 +214,7 @@ def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_belo
 
 def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
     # what the event log measures at the start must not be what the model gets later
-    from weakincentives.inspection.sizes import measure
+    from weakincentives.prompt.sizes import measure
 
     session = Session()
     prompt = of(hidden("guide", children=[hidden("deep", named("dig"), visibility=flips)]))

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, Self, Unpack
 
@@ -23,6 +24,7 @@ from ..limits import Budget, Clock, Deadline, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
+from ..prompt.sizes import measure
 from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
@@ -285,7 +287,11 @@ class _Run[Out]:
                 adapter=self.work.provider,
                 text=self.work.text,
                 tool_names=tools,
-                rendered=rendered,
+                visibility={
+                    **{node.path: None for node in rendered.registry.sections},
+                    **rendered.visibility,
+                },
+                measure=partial(measure, rendered.view),
                 session_id=self.session_id,
             )
         )

@@ -12,8 +12,8 @@ from typer import Exit, Option
 
 from ..evaluation.schemas import output_to_spec, tool_to_spec
 from ..inspection.analysis import Finding, analyze
-from ..inspection.sizes import measure
 from ..prompt.prompt import Prompt
+from ..prompt.sizes import measure
 from ..runtime.session.session import Session
 from ..visibility import SectionPath
 from .output import counted, shown, wide_console, write_json

@@ -17,11 +17,12 @@ from ..prompt.overrides.apply import apply_overrides
 from ..prompt.prompt import Prompt
 from ..prompt.registry import RegistrySnapshot, SectionNode
 from ..prompt.sections import Section
+from ..prompt.sizes import measure
 from ..prompt.template import PromptTemplate
 from ..prompt.walk import PromptView, VisibleSection
 from ..protocols import StateView
+from ..runtime.events import SectionTexts
 from ..visibility import SectionPath, SectionVisibility
-from .sizes import SectionTexts, measure
 
 __all__ = ["Finding", "Report", "Severity", "analyze"]
 

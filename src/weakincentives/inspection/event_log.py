@@ -11,12 +11,9 @@ from typing import TextIO
 from .. import serde
 from ..errors import SerdeError
 from ..evaluation.messages import sendable
-from ..prompt.renderer import RenderedPrompt
-from ..prompt.walk import PromptView
 from ..protocols import EventBus
-from ..runtime.events import Event, PromptRendered
+from ..runtime.events import Event, PromptRendered, SectionTexts
 from ..serde import Json
-from .sizes import measure
 
 __all__ = [
     "LoggedEvaluation",
@@ -44,22 +41,20 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
 
 
 def event_record(event: object) -> Record:
-    """The event as JSON; what JSON cannot hold stands as `{"$repr": …}`, a rendered prompt as the
-    sizes of `sections`.
+    """Returns the event as JSON values; a value that JSON cannot hold becomes `{"$repr": …}`.
 
-    Sizes are in characters: of each enabled section's text as it is shown, of its summary, of its
-    tools, and the `weight` of all that a summary hides.
+    `PromptRendered` gets `sections`: for each enabled section its `path`, `visibility` and sizes in
+    characters, of the text as it is `shown`, of its `summary`, of its `tools`, and `weight` of all
+    texts and tools that opening it shows.
     """
     name = type(event).__name__
     if not is_dataclass(event):
         return {"event": name, "value": _plain(event)}
-    values = {one.name: getattr(event, one.name) for one in fields(event)}
-    sections: Record = {}
+    values: dict[str, object] = {one.name: getattr(event, one.name) for one in fields(event)}
     if isinstance(event, PromptRendered):
-        rendered = values.pop("rendered")
-        if isinstance(rendered, RenderedPrompt):
-            sections = {"sections": _sizes(rendered.view)}
-    return {"event": name, **{key: _plain(value) for key, value in values.items()}, **sections}
+        del values["visibility"], values["measure"]
+        values["sections"] = [_sizes(texts) for texts in event.measure()]
+    return {"event": name, **{key: _plain(value) for key, value in values.items()}}
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
@@ -169,15 +164,12 @@ def _key(key: object) -> str:
     return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
 
 
-def _sizes(view: PromptView) -> list[Json]:
-    return [
-        {
-            "path": ".".join(one.path),
-            "visibility": one.visibility.value if one.visibility else "hidden",
-            "shown": len(one.shown),
-            "summary": None if one.summary is None else len(one.summary),
-            "weight": one.expanded_size,
-            "tools": {name: len(text) for name, text in one.tools.items()},
-        }
-        for one in measure(view)
-    ]
+def _sizes(texts: SectionTexts) -> Record:
+    return {
+        "path": ".".join(texts.path),
+        "visibility": texts.visibility.value if texts.visibility else "hidden",
+        "shown": len(texts.shown),
+        "summary": None if texts.summary is None else len(texts.summary),
+        "weight": texts.expanded_size,
+        "tools": {name: len(text) for name, text in texts.tools.items()},
+    }

@@ -28,6 +28,7 @@ __all__ = [
     "PromptExecuted",
     "PromptRendered",
     "ProviderCalled",
+    "SectionTexts",
     "ToolInvoked",
     "ToolsInjected",
     "ToolsWithdrawn",
@@ -55,10 +56,43 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRendered(Event):
-    """A prompt was rendered for an evaluation: its text and the names of the tools it opens with.
+class SectionTexts:
+    """The texts of one enabled section, rendered to be measured.
 
-    `rendered` is the `RenderedPrompt` itself, for whoever wants to measure it.
+    `visibility` is `None` for a hidden section, `summary` for one that cannot be summarized.
+    `tools` has the section's tools as JSON, about as a provider receives them. Opening the section
+    shows the sections at `opens` in full; `expanded_size` is the number of characters of all texts
+    and tools that are then shown. Where those cannot be rendered, `full`, `opens` and
+    `expanded_size` describe what is shown now.
+    """
+
+    path: SectionPath
+    visibility: SectionVisibility | None
+    full: str
+    summary: str | None
+    tools: Mapping[str, str]
+    opens: tuple[SectionPath, ...]
+    expanded_size: int
+
+    @property
+    def shown(self) -> str:
+        """The section's own part of the prompt now."""
+        match self.visibility:
+            case SectionVisibility.FULL:
+                return self.full
+            case SectionVisibility.SUMMARY:
+                return self.summary or ""
+            case None:
+                return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRendered(Event):
+    """An evaluation begins with this text and the tools of these names.
+
+    `visibility` has every section of the prompt, with `None` for hidden and disabled ones.
+    `measure` renders the texts of all enabled sections, hidden ones included; call it only to
+    measure them, for it costs more than the render of the prompt did.
     """
 
     ns: str
@@ -67,7 +101,12 @@ class PromptRendered(Event):
     adapter: str
     text: str
     tool_names: tuple[str, ...]
-    rendered: object = field(default=None, repr=False, compare=False)
+    visibility: Mapping[SectionPath, SectionVisibility | None] = field(
+        default_factory=dict[SectionPath, SectionVisibility | None], repr=False
+    )
+    measure: Callable[[], tuple[SectionTexts, ...]] = field(
+        default=tuple[SectionTexts, ...], repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

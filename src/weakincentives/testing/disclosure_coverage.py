@@ -3,13 +3,9 @@
 Counts alone are kept, as plain values that pytest-xdist's workers can send.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterable, Iterator
 
-from ..prompt.renderer import RenderedPrompt
-from ..runtime.events import PromptRendered, ToolInvoked
+from ..runtime.events import PromptRendered, SectionTexts, ToolInvoked
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = ["Counts", "add", "count", "report"]
@@ -19,62 +15,42 @@ type Counts = dict[str, dict[str, list[int]]]
 
 _FULL = SectionVisibility.FULL
 
-# Any below: prompts of every output.
-
 
 def count(events: Iterable[object]) -> Counts:
-    """What one test's events tell."""
-    newest: dict[str, RenderedPrompt[Any]] = {}
-    full: defaultdict[str, set[SectionPath]] = defaultdict(set)
-    named: dict[str, str] = {}
+    """Counts the sections that the model could read in full in one test."""
+    full: dict[str, set[SectionPath]] = {}
+    newest: dict[str, PromptRendered] = {}
+    by_name: dict[str, PromptRendered] = {}
     for event in events:
         match event:
-            case PromptRendered(ns=ns, key=key, name=name, rendered=RenderedPrompt() as rendered):
-                prompt = named[name] = f"{ns}/{key}"
-                newest[prompt] = rendered
-                full[prompt].update(
-                    path for path, how in rendered.visibility.items() if how is _FULL
-                )
-            case ToolInvoked(success=True, prompt_name=name) if name in named:
-                for section in event.requested_sections:
-                    full[named[name]] |= _opened(
-                        newest[named[name]], section, event.current_visibility_state
-                    )
+            case PromptRendered():
+                prompt = f"{event.ns}/{event.key}"
+                by_name[event.name] = newest[prompt] = event
+                paths = [path for path, how in event.visibility.items() if how is _FULL]
+                full.setdefault(prompt, set()).update(paths)
+            case ToolInvoked(success=True, prompt_name=name) if name in by_name:
+                rendered = by_name[name]
+                opened = full[f"{rendered.ns}/{rendered.key}"]
+                for path in rendered.visibility:
+                    if ".".join(path) in event.requested_sections:
+                        opened.add(path)
+                        opened.update(*(t.opens for t in _texts(rendered) if t.path == path))
             case _:
                 pass
     return {prompt: _rows(rendered, full[prompt]) for prompt, rendered in newest.items()}
 
 
-def _opened(
-    rendered: RenderedPrompt[Any], key: str, before: Mapping[SectionPath, SectionVisibility]
-) -> set[SectionPath]:
-    """The section and those inside that it shows in full."""
-    node = rendered.registry.find(key)
-    found = set[SectionPath]()
-    if node is not None:
-        found.add(node.path)
-        with suppress(Exception):  # conditions of sections inside, which are asked once more
-            inside = rendered.view.apart().opening({**before, node.path: _FULL})
-            found.update(
-                one.path for one, _, how in inside.visits(node.index, node.end) if how is _FULL
-            )
-    return found
+def _texts(rendered: PromptRendered) -> tuple[SectionTexts, ...]:
+    try:
+        return rendered.measure()
+    except Exception:  # a section that no test showed may fail
+        return ()
 
 
-def _rows(rendered: RenderedPrompt[Any], full: set[SectionPath]) -> dict[str, list[int]]:
-    whole = rendered.view.everything()
-    sizes: dict[SectionPath, int] = {}
-    with suppress(Exception):  # what no test showed may lack its params
-        visits = whole.visits()
-        sizes = {
-            node.path: len(part)
-            for (node, _, _), part in zip(visits, whole.write(visits)[0], strict=True)
-        }
-    sections = rendered.registry.sections
-    return {
-        "": [0, 1],
-        **{node.key: [sizes.get(node.path, 0), node.path in full] for node in sections},
-    }
+def _rows(rendered: PromptRendered, full: set[SectionPath]) -> dict[str, list[int]]:
+    sizes = {texts.path: len(texts.full) for texts in _texts(rendered)}
+    sections = {".".join(path): [sizes.get(path, 0), path in full] for path in rendered.visibility}
+    return {"": [0, 1], **sections}
 
 
 def add(total: Counts, more: Counts) -> None:

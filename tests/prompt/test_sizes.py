@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.strategies import forests, overrides, sections
-from weakincentives.inspection.sizes import SectionTexts, measure, tool_text
 from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility, Tool
+from weakincentives.prompt.sizes import measure, tool_text
+from weakincentives.runtime.events import SectionTexts
 from weakincentives.runtime.session import Session
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
