@@ -1,12 +1,11 @@
-"""What can be wrong with a prompt, and the signal that a section was asked for; see
-`weakincentives.errors`.
-"""
+"""Errors about prompts, and the signal that requests sections; see `weakincentives.errors`."""
 
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
 from ..errors import ControlFlow, WeakIncentivesError
+from ..limits import Spent
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
 __all__ = [
@@ -25,9 +24,7 @@ class PromptError(WeakIncentivesError):
 
 
 class _PlacedError(PromptError):
-    """An error about one place of a prompt: `section_path` and, where a text is at fault,
-    `placeholder` with `$`.
-    """
+    """An error about one place of a prompt: a section and, in its text, a placeholder with `$`."""
 
     def __init__(
         self,
@@ -51,27 +48,24 @@ class _PlacedError(PromptError):
 
 
 class PromptValidationError(_PlacedError):
-    """The author defined or bound something that cannot work; raised before anything is sent."""
+    """A prompt was defined or bound in a way that cannot work; raised before anything is sent."""
 
 
 class PromptRenderError(_PlacedError):
-    """A bound prompt could not be rendered: missing params, a failing selector or a template that
-    does not fit.
+    """A bound prompt cannot be rendered: params are missing, a selector or a template fails.
 
-    `missing` is the params type that nobody has bound, where that is the reason.
+    `missing` is the params type that is not bound, where that is the reason.
     """
 
     missing: type | None = None
 
 
 class ToolValidationError(PromptError):
-    """A tool was called with arguments that it cannot serve; the model gets the text as a failed
-    result.
-    """
+    """A tool refuses its arguments; the model receives the message as a failed result."""
 
 
 class OutputParseError(PromptError):
-    """A final answer that is not the declared output; `raw_response` is the whole answer."""
+    """A final answer is not the declared output; `raw_response` is the whole answer."""
 
     def __init__(self, message: str, *, raw_response: str = "") -> None:
         super().__init__(message)
@@ -79,19 +73,19 @@ class OutputParseError(PromptError):
 
 
 class OverridesStoreError(PromptError):
-    """Stored overrides cannot be read or written; the message names the prompt and the tag. Nothing
-    was changed.
+    """Stored overrides cannot be read or written; the file is unchanged.
+
+    The message names the prompt and the tag.
     """
 
 
 class VisibilityExpansionRequired(PromptError, ControlFlow):
-    """The model asked for sections that only a new evaluation can open. Render again with
-    `requested_overrides`.
+    """The model requests sections that only a new evaluation can open.
 
-    `requested_overrides` maps section paths to `FULL` and goes straight into
-    `render(visibility_overrides=…)`; `section_keys` are the model's own strings. Session state is
-    kept as it is. Adapters with the library's own loop set `spent`, what the interrupted evaluation
-    had taken, and `decisions`, how its sections stood.
+    `requested_overrides` maps section paths to `FULL`; pass it to `render(visibility_overrides=…)`.
+    `section_keys` are the model's own strings. The session keeps its state. Adapters that use the
+    library's own loop set `spent`, the usage of the interrupted evaluation, and `decisions`, the
+    visibility of its sections.
     """
 
     def __init__(
@@ -102,8 +96,6 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         reason: str,
         section_keys: tuple[str, ...],
     ) -> None:
-        from ..limits import Spent  # here, since importing this module should cost little
-
         super().__init__(message)
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
@@ -113,7 +105,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     @property
     def requested_overrides(self) -> Mapping[SectionPath, SectionVisibility]:
-        """Section paths and the visibility asked for, always `FULL`."""
+        """The requested visibility by section path, always `FULL`."""
         return self._overrides
 
     @property
@@ -131,10 +123,10 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         return f"Visibility expansion required for sections: {keys}. Reason: {self._reason}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        made = partial(
+        rebuild = partial(
             type(self),
             requested_overrides=dict(self._overrides),
             reason=self._reason,
             section_keys=self._section_keys,
         )
-        return made, self.args, {"spent": self.spent, "decisions": self.decisions}
+        return rebuild, self.args, {"spent": self.spent, "decisions": self.decisions}

@@ -1,11 +1,11 @@
-"""JSON as a model writes it: within a fenced block, with nulls for what is left out, arrays inside
-an object.
-"""
+"""JSON as models write it: in a fenced block, with nulls for absent fields, arrays in an object."""
 
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import reduce
+from operator import getitem
+from typing import Any, NamedTuple
 
 from .. import serde
 from ..errors import SerdeError, ValidationIssue
@@ -13,52 +13,50 @@ from .errors import OutputParseError
 
 __all__ = ["WRAPPED_ITEMS", "json_text", "read_without_nulls", "unwrap_items"]
 
+type Json = Any  # JSON of every shape
+type JsonPath = tuple[str | int, ...]
+
 WRAPPED_ITEMS = "items"
-"""The one property of the object in which an array travels, since providers want an object at the
-root.
-"""
+"""The one property of the object that wraps an array, since providers want an object at the root."""
 
 # A line that begins a fenced block or, without a language, ends one. Compiled on first use;
-# possessive, since a model
-# can write what makes a pattern go back for hours.
+# possessive, since a model can write text that makes a pattern backtrack for hours.
 _FENCE = r"[ \t]*+(`{3,}+)([^`]*+)"
+_STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
+_NO_INTEGER = "Input should be a valid integer"
 
 
 def json_text(output_text: str) -> str:
-    """The first fenced block that says it is JSON, else the first that names no language, else the
-    whole text.
-    """
-    found: dict[str, str] = {}
-    marks, language, block = 0, "", list[str]()  # of the fence that is open; 0 for none
+    """Returns the first block fenced as JSON, else the first without a language, else all of it."""
+    blocks: dict[str, str] = {}
+    marks, language, lines = 0, "", list[str]()  # of the open fence; 0 marks when none is open
     for line in output_text.split("\n"):
         fence = re.fullmatch(_FENCE, line)
-        said = fence[2].lower().split() if fence else []
+        words = fence[2].lower().split() if fence else []
         if fence and not marks:
-            marks, language, block = len(fence[1]), said[0] if said else "", []
-        elif fence and not said and len(fence[1]) >= marks:
-            found.setdefault(language, "\n".join(block))
+            marks, language, lines = len(fence[1]), words[0] if words else "", []
+        elif fence and not words and len(fence[1]) >= marks:
+            blocks.setdefault(language, "\n".join(lines))
             marks = 0
         else:
-            block.append(line)
-    return found.get("json", found.get("", output_text)).strip()
+            lines.append(line)
+    return blocks.get("json", blocks.get("", output_text)).strip()
 
 
 def unwrap_items(text: str) -> str:
-    """The array inside an object that holds nothing but it, fenced or not; any other text
-    unchanged.
-    """
-    value = _loaded(text)
+    """Returns the array of an object that holds nothing else, fenced or not; else `text` itself."""
+    value = _load(text)
     if isinstance(value, dict) and list(value) == [WRAPPED_ITEMS]:
         return json.dumps(value[WRAPPED_ITEMS], ensure_ascii=False)
     return text
 
 
 def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
-    """What `read` makes of JSON `text`, fenced or not, and the text that it could be made of.
+    """Returns what `read` makes of JSON `text`, fenced or not, and the text that it accepted.
 
-    In a strict schema a null stands for a field that was left out, so nulls are taken out where
-    `read` finds fault with them. A number without a fraction, such as 5.0, counts as an integer, as
-    JSON Schema has it. Raises what `read` does.
+    In a strict schema a null stands for an absent field, so nulls that `read` rejects are removed.
+    A number without a fraction, such as 5.0, counts as an integer, as in JSON Schema. Raises the
+    errors of `read`.
     """
     try:
         return read(text), text
@@ -66,112 +64,92 @@ def read_without_nulls[T](read: Callable[[str], T], text: str) -> tuple[T, str]:
         cause = error.__cause__ if isinstance(error, OutputParseError) else error
         if not isinstance(cause, SerdeError):
             raise
-        value = _loaded(text)
-        nulls, _ = _nulls(value, cause.issues)
-        numbers = [
-            _make_integer(value, path) for path, message in cause.issues if message == _NO_INTEGER
-        ]
-        if not nulls and not any(numbers):
+        value = _load(text)
+        nulls, _ = _rejected_nulls(value, cause.issues)
+        numbers = [issue.path for issue in cause.issues if issue.message == _NO_INTEGER]
+        converted = [_make_integer(value, path) for path in numbers]
+        if not nulls and not any(converted):
             raise
-        for (*above, key), _ in nulls:
-            holder: Any = value  # JSON of every shape
-            for part in above:
-                holder = holder[part]
-            holder.pop(key, None)
+        for null in nulls:
+            *parents, key = null.path
+            reduce(getitem, parents, value).pop(key, None)
         text = json.dumps(value, ensure_ascii=False)
-        found = read(text)
-        members = [path for path, member in nulls if member]
-        dumped = serde.dump(found) if members else None
-        if not all(_is_there(dumped, path) for path in members):
-            raise  # without the null it was read as a member that has no such field
-        return found, text
+        result = read(text)
+        paths = [null.path for null in nulls if null.in_union]
+        dumped = serde.dump(result) if paths else None
+        if not all(_has(dumped, path) for path in paths):
+            raise  # without the null another member of the union was read, which has no such field
+        return result, text
 
 
-type _Nulls = list[tuple[tuple[str | int, ...], bool]]
-_STRAY = ("Unexpected keyword argument", "Extra inputs are not permitted")
-_NO_INTEGER = "Input should be a valid integer"
+class _Null(NamedTuple):
+    path: JsonPath
+    in_union: bool
 
 
-# Any: JSON of every shape.
-def _nulls(
-    value: Any,
-    issues: Sequence[ValidationIssue],
-    at: tuple[str | int, ...] = (),
-    *,
-    member: bool = False,
-) -> tuple[_Nulls, bool]:
-    """The paths of nulls in `value` that `faults` are about, whether in a union's member, and
-    whether that is all.
+def _rejected_nulls(
+    value: Json, issues: Sequence[ValidationIssue], path: JsonPath = (), *, in_union: bool = False
+) -> tuple[list[_Null], bool]:
+    """Returns the nulls in `value` that `issues` are about, and whether they explain all issues.
 
-    What is wrong with the members of a union stands under a name for each, which is no key. The
-    first member counts of which nothing but nulls are wrong, and none that it has no field for.
+    The issues of each member of a union stand under a label, which is no key of the JSON. The
+    first member counts whose issues are all explained by nulls of fields that it has.
     """
-    places: Any = (
-        value
-        if isinstance(value, dict)
-        else dict(enumerate(value))
-        if isinstance(value, list)
-        else {}
-    )
-    below: dict[str | int, list[ValidationIssue]] = {}
-    for path, message in issues:
-        if path:
-            below.setdefault(path[0], []).append(ValidationIssue(path[1:], message))
-    found: _Nulls = []
-    members: list[_Nulls | None] = []
-    complete = all(fault.path for fault in issues)
-    for key, inner in below.items():
-        if isinstance(value, dict) and value.get(key, ...) is None:
-            if inner[0].message in _STRAY:
-                complete = False
-            else:
-                found.append(((*at, key), member))
-            continue
-        inside = key in places
-        place = (*at, key) if inside else at
-        nulls, all_of_them = _nulls(
-            places.get(key, value), inner, place, member=member or not inside
-        )
-        if inside:
-            found += nulls
-            complete = complete and all_of_them
+    issues_of: dict[str | int, list[ValidationIssue]] = {}
+    for issue in issues:
+        if issue.path:
+            rest = ValidationIssue(issue.path[1:], issue.message)
+            issues_of.setdefault(issue.path[0], []).append(rest)
+    nulls: list[_Null] = []
+    members: list[tuple[list[_Null], bool]] = []
+    explained = all(issue.path for issue in issues)
+    for part, inner in issues_of.items():
+        child = _child(value, part)
+        if child is ...:
+            members.append(_rejected_nulls(value, inner, path, in_union=True))
+        elif child is not None or isinstance(value, list):
+            below, complete = _rejected_nulls(child, inner, (*path, part), in_union=in_union)
+            nulls += below
+            explained = explained and complete
+        elif inner[0].message in _STRAY:
+            explained = False
         else:
-            members.append(nulls if all_of_them else None)
-    chosen = next(filter(None, members), None)
-    return found + (chosen or []), complete and (chosen is not None or not members)
+            nulls.append(_Null((*path, part), in_union))
+    if members:
+        member = next((found for found, complete in members if found and complete), [])
+        nulls += member
+        explained = explained and member != []
+    return nulls, explained
 
 
-# Any: JSON of every shape.
-def _make_integer(value: Any, path: Sequence[str | int]) -> bool:
-    """Makes an integer of the number at `path` in `value` if it has no fraction; whether it did."""
-    holder: Any = None
-    key: Any = None
+def _make_integer(value: Json, path: JsonPath) -> bool:
+    """Makes the number at `path` an integer if it has no fraction, and says whether it did."""
+    parent: Json = None
+    key: str | int = ""
     for part in path:
-        places: Any = (
-            value
-            if isinstance(value, dict)
-            else dict(enumerate(value))
-            if isinstance(value, list)
-            else {}
-        )
-        if part in places:  # else it names a union's member
-            holder, key, value = value, part, places[part]
-    if holder is None or not isinstance(value, float) or not value.is_integer():
+        child = _child(value, part)
+        if child is not ...:  # else the part is the label of a union's member
+            parent, key, value = value, part, child
+    if parent is None or not isinstance(value, float) or not value.is_integer():
         return False
-    holder[key] = int(value)
+    parent[key] = int(value)
     return True
 
 
-def _is_there(value: Any, path: Sequence[str | int]) -> bool:  # Any: JSON of every shape
+def _has(value: Json, path: JsonPath) -> bool:
     for part in path:
-        try:
-            value = value[part]
-        except (LookupError, TypeError):
-            return False
-    return True
+        value = _child(value, part)
+    return value is not ...
 
 
-def _loaded(text: str) -> Any:  # Any: JSON of every shape
+def _child(value: Json, part: str | int) -> Json:
+    """Returns the part of an object or array, and `...` for one that it does not have."""
+    if isinstance(value, list) and isinstance(part, int):
+        return value[part] if part < len(value) else ...
+    return value.get(part, ...) if isinstance(value, dict) else ...
+
+
+def _load(text: str) -> Json:
     try:
         return json.loads(json_text(text))
     except (ValueError, RecursionError):

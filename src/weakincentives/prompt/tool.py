@@ -1,11 +1,11 @@
-"""Tools: what a section lets the model call, what a handler is given and what it answers."""
+"""Tools: what a section lets the model call, and the results that handlers return."""
 
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import takewhile
-from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
 
 from .. import serde
 from ..generics import Parametrized
@@ -24,26 +24,37 @@ __all__ = [
     "check_description",
 ]
 
+type AnyHandler = Callable[..., Any]  # a handler whose types are not known yet
+type Effect = Literal["pure", "repeatable", "at_most_once", "transactional"]
+"""What happens when a tool runs again with the same call.
+
+A `"pure"` tool never changes anything; a `"repeatable"` one changes nothing new. An
+`"at_most_once"` tool must not run twice. A `"transactional"` tool must not either; where a run is
+recorded, its effect commits together with the record.
+"""
+
+NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
+_EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
 _NAME = r"[a-z0-9_-]{1,64}"
-_MAX_DESCRIPTION = 1024  # what providers take
+_MAX_DESCRIPTION = 1024  # the limit of providers
 
 
 @runtime_checkable
 class ToolRenderableResult(Protocol):
-    """A tool result that says itself how the model sees it."""
+    """A result value that renders itself for the model."""
 
     def render(self) -> str:
-        """The text for the model; equal values give equal text."""
+        """Returns the text for the model; equal values return equal text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult[R](Parametrized):
-    """What a handler answers: a `message` for the model and a typed `value`.
+    """A handler's answer: a `message` for the model and a typed `value`.
 
-    `success=False` undoes what the handler did to the session; `value` is then an error payload or
-    `None`. With `exclude_value_from_context` the model sees the message alone, events and session
-    still get the value.
+    `success=False` rolls back what the handler changed; `value` is then an error payload or `None`.
+    With `exclude_value_from_context` the model receives the message alone, events and session still
+    receive the value.
     """
 
     message: str
@@ -52,30 +63,28 @@ class ToolResult[R](Parametrized):
     exclude_value_from_context: bool = False
 
     def render(self) -> str:
-        """The value as the model would see it: its own `render()`, else its JSON without `None`
-        fields; `""` for none.
+        """Returns the value's own `render()`, else its JSON without `None` fields; `""` for `None`.
 
-        Raises `TypeError` if `render()` gives no string and `SerdeError` for a value that JSON
+        Raises `TypeError` if `render()` returns no string and `SerdeError` for a value that JSON
         cannot hold.
         """
         if self.value is None:
             return ""
-        # What isinstance(…, ToolRenderableResult) asks, at a fortieth of its cost; a mere field
-        # does not count.
-        own = getattr(type(self.value), "render", None)
-        if not callable(own):
+        # What isinstance(…, ToolRenderableResult) checks, at a fortieth of its cost; a field of
+        # that name does not count.
+        render = getattr(type(self.value), "render", None)
+        if not callable(render):
             return serde.dump_json(self.value, exclude_none=True)
-        text = own(self.value)
+        text = render(self.value)
         if not isinstance(text, str):
             raise TypeError(
-                f"{type(self.value).__name__}.render() must return a string, got {type(text).__name__}"
+                f"{type(self.value).__name__}.render() must return a string, "
+                f"got {type(text).__name__}"
             )
         return text
 
     def content(self) -> str:
-        """All that the model is sent: the message, a blank line, the rendered value unless it is
-        excluded or empty.
-        """
+        """Returns the model's text: message, blank line, and the value unless excluded or empty."""
         body = "" if self.exclude_value_from_context else self.render()
         return f"{self.message}\n\n{body}" if body else self.message
 
@@ -90,37 +99,25 @@ class ToolHandler[P, R](Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolExample[P, R](Parametrized):
-    """One call of a tool and what it gives, shown to the model with the section that owns the tool."""
+    """One call of a tool and its output; the section that owns the tool shows it to the model."""
 
     description: str
     input: P
     output: R
 
 
-type Effect = Literal["pure", "repeatable", "at_most_once", "transactional"]
-"""What it means to run a tool again: nothing ever, nothing new, or something that must not happen
-twice.
-
-A `"transactional"` one must not either; where a run is recorded, its effect commits together with
-the record.
-"""
-
-_EFFECTS = ("pure", "repeatable", "at_most_once", "transactional")
-NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
-
-
 @dataclass(frozen=True, slots=True, init=False)
 class Tool[P, R](Parametrized):
-    """Something that the model can call.
+    """A function that the model can call.
 
-    `Tool[Params, Result](name=…, description=…, handler=…)`, or without the subscript when the
-    handler is annotated or `params_type` is given. A missing description is the first paragraph of
-    the handler's docstring, its lines joined by spaces, else the name. Names are 1-64 of a-z, 0-9,
-    `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200 at most; params are
-    dataclasses. An effect of `"pure"` says that it changes nothing, `"at_most_once"` and
-    `"transactional"` that the same call must not be made twice when `MainLoop` starts an evaluation
-    again. Raises `PromptValidationError` for anything else, and for a handler that cannot be called
-    as `handler(params, context=…)`.
+    Write `Tool[Params, Result](name=…, description=…, handler=…)`, or leave out the subscript when
+    the handler is annotated or `params_type` is given. The description defaults to the first
+    paragraph of the handler's docstring, its lines joined by spaces, else to the name. Names have
+    1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200
+    at most; params are dataclasses. See `Effect` for `effect`: `MainLoop` does not repeat a call of
+    an `"at_most_once"` or `"transactional"` tool when it starts an evaluation again. Raises
+    `PromptValidationError` for anything else, and for a handler that cannot be called as
+    `handler(params, context=…)`.
     """
 
     type_fields = ("params_type", "result_type")
@@ -159,24 +156,21 @@ class Tool[P, R](Parametrized):
         params_type = params_type or self.inherited_arguments.get("params_type")
         result_type = result_type or self.inherited_arguments.get("result_type")
         if params_type is None or (result_type is None and handler is not None):
-            params, result, why = _annotated_types(name, handler)
-            params_type, result_type = params_type or params, result_type or result
-            if params_type is None:
-                raise PromptValidationError(
-                    f"tool {name!r}: {why}; say the types: Tool[Params, Result](…) or params_type=Params"
-                )
+            params_type, result_type = _infer_types(name, handler, params_type, result_type)
         if effect not in _EFFECTS:
             raise PromptValidationError(
                 f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
             )
         if not (isinstance(params_type, type) and is_dataclass(params_type)):
             raise PromptValidationError(
-                f"tool {name!r}: params type {params_type!r} is no dataclass; declare the params as a dataclass"
+                f"tool {name!r}: params type {params_type!r} is no dataclass; "
+                "declare the params as a dataclass"
             )
         for example in examples:
             if not isinstance(example, ToolExample) or not isinstance(example.input, params_type):
                 raise PromptValidationError(
-                    f"tool {name!r}: example {example!r} is no ToolExample with an input of {params_type.__name__}"
+                    f"tool {name!r}: example {example!r} is no ToolExample "
+                    f"with an input of {params_type.__name__}"
                 )
         assign = object.__setattr__
         assign(self, "name", name)
@@ -197,14 +191,12 @@ type AnyTool = Tool[Any, Any]
 
 
 def _first_paragraph(docstring: str) -> str:
-    """The lines up to the first blank one, joined by spaces."""
+    """Returns the lines up to the first blank one, joined by spaces."""
     return " ".join([line.strip() for line in takewhile(str.strip, docstring.strip().splitlines())])
 
 
 def check_description(name: str, description: object) -> None:
-    """Raises `PromptValidationError` unless it is a text of 1 to 1,024 characters that UTF-8 can
-    encode.
-    """
+    """Raises `PromptValidationError` unless the description is 1-1,024 characters of valid UTF-8."""
     if not isinstance(description, str):
         raise PromptValidationError(
             f"tool {name!r}: its description is {description!r}; write it as text"
@@ -216,66 +208,72 @@ def check_description(name: str, description: object) -> None:
         )
     if description.encode(errors="ignore").decode() != description:
         raise PromptValidationError(
-            f"tool {name!r}: its description {description!r} cannot be encoded as UTF-8; write it without surrogates"
+            f"tool {name!r}: its description {description!r} cannot be encoded as UTF-8; "
+            "write it without surrogates"
         )
 
 
-# Any: the handler's own types are what is being found out here.
-def _check_handler(name: str, handler: Callable[..., Any]) -> None:
+def _check_handler(name: str, handler: AnyHandler) -> None:
+    handler_name = _handler_name(handler)
     try:
         inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
     except (TypeError, ValueError) as error:
         raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} cannot be called as handler(params, context=…) "
-            f"({error}); declare it as def {_handler_name(handler)}(params: Params, *, context: ToolContext)"
+            f"tool {name!r}: handler {handler_name} cannot be called as handler(params, context=…) "
+            f"({error}); declare it as def {handler_name}(params: Params, *, context: ToolContext)"
         ) from error
-    yielding = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(yields(code) for yields in yielding for code in (handler, type(handler).__call__)):
-        raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} yields; return a ToolResult"
-        )
+    for function in (handler, type(handler).__call__):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise PromptValidationError(
+                f"tool {name!r}: handler {handler_name} yields; return a ToolResult"
+            )
 
 
-def _handler_name(handler: Callable[..., Any]) -> str:
+def _handler_name(handler: AnyHandler) -> str:
     return getattr(handler, "__name__", type(handler).__name__)
 
 
-def _annotated_types(name: str, handler: Callable[..., Any] | None) -> tuple[Any, Any, str]:
-    """Params and result type as the handler's annotations give them, `None` where they do not, and
-    why they do not.
+# Any: the types are those that annotations name.
+def _infer_types(
+    name: str, handler: AnyHandler | None, params_type: Any, result_type: Any
+) -> tuple[Any, Any]:
+    """Fills the types that are missing from the handler's annotations.
 
-    Raises `PromptValidationError` when they promise another class than `ToolResult`.
+    Raises `PromptValidationError` when they do not say the params, or promise another class than
+    `ToolResult`.
     """
-    if handler is None:
-        return None, None, "there is no handler that says them"
-    function = (
-        handler if inspect.isroutine(handler) else getattr(handler, "func", type(handler).__call__)
-    )
-    # a function that it wraps may take nothing
-    first = next(iter(inspect.signature(handler).parameters), "params")
-    why = f"handler {_handler_name(handler)} does not say the type of {first!r}"
     hints: Mapping[str, Any] = {}
-    try:
-        hints = get_type_hints(function)
-    except Exception as error:  # whatever an annotation raises when it is evaluated
-        why = f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
+    first, problem = "params", "there is no handler that says them"
+    if handler is not None:
+        # `signature` looks through decorators, and what they wrap may take nothing
+        first = next(iter(inspect.signature(handler).parameters), first)
+        problem = f"handler {_handler_name(handler)} does not say the type of {first!r}"
+        is_function = inspect.isroutine(handler)
+        function = handler if is_function else getattr(handler, "func", type(handler).__call__)
+        try:
+            hints = get_type_hints(function)
+        except Exception as error:  # whatever an annotation raises when it is evaluated
+            problem = (
+                f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
+            )
+        # a decorator has the annotations of what it wraps, and may convert its answer
+        if not hasattr(function, "__wrapped__"):
+            _check_returned(name, handler, hints.get("return"))
+    params_type = params_type or hints.get(first)
+    if params_type is None:
+        remedy = "say the types: Tool[Params, Result](…) or params_type=Params"
+        raise PromptValidationError(f"tool {name!r}: {problem}; {remedy}")
     returned = hints.get("return")
-    # else the annotations of what it wraps, whose answer it may turn
-    own = not hasattr(function, "__wrapped__")
-    right = (ToolResult, Awaitable)
-    if (
-        own
-        and isinstance(returned, type)
-        and returned not in (Any, object)
-        and not issubclass(returned, right)
-    ):
+    if result_type is None and getattr(returned, "__origin__", None) is ToolResult:
+        (result_type,) = get_args(returned)
+    return params_type, result_type
+
+
+def _check_returned(name: str, handler: AnyHandler, returned: Any) -> None:  # Any: as above
+    if not isinstance(returned, type) or returned in (Any, object):
+        return
+    if not issubclass(returned, (ToolResult, Awaitable)):
         raise PromptValidationError(
-            f"tool {name!r}: handler {_handler_name(handler)} is annotated to return {returned.__name__}; "
-            f"declare ToolResult[…] and return ToolResult(message=…)"
+            f"tool {name!r}: handler {_handler_name(handler)} is annotated to return "
+            f"{returned.__name__}; declare ToolResult[…] and return ToolResult(message=…)"
         )
-    arguments: tuple[Any, ...] = getattr(returned, "__args__", ())
-    return (
-        hints.get(first),
-        arguments[0] if getattr(returned, "__origin__", None) is ToolResult else None,
-        why,
-    )
