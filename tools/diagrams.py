@@ -5,8 +5,6 @@ A figure is a picture in `docs/figures/` or a Markdown table in the page. Only i
 by hand: what it says is read off values, so that it cannot grow old unseen.
 """
 
-import ast
-import inspect
 import logging
 import re
 import sys
@@ -19,6 +17,7 @@ from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import wrap
 from types import ModuleType
 from typing import Any, get_args
 
@@ -31,8 +30,6 @@ from weakincentives import (
     Tool,
     ToolContext,
 )
-from weakincentives.adapters.codec import Codec
-from weakincentives.adapters.core import Connection, ProviderAdapter
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
     Finished,
@@ -50,7 +47,6 @@ from weakincentives.evaluation.messages import (
     ToolExecutionOutcome,
     ToolMessage,
 )
-from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
 from weakincentives.prompt import ToolResult
@@ -60,7 +56,6 @@ from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.prompt.registry import CLOSE_SECTION
 from weakincentives.prompt.text_template import compiled
-from weakincentives.prompt.tool import ToolHandler
 from weakincentives.runtime import events
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, render_states, say
@@ -71,14 +66,7 @@ from .svg import LINE, Kind, Look, Picture, width_of
 __all__ = ["DRAWING", "drawn", "main"]
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "src/weakincentives"
 SUMMARY = SectionVisibility.SUMMARY
-# The values that go from hand to hand between a template and a response.
-VALUES = re.compile(
-    r"\b(?:PromptTemplate|Prompt|RenderedPrompt|PromptResponse|Step|ProviderRequest|Wire|AssistantMessage|ToolCall|"
-    r"ToolContext|ToolResult|ToolExecutionOutcome)\b"
-)
-
 type Row = tuple[str, ...]
 type Figure = Picture | str
 """A picture, or a table in Markdown."""
@@ -498,125 +486,25 @@ def override_merge() -> str:
     )
 
 
-def imports(module: str) -> set[str]:
-    """The modules of ours and the names in them that a module imports, wherever it does and if only
-    for types.
-    """
-    found: set[str] = set()
-    for node in ast.walk(ast.parse((PACKAGE / f"{module.replace('.', '/')}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            source = [*module.split(".")[: -node.level], *filter(None, [node.module])]
-            found.update(".".join([*source, one.name]) for one in node.names)
-    return found
-
-
 def layers() -> Picture:
-    """The layers that import-linter holds, and the parts of each with how many modules they have."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
-        "contracts"
-    ]
-    rows = [re.findall(r"[\w.]+", row) for row in contracts[0]["layers"]]
+    """The layers that import-linter checks, with the packages of each or what its one package holds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contract = project["tool"]["importlinter"]["contracts"][0]
+    packages = [re.findall(r"\w+", layer) for layer in contract["layers"]]
     page = (ROOT / "docs/architecture.md").read_text()
-    names = re.findall(
-        r"^\| (\w+) \|", page.partition("| package | ")[2].partition("\n\n")[0], re.MULTILINE
-    )[::-1]
-    modules = [
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in PACKAGE.rglob("*.py")
-    ]
-    picture = Picture(
-        "The layers of the library: a module imports from its own layer or from those below"
-    )
+    rows = page.partition("| package | ")[2].partition("\n\n")[0]
+    contents = re.findall(r"^\| (\w+) \| (.*?) \|", rows, re.MULTILINE)[::-1]
+    picture = Picture("The layers of the library: a module imports from its own or a lower layer")
     picture.text(40, 14, "imports go down, never up", look="muted")
     y = 26.0
-    for name, row in zip(names, rows, strict=True):
-        counts = [(part, sum(f"{one}.".startswith(f"{part}.") for one in modules)) for part in row]
-        lines = [""]
-        for part, count in counts:
-            label = f"{part} {count}" if count > 1 else part
-            lines[-1:] = (
-                [lines[-1], label]
-                if len(lines[-1] + label) > _FLOOR
-                else [f"{lines[-1]} · {label}".removeprefix(" · ")]
-            )
+    for (name, content), parts in zip(contents, packages, strict=True):
+        text = " · ".join(parts) if len(parts) > 1 else content.replace("`", "")
+        lines = wrap(text, 90)
         height = LINE * (len(lines) + 1) + 8
         picture.box(40, y, 700, height, [(name, "strong"), *((line, "muted") for line in lines)])
         y += height + 8
     picture.line((24, 6), (24, y - 8), arrow=True)
     return picture
-
-
-_FLOOR = 84  # characters in a line of a layer
-
-
-def data_flow() -> Picture:
-    """The way from a template to a response, from the signatures of those that take each value and
-    give the next.
-    """
-    picture = Picture("From a template to a response, and what happens within an evaluation")
-    x, reached = 6.0, "PromptTemplate"
-    picture.box(x, 10, width_of(reached) + 20, 26, [(reached, "strong")])
-    for step in (PromptTemplate.bind, Prompt.render, ProviderAdapter.evaluate):
-        _, takes, _, gives, _ = _taken_and_given(step)
-        assert reached in takes.split(", "), f"nothing gives what {step.__qualname__} takes"  # noqa: S101 - else no way
-        x += width_of(reached) + 20
-        label = width_of(step.__name__)
-        picture.line((x + 2, 30), (x + label + 14, 30), arrow=True)
-        picture.text(x + label / 2 + 8, 24, step.__name__, look="muted", anchor="middle")
-        x, reached = x + label + 16, gives
-        picture.box(x, 10, width_of(reached) + 20, 26, [(reached, "strong")])
-    # Any: functions of every type
-    inside: list[Callable[..., Any]] = [
-        InnerLoop.start,
-        Connection.ask,
-        Codec.encode,
-        Codec.decode,
-        InnerLoop.receive,
-    ]
-    inside += [ToolExecutor.execute, ToolHandler.__call__, InnerLoop.submit]
-    places = [10.0, 190.0, 350.0, 550.0]
-    head = ("within evaluate", "takes", "gives", "module")
-    rows = [
-        (name, takes, gives, module)
-        for name, takes, _, gives, module in map(_taken_and_given, inside)
-    ]
-    for at, row in enumerate([head, *rows]):
-        look: Look = "" if at else "strong"
-        for place, cell in zip(places, row, strict=True):
-            picture.text(
-                place, 74 + 20 * at, cell, look=look if place < places[3] or not at else "muted"
-            )
-    steps = " | ".join(one.__name__ for one in get_args(Step.__value__))
-    y = 84.0 + 20 * len(rows) + 18
-    picture.text(10, y, f"Step is {steps}", look="muted")
-    known = {f"runtime.events.{one.__name__}" for one in events.Event.__subclasses__()}
-    for module in ("evaluation.main_loop", "adapters.core", "evaluation.tool_executor"):
-        y += 20
-        told = sorted(one.split(".")[-1] for one in imports(module) & known)
-        picture.text(10, y, f"{module} publishes")
-        for at in range(0, len(told), 4):  # as many as a line holds
-            y += 20 * (at > 0)
-            picture.text(260, y, ", ".join(told[at : at + 4]), look="muted")
-    return picture
-
-
-# Any: functions of every type
-def _taken_and_given(function: Callable[..., Any]) -> Row:
-    """Its name, the values on the way that a function takes, its own object among them, and gives,
-    and its module.
-    """
-
-    def ours(*annotations: object) -> str:
-        return ", ".join(dict.fromkeys(VALUES.findall(" ".join(map(str, annotations)))))
-
-    name, signature = function.__qualname__.replace(".__call__", "(…)"), inspect.signature(function)
-    takes = ours(name, *(one.annotation for one in signature.parameters.values()))
-    return (
-        name,
-        takes,
-        "──►",
-        ours(signature.return_annotation),
-        function.__module__.removeprefix("weakincentives."),
-    )
 
 
 DRAWING: dict[str, Callable[[], Figure]] = {
@@ -629,7 +517,6 @@ DRAWING: dict[str, Callable[[], Figure]] = {
         inner_loop,
         override_merge,
         layers,
-        data_flow,
     )
 }
 
