@@ -26,6 +26,7 @@ __all__ = [
     "SerdeError",
     "ValidationIssue",
     "WeakIncentivesError",
+    "copy_error",
     "message_of",
     "plain_text",
 ]
@@ -39,6 +40,15 @@ class ControlFlow(WeakIncentivesError):
     """Base of exceptions that steer an evaluation and are no failures: transactions let them pass
     without an undo.
     """
+
+
+def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
+    """Returns the exception with other `attributes`; its cause and traceback stay."""
+    # Neither a constructor nor `__reduce__` runs: a subclass may take other arguments.
+    twin = type(error).__new__(type(error), *error.args)
+    vars(twin).update(vars(error), **attributes)
+    twin.__cause__ = error.__cause__
+    return twin.with_traceback(error.__traceback__)
 
 
 class ValidationIssue(NamedTuple):

@@ -358,7 +358,7 @@ def test_an_error_survives_pickling_and_copying_with_all_it_knows(
     error = kind(
         "slow down", phase="request", code="throttled", provider="p", status=429, remedy="wait"
     )
-    error.at(usage=TokenUsage(1, 2), turns=3, transcript=[UserMessage("hi")])
+    error = error.with_progress(usage=TokenUsage(1, 2), turns=3, transcript=[UserMessage("hi")])
     if isinstance(error, ThrottleError):
         error.retry_after = timedelta(seconds=7)
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

@@ -556,9 +556,13 @@ def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
 
 def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation() -> None:
     class Elsewhere:
-        def __call__(self, subject: object, work: Callable[[], Any], /) -> Any:
+        def ask(self, request: object, ask: Callable[[], Any], /) -> Any:
             with ThreadPoolExecutor(1) as pool:  # whose thread knows nothing of this one's context
-                return pool.submit(work).result()
+                return pool.submit(ask).result()
+
+        def execute(self, call: object, execute: Callable[[None], Any], /) -> Any:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(execute, None).result()
 
     class Durable(ScriptedAdapter):
         def journal(self, tools: ToolExecutor, /) -> Journal:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.evaluation.drivers import Subject, drive
+from weakincentives.evaluation.drivers import drive
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoop, InnerLoopConfig, ProviderRequest
-from weakincentives.evaluation.messages import AssistantMessage, ToolsAdded
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolsAdded
 from weakincentives.evaluation.schemas import tool_to_spec
 from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.limits import Budget, Deadline
@@ -159,16 +159,33 @@ def test_the_synchronous_and_the_asynchronous_driver_tell_the_same_story(
 # --- The journal
 
 
-class Keeping:
-    """Runs the work, and keeps what it is about and what came of it."""
+class RecordingJournal:
+    """Records the answers of the provider and the outcomes of calls, by `provider` or the tool."""
 
-    # Any: a record holds what every kind of work gave.
+    # Any: a record holds answers and outcomes.
     def __init__(self) -> None:
-        self.record: list[tuple[Subject, Any]] = []
+        self.records: list[tuple[str, Any]] = []
 
-    def __call__(self, subject: Subject, work: Callable[[], Any], /) -> Any:
-        self.record.append((subject, work()))
-        return self.record[-1][1]
+    def ask(self, request: ProviderRequest, ask: Callable[[], Any], /) -> Any:
+        self.records.append(("provider", ask()))
+        return self.records[-1][1]
+
+    def execute(self, call: ToolCall, execute: Callable[[None], Any], /) -> Any:
+        self.records.append((call.name, execute(None)))
+        return self.records[-1][1]
+
+
+class ReplayingJournal:
+    """Answers from records alone."""
+
+    def __init__(self, records: Sequence[tuple[str, Any]]) -> None:
+        self.answers = [answer for _, answer in records]
+
+    def ask(self, request: object, ask: object, /) -> Any:
+        return self.answers.pop(0)
+
+    def execute(self, call: object, execute: object, /) -> Any:
+        return self.answers.pop(0)
 
 
 def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter]:
@@ -191,26 +208,21 @@ def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter]:
 
 
 def test_every_piece_of_work_passes_the_journal_in_order() -> None:
-    journal = Keeping()
+    journal = RecordingJournal()
     loop, executor, adapter = parts(Session())
     for _ in drive(loop, adapter.ask_stream, executor, journal=journal):
         pass
-    names = [
-        "provider" if isinstance(of, ProviderRequest) else [one.name for one in of]
-        for of, _ in journal.record
-    ]
-    assert names == ["provider", ["writes"], ["unknown"], "provider", ["writes_later"], "provider"]
+    names = [name for name, _ in journal.records]
+    assert names == ["provider", "writes", "unknown", "provider", "writes_later", "provider"]
 
 
 def test_a_journal_may_answer_from_its_record() -> None:
-    keeping = Keeping()
+    recording = RecordingJournal()
     loop, executor, adapter = parts(Session())
-    *_, finished = drive(loop, adapter.ask_stream, executor, journal=keeping)
+    *_, finished = drive(loop, adapter.ask_stream, executor, journal=recording)
     again, executor, adapter = parts(Session())
-    record = [came for _, came in keeping.record]
-    *_, end = drive(
-        again, adapter.ask_stream, executor, journal=lambda _subject, _work: record.pop(0)
-    )
+    replaying = ReplayingJournal(recording.records)
+    *_, end = drive(again, adapter.ask_stream, executor, journal=replaying)
     assert end == finished
     assert again.transcript == loop.transcript
     assert adapter.requests == []

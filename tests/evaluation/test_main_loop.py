@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.agents import Args, Note, ok, recorded, tool
+from weakincentives.adapters.core import PromptResponse, ProviderAdapter
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -25,12 +26,14 @@ from weakincentives.prompt import (
     Disclosure,
     MarkdownSection,
     Prompt,
+    RenderedPrompt,
     SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
     VisibilityExpansionRequired,
 )
+from weakincentives.protocols import EventBus, SessionProtocol
 from weakincentives.runtime.events import (
     InProcessEventBus,
     ToolInvoked,
@@ -306,13 +309,6 @@ def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(
     assert adapter.requests == []
 
 
-@drivers
-def test_a_template_that_was_not_bound_is_refused_with_the_remedy(run: Run) -> None:
-    unbound: Any = manual().template  # Any: a type checker would tell
-    with pytest.raises(TypeError, match=r"a PromptTemplate cannot be evaluated; .*template\.bind"):
-        run(dynamic(), unbound, Session())
-
-
 def stream(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> None:
     list(adapter.stream(prompt, session=session))
 
@@ -351,6 +347,11 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
             r"'Say hello\.' cannot be evaluated; give a Prompt, which template\.bind\(…\) makes",
         ),
         (None, Session(), "a NoneType cannot be evaluated; give a Prompt"),
+        (
+            manual().template,
+            Session(),
+            r"a PromptTemplate cannot be evaluated; .*template\.bind",
+        ),
         (manual(), None, r"session is None; give a Session\(\)"),
         (manual(), Session, r"session is <class .*Session'>; give a Session\(\)"),
     ],
@@ -532,7 +533,11 @@ def test_a_failure_after_a_restart_says_what_all_evaluations_took(run: Run) -> N
     failing = PromptEvaluationError("the provider is down", phase="request", code="down")
     with pytest.raises(PromptEvaluationError) as caught:
         run(static(read("more"), failing), manual(), Session())
-    assert caught.value is failing
+    assert str(caught.value) == str(failing)
+    assert (failing.turns, failing.transcript) == (
+        0,
+        (),
+    )  # an error in use elsewhere stays as it is
     assert (caught.value.usage, caught.value.turns) == (EACH, 2)
 
 
@@ -756,7 +761,6 @@ def test_calls_after_a_keyboard_interrupt_are_not_run_twice_within_the_execution
             try:
                 return super().evaluate(prompt, **options)
             except KeyboardInterrupt:
-                prompt.journal.rewind()
                 return super().evaluate(prompt, **options)
 
     pay = call(("pay", {}))
@@ -765,6 +769,36 @@ def test_calls_after_a_keyboard_interrupt_are_not_run_twice_within_the_execution
     assert MainLoop(adapter).execute(manual(once(interrupted)), session=session).text == "done"
     assert (began, len(rendered_prompts)) == ([3], 1)
     assert "outcome is unknown" in told(adapter)[0]
+
+
+class SeedSignature(ProviderAdapter):
+    """An adapter whose `evaluate` takes what the seeds give it, and no more."""
+
+    def __init__(self, inner: ProviderAdapter) -> None:
+        self.inner = inner
+
+    def evaluate[Out](
+        self,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        /,
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+    ) -> PromptResponse[Out]:
+        return self.inner.evaluate(
+            prompt, session=session, bus=bus, deadline=deadline, budget=budget
+        )
+
+
+def test_an_adapter_that_takes_no_call_history_serves_all_prompts_but_those_that_need_one() -> None:
+    probe = call(("probe", {}))
+    script = [probe, read("more"), probe, say("done")]
+    loop = MainLoop(SeedSignature(static(*script)))
+    assert loop.execute(manual(tool(ok)), session=Session()).text == "done"
+    with pytest.raises(TypeError, match="call_history"):
+        loop.execute(manual(paying([])), session=Session())
 
 
 def test_outside_a_main_loop_nothing_is_recorded() -> None:

@@ -28,8 +28,7 @@ def expansion(*message: str) -> VisibilityExpansionRequired:
     error = VisibilityExpansionRequired(
         *message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c")
     )
-    error.spent = Spent(calls=2)
-    return error
+    return error.with_progress(Spent(calls=2), None)
 
 
 @pytest.mark.claim("C-29", "PD-13", "PS-30")

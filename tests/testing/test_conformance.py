@@ -238,8 +238,7 @@ class StartsEachBudgetAnew(Evaluates):
         try:
             return super().evaluate(prompt, **given)
         except VisibilityExpansionRequired as signal:
-            signal.spent = Spent()
-            raise
+            raise signal.with_progress(Spent(), signal.decisions) from None
 
 
 class SwallowsTheNewStart(Evaluates):

@@ -12,7 +12,9 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, Self, Unpack
 
-from ..evaluation.adapter import EvaluationOptions, ProviderAdapter, check_arguments, publisher
+from ..errors import WeakIncentivesError
+from ..evaluation.adapter import LoopOptions, ProviderAdapter, check_arguments, publisher
+from ..evaluation.call_history import CallHistory
 from ..evaluation.drivers import Journal, drive, drive_async
 from ..evaluation.errors import DeadlineExceededError, PromptEvaluationError, ThrottleError
 from ..evaluation.inner_loop import Finished, InnerLoop, InnerLoopConfig, ProviderRequest
@@ -21,11 +23,11 @@ from ..evaluation.response import Completed, PromptResponse, StreamEvent, TextDe
 from ..evaluation.schemas import tool_to_spec
 from ..evaluation.tool_executor import ToolExecutor
 from ..limits import Budget, Clock, Deadline, utc_now
+from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.sizes import measure
-from ..prompt.template import PromptTemplate
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import (
@@ -138,12 +140,17 @@ class LoopAdapter(ProviderAdapter):
         if deadline is not None and deadline.has_passed(self.clock()):
             raise TimeoutError
 
+    @property
+    def evaluator(self) -> Evaluator:
+        """The adapter by which tool handlers evaluate further prompts."""
+        return self
+
     def journal(self, tools: ToolExecutor, /) -> Journal | None:
         """What records the work of one evaluation by `evaluate`; by default nothing does."""
         return None
 
     def evaluate[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             with run.resources, closing(run.line):
@@ -160,7 +167,7 @@ class LoopAdapter(ProviderAdapter):
             return run.response(end)
 
     async def evaluate_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
         with _Run(self, prompt, **given) as run:
             async with run.resources, aclosing(run.line):
@@ -171,7 +178,7 @@ class LoopAdapter(ProviderAdapter):
             return run.response(end)
 
     def stream[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
         """As `evaluate`, telling what happens while it does; the last event holds the response.
 
@@ -189,7 +196,7 @@ class LoopAdapter(ProviderAdapter):
         yield Completed(response)  # it is over by then, and many read no further
 
     async def stream_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """As `stream`, without blocking the event loop."""
         end: object = None
@@ -220,13 +227,12 @@ class _Run[Out]:
         bus: EventBus | None = None,
         deadline: Deadline | None = None,
         budget: Budget | None = None,
+        call_history: CallHistory | None = None,
         streamed: bool = False,
     ) -> None:
         self._started = perf_counter()
         self.clock = adapter.clock
-        check_arguments(
-            prompt, session, deadline, budget, kinds=(Prompt, RenderedPrompt, PromptTemplate)
-        )
+        check_arguments(prompt, session, deadline, budget)
         rendered = (
             prompt
             if isinstance(prompt, RenderedPrompt)
@@ -265,11 +271,12 @@ class _Run[Out]:
         self.tools = ToolExecutor(
             prompt=bound,
             rendered=offered,
-            adapter=adapter,
+            adapter=adapter.evaluator,
             config=self.loop.config,
             session=session,
             publish=self.publish,
             work=self.work,
+            call_history=call_history,
         )
         self._announce(rendered, bound, tuple([tool.name for tool in offered.tools]))
 
@@ -332,10 +339,19 @@ class _Run[Out]:
         of that only.
         """
         if isinstance(error, VisibilityExpansionRequired):
-            error.spent, error.decisions = self.loop.spent, self.tools.decisions
+            complete: WeakIncentivesError = error.with_progress(
+                self.loop.spent, self.tools.decisions
+            )
         elif isinstance(error, PromptEvaluationError):
-            self.loop.failed(error)
-        self.work.__exit__(kind, error, trace)
+            complete = self.loop.failed(error)
+        else:
+            self.work.__exit__(kind, error, trace)
+            return
+        self.work.__exit__(kind, complete, trace)
+        try:
+            raise complete from error.__cause__
+        finally:
+            del complete  # an exception must not lead to itself by its traceback
 
     def ask(self, request: ProviderRequest) -> Iterator[TextDelta | AssistantMessage]:
         """The model's next message, with an event for the call; pieces of it come first where these

@@ -12,9 +12,16 @@ from ..limits import Budget, Deadline, check_limits
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..protocols import EventBus, SessionProtocol
+from .call_history import CallHistory
 from .response import PromptResponse
 
-__all__ = ["EvaluationOptions", "ProviderAdapter", "check_arguments", "publisher"]
+__all__ = [
+    "EvaluationOptions",
+    "LoopOptions",
+    "ProviderAdapter",
+    "check_arguments",
+    "publisher",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +33,16 @@ class EvaluationOptions(TypedDict, total=False):
     bus: EventBus | None
     deadline: Deadline | None
     budget: Budget | None
+
+
+class LoopOptions(EvaluationOptions, total=False):
+    """What a `LoopAdapter` takes besides: the calls that earlier evaluations of the run made.
+
+    `MainLoop` passes `call_history` only for prompts with tools that must not run twice. An adapter
+    that hands evaluations on to another one takes `**options` and passes them all.
+    """
+
+    call_history: CallHistory | None
 
 
 class ProviderAdapter(ABC):
@@ -83,7 +100,7 @@ def check_arguments(
     deadline: object,
     budget: object,
     *,
-    kinds: tuple[type, ...] = (Prompt,),
+    kinds: tuple[type, ...] = (Prompt, RenderedPrompt),
 ) -> None:
     """Raises `TypeError` for arguments with which no evaluation can begin; `kinds` are those of
     prompts.

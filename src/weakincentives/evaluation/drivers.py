@@ -14,18 +14,28 @@ from ..limits import Clock, utc_now
 from .inner_loop import Finished, InnerLoop, ProviderRequest, Step, ToolCalls
 from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome, ToolsAdded, ToolsRemoved
 from .response import TextDelta, ToolCallFinished, ToolCallStarted
-from .tool_executor import ToolExecutor
+from .tool_executor import CallIdentity, ToolExecutor
 
-__all__ = ["Journal", "Progress", "Subject", "drive", "drive_async"]
-
-type Subject = ProviderRequest | Sequence[ToolCall]
-"""What a piece of work is about: the request to the provider, or the tool calls."""
+__all__ = ["Journal", "Progress", "drive", "drive_async"]
 
 
 class Journal(Protocol):
-    """Does each piece of a run's work, which is about `subject`, or answers from a record."""
+    """Records what one evaluation asks and calls, or answers from its record instead."""
 
-    def __call__[T](self, subject: Subject, work: Callable[[], T], /) -> T: ...
+    def ask(
+        self, request: ProviderRequest, ask: Callable[[], AssistantMessage], /
+    ) -> AssistantMessage:
+        """Returns the provider's answer, that of `ask` or a recorded one."""
+        ...
+
+    def execute(
+        self,
+        call: ToolCall,
+        execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
+        /,
+    ) -> ToolExecutionOutcome:
+        """Returns the outcome of the call, that of `execute` or a recorded one."""
+        ...
 
 
 type Progress = TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved
@@ -53,15 +63,18 @@ def drive(
             calls = tools.next_batch(step.calls)
             if calls_told:
                 yield from map(ToolCallStarted, calls)
-            work = partial(tools.execute, calls)
-            outcomes = work() if journal is None else journal(calls, work)
+            if journal is None:
+                outcomes: Sequence[ToolExecutionOutcome] = tools.execute(calls)
+            else:
+                [call] = calls  # a journal records calls in order
+                outcomes = [journal.execute(call, partial(_execute, tools, call))]
             if calls_told:
                 yield from _finished(calls, outcomes)
             step = _submitted(loop, tools, outcomes, clock())
         else:
             yield from _changed(step, tools)
             for piece in (
-                ask(step) if journal is None else [journal(step, partial(_whole, ask, step))]
+                ask(step) if journal is None else [journal.ask(step, partial(_whole, ask, step))]
             ):
                 if isinstance(piece, TextDelta):
                     yield piece
@@ -104,9 +117,17 @@ async def drive_async(
 def _whole(
     ask: Callable[[ProviderRequest], Iterator[TextDelta | AssistantMessage]],
     request: ProviderRequest,
-) -> TextDelta | AssistantMessage:
+) -> AssistantMessage:
     *_, whole = ask(request)
+    assert isinstance(whole, AssistantMessage)  # noqa: S101 - it comes last
     return whole
+
+
+def _execute(
+    tools: ToolExecutor, call: ToolCall, identity: CallIdentity | None
+) -> ToolExecutionOutcome:
+    [outcome] = tools.execute([call], identity)
+    return outcome
 
 
 def _submitted(

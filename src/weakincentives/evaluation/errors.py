@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self
 
-from ..errors import WeakIncentivesError
+from ..errors import WeakIncentivesError, copy_error
 from ..limits import TokenUsage
 
 if TYPE_CHECKING:
@@ -64,10 +64,11 @@ class PromptEvaluationError(WeakIncentivesError):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__
 
-    def at(self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]) -> Self:
-        """This error, told how far the evaluation had come."""
-        self.usage, self.turns, self.transcript = usage, turns, tuple(transcript)
-        return self
+    def with_progress(
+        self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]
+    ) -> Self:
+        """Returns a copy that says how far the evaluation had come."""
+        return copy_error(self, usage=usage, turns=turns, transcript=tuple(transcript))
 
 
 class ThrottleError(PromptEvaluationError):

@@ -220,8 +220,9 @@ class InnerLoop:
         return self._next_calls(now) if self.pending else self._request(now)
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
-        """`error`, told how far this conversation had come; calls not run are marked so in the
-        transcript.
+        """Returns a copy of `error` that says how far this conversation had come.
+
+        The transcript marks calls that were not run.
         """
         for call in self.pending:
             self.transcript.append(
@@ -230,7 +231,7 @@ class InnerLoop:
         self.pending = ()
         for change in self.changing:
             self._change(change)
-        return error.at(usage=self.usage, turns=self.turns, transcript=self.transcript)
+        return error.with_progress(usage=self.usage, turns=self.turns, transcript=self.transcript)
 
     def _next_calls(self, now: datetime) -> Step:
         self._check_limits(now, before="tool call")

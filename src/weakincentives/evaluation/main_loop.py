@@ -2,18 +2,19 @@
 deadline and budget.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.tool_journal import ToolJournal
+from ..prompt.tool import NON_REPEATABLE
 from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
-from .adapter import ProviderAdapter, check_arguments, publisher
+from .adapter import LoopOptions, ProviderAdapter, check_arguments, publisher
+from .call_history import CallHistory
 from .errors import LimitError, PromptEvaluationError
 from .response import PromptResponse
 
@@ -56,6 +57,11 @@ class Execution[Out]:
     def text(self) -> str:
         """The text of the final response."""
         return self.response.text
+
+
+# `...`: adapters with the seed's signature take no `call_history`, which only few prompts need.
+type _Evaluate[Out] = Callable[..., PromptResponse[Out]]
+type _EvaluateAsync[Out] = Callable[..., Awaitable[PromptResponse[Out]]]
 
 
 class MainLoop:
@@ -109,17 +115,11 @@ class MainLoop:
             budget=budget,
             overrides=visibility_overrides,
         )
+        evaluate: _Evaluate[Out] = chosen.evaluate
         with run.work, prompt.resources:
             while True:
                 with run:
-                    response = chosen.evaluate(
-                        run.rendered(),
-                        session=session,
-                        bus=bus,
-                        deadline=run.deadline,
-                        budget=run.budget,
-                    )
-                    return run.finish(response)
+                    return run.finish(evaluate(run.rendered(), **run.options))
 
     async def execute_async[Out](
         self,
@@ -144,18 +144,12 @@ class MainLoop:
             budget=budget,
             overrides=visibility_overrides,
         )
+        evaluate: _EvaluateAsync[Out] = chosen.evaluate_async
         with run.work:
             async with prompt.resources:
                 while True:
                     with run:
-                        response = await chosen.evaluate_async(
-                            run.rendered(),
-                            session=session,
-                            bus=bus,
-                            deadline=run.deadline,
-                            budget=run.budget,
-                        )
-                        return run.finish(response)
+                        return run.finish(await evaluate(run.rendered(), **run.options))
 
 
 class _Run[Out]:
@@ -172,7 +166,7 @@ class _Run[Out]:
         budget: Budget | None,
         overrides: Mapping[SectionPath, SectionVisibility] | None,
     ) -> None:
-        check_arguments(prompt, session, deadline, budget)
+        check_arguments(prompt, session, deadline, budget, kinds=(Prompt,))
         self._loop = loop
         self._prompt = prompt
         self._session = session
@@ -183,29 +177,36 @@ class _Run[Out]:
         )
         self._overrides = dict(overrides or {})
         self._decisions: SectionDecisions | None = None
-        self._journal = ToolJournal()
+        tools = [tool for node in prompt.template.registry.sections for tool in node.tools]
+        self._options = LoopOptions(session=session, bus=bus)
+        if any(tool.effect in NON_REPEATABLE for tool in tools):
+            self._options["call_history"] = CallHistory()
         self._expansions: list[Expansion] = []
         self._spent = Spent()
-        self._whole_budget = budget
+        self._budget = budget
         ends = [one for one in (deadline, budget and budget.deadline(loop.clock())) if one]
-        self.deadline = min(ends, default=None)
+        self._deadline = min(ends, default=None)
 
     @property
-    def budget(self) -> Budget | None:
-        """What is left of the budget for the next evaluation."""
-        return None if self._whole_budget is None else self._whole_budget.less(self._spent)
+    def options(self) -> LoopOptions:
+        """The arguments of the next evaluation, with what is left of the budget."""
+        budget = self._budget
+        return {
+            **self._options,
+            "deadline": self._deadline,
+            "budget": None if budget is None else budget.less(self._spent),
+        }
 
     def rendered(self) -> RenderedPrompt[Out]:
         """The prompt as the next evaluation opens with it."""
-        self._journal.rewind()
         rendered = self._prompt.render(
             session=self._session,
             visibility_overrides=self._overrides,
             decisions=self._decisions,
-            deadline=self.deadline,
+            deadline=self._deadline,
         )
         self._decisions = rendered.view.decisions
-        return replace(rendered, journal=self._journal)
+        return rendered
 
     def __enter__(self) -> None:
         """Begins an evaluation."""
@@ -219,11 +220,12 @@ class _Run[Out]:
             return True
         if isinstance(error, PromptEvaluationError):
             spent = self._spent
-            error.at(
-                usage=spent.usage + error.usage,
-                turns=spent.calls + error.turns,
-                transcript=error.transcript,
-            )
+            if spent != Spent():
+                raise error.with_progress(
+                    usage=spent.usage + error.usage,
+                    turns=spent.calls + error.turns,
+                    transcript=error.transcript,
+                ) from error.__cause__
         return False
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:
@@ -236,8 +238,10 @@ class _Run[Out]:
                 code="expansions",
                 remedy="raise max_expansions, or show the sections it always needs in full",
             )
-            error.at(usage=self._spent.usage, turns=self._spent.calls, transcript=())
-            raise error from signal
+            spent = self._spent
+            raise error.with_progress(
+                usage=spent.usage, turns=spent.calls, transcript=()
+            ) from signal
         self._expansions.append(Expansion(signal.section_keys, signal.reason))
         of = self._session.session_id
         self._publish(

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -35,12 +36,12 @@ from ..prompt.tool import (
     ToolHandler,
     ToolResult,
 )
-from ..prompt.tool_journal import JournalEntry
 from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, ToolsInjected, ToolsWithdrawn, new_id
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
+from .call_history import CallHistory, CallRecord
 from .inner_loop import InnerLoopConfig
 from .isolation import Effects, Isolated, run, run_async
 from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from ..prompt.prompt import Prompt
     from ..prompt.renderer import RenderedPrompt
 
-__all__ = ["ToolExecutor"]
+__all__ = ["CallIdentity", "ToolExecutor"]
 
 _log = logging.getLogger(__name__)
 
@@ -58,13 +59,23 @@ _MAX_REFUSED_ARGUMENTS = 10_000
 _NO_VISIBILITY: Mapping[tuple[str, ...], SectionVisibility] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class CallIdentity:
+    """How a journal knows a call: by a key of its own, and by whether the call was begun before.
+
+    A call that was `begun` before and must not run twice is answered as of unknown outcome.
+    """
+
+    idempotency_key: str
+    begun: bool = False
+
+
 class ToolExecutor:
     """Runs the tool calls of one evaluation, and knows which sections are open and which tools
     available in it.
 
-    `publish` is for events, the bus of `work` for handlers. A journal may set the `adapter` for
-    handlers, `key`, the next call's idempotency key, and `begun`: an earlier life of the run began
-    the next call, so one that must not run twice is answered as of unknown outcome.
+    `publish` is for events, the bus of `work` for handlers, and `adapter` for the evaluations that
+    they run themselves. `call_history` has the calls that earlier evaluations of the run made.
     """
 
     def __init__(
@@ -77,6 +88,7 @@ class ToolExecutor:
         session: SessionProtocol,
         publish: Callable[[object], None],
         work: Operation,
+        call_history: CallHistory | None = None,
     ) -> None:
         isolated = config.parallel_tool_calls == "isolated"
         self._forkable = session if isolated and isinstance(session, Forkable) else None
@@ -87,7 +99,7 @@ class ToolExecutor:
         self._dynamic = config.supports_dynamic_tools
         self._max_argument_chars = config.max_argument_chars
         self._max_result_chars = config.max_result_chars
-        self.adapter = adapter
+        self._adapter = adapter
         self._session = session
         self._publish = publish
         self._work = work
@@ -97,8 +109,7 @@ class ToolExecutor:
         self._held: ControlFlow | None = None
         self._id = new_id()
         self._answered = 0
-        self.key = ""
-        self.begun = False
+        self._record = (CallHistory() if call_history is None else call_history).replay()
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The first of `calls` that may run at once; one of them, if they run in order; none if the
@@ -116,13 +127,16 @@ class ToolExecutor:
             count += 1
         return calls[: max(count, 1)]
 
-    def execute(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
-        """Runs what `together` gave; several calls run each in a thread of its own.
+    def execute(
+        self, calls: Sequence[ToolCall], identity: CallIdentity | None = None
+    ) -> tuple[ToolExecutionOutcome, ...]:
+        """Runs the calls of `next_batch`, several each in a thread of its own.
 
+        A journal gives a single call its `identity`.
         When one of several raises `ControlFlow`, those before it are answered first: the next time
         it is raised.
         """
-        return run(self._calls(calls))
+        return run(self._calls(calls, identity))
 
     async def execute_async(self, calls: Sequence[ToolCall]) -> tuple[ToolExecutionOutcome, ...]:
         """As `execute`; a plain handler runs in a thread, which a cancellation waits for before it
@@ -198,21 +212,25 @@ class ToolExecutor:
             _log.info("Injected tools from section expansion", extra=told)
             self._publish(ToolsInjected(tuple(added), key, session_id=session_id))
 
-    def _calls(self, calls: Sequence[ToolCall]) -> Effects[tuple[ToolExecutionOutcome, ...]]:
+    def _calls(
+        self, calls: Sequence[ToolCall], identity: CallIdentity | None = None
+    ) -> Effects[tuple[ToolExecutionOutcome, ...]]:
         if self._held is not None:
             raise self._held
         if len(calls) == 1:
-            return ((yield from self._alone(calls[0])),)
+            return ((yield from self._run_single(calls[0], identity)),)
         beside = [self._isolate(call, at) for at, call in enumerate(calls)]
         yield [flow for _, flow in filter(None, beside)]
         outcomes: list[ToolExecutionOutcome] = []
         for call, isolated in zip(calls, beside, strict=True):
             try:
                 try:
-                    replayed = self._steps(call, isolated[0]) if isolated else self._alone(call)
+                    replayed = (
+                        self._steps(call, isolated[0]) if isolated else self._run_single(call)
+                    )
                     outcomes.append((yield from replayed))
                 except NotIsolatedError:
-                    outcomes.append((yield from self._alone(call)))
+                    outcomes.append((yield from self._run_single(call)))
             except ControlFlow as signal:
                 if not outcomes:
                     raise
@@ -229,7 +247,7 @@ class ToolExecutor:
         assert self._forkable is not None  # noqa: S101 - else no calls run at once
         isolated = Isolated(self._forkable, self._resources)
         bus = isolated.session.bus_for(self._work.bus)
-        context = self._context(call, isolated.resources, isolated.session, bus, at)
+        context = self._context(call, isolated.resources, isolated.session, bus, after=at)
         flow = isolated.flow(partial(handler, params, context=context), self._part(call))
         return isolated, _revoking(context, flow)
 
@@ -242,19 +260,24 @@ class ToolExecutor:
         )
         return self._work.part("tool", name, call_id=call.call_id, text=call.arguments)
 
-    def _alone(self, call: ToolCall) -> Effects[ToolExecutionOutcome]:
-        """A call by itself, and word of it to who listens; one that ran beside others has told
-        already.
-        """
-        return self._told(call) if self._work.observed else self._steps(call, None)
+    def _run_single(
+        self, call: ToolCall, identity: CallIdentity | None = None
+    ) -> Effects[ToolExecutionOutcome]:
+        """Runs one call and notifies listeners; parallel calls were announced earlier."""
+        run_call = self._run_observed if self._work.observed else self._steps
+        return run_call(call, None, identity)
 
-    def _told(self, call: ToolCall) -> Effects[ToolExecutionOutcome]:
+    def _run_observed(
+        self, call: ToolCall, isolated: None, identity: CallIdentity | None
+    ) -> Effects[ToolExecutionOutcome]:
         with self._part(call) as set_result:
-            outcome = yield from self._steps(call, None)
+            outcome = yield from self._steps(call, isolated, identity)
             set_result(outcome)
         return outcome
 
-    def _steps(self, call: ToolCall, isolated: Isolated | None) -> Effects[ToolExecutionOutcome]:
+    def _steps(
+        self, call: ToolCall, isolated: Isolated | None, identity: CallIdentity | None = None
+    ) -> Effects[ToolExecutionOutcome]:
         """From the model's text to the answer it gets."""
         started = perf_counter() - (isolated.seconds if isolated else 0)
         try:
@@ -262,7 +285,7 @@ class ToolExecutor:
         except ToolValidationError as error:
             return self._answer(call, started, None, _failure(str(error)), error=error)
         entry, again = self._entry(call, params) if tool.effect in NON_REPEATABLE else (None, False)
-        if entry is not None and (again or self.begun):
+        if entry is not None and (again or (identity is not None and identity.begun)):
             return self._answer(
                 call, started, params, entry.result, entry.result.content(), replayed=True
             )
@@ -276,7 +299,9 @@ class ToolExecutor:
                 tool_transaction(self._session, resources, call.name) as transaction,
             ):
                 try:
-                    context = self._context(call, resources, self._session, self._work.bus)
+                    context = self._context(
+                        call, resources, self._session, self._work.bus, identity=identity
+                    )
                     try:
                         result = _result_of(
                             (
@@ -318,18 +343,13 @@ class ToolExecutor:
             call, started, params, result, content, visibility=visibility, error=raised
         )
 
-    def _entry(self, call: ToolCall, params: object) -> tuple[JournalEntry | None, bool]:
-        """Where a call that must not run twice is noted, by its params, and whether it was made
-        before.
-        """
-        journal = self._rendered.journal
-        if journal is None:
-            return None, False
+    def _entry(self, call: ToolCall, params: object) -> tuple[CallRecord, bool]:
+        """Returns the record of a call that must not run twice, and whether it was made before."""
         try:
             same = serde.dump_json_lossless(type(params), params)
         except SerdeError:  # JSON does not tell such params apart; what the model wrote does
             same = _normalized(call.arguments)
-        return journal.enter(call.name, same)
+        return self._record(call.name, same)
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, ToolHandler[Any, Any], object]:
         """The tool that `call` means, its handler and the params; raises `ToolValidationError` to
@@ -450,19 +470,25 @@ class ToolExecutor:
         resources: Resources,
         session: SessionProtocol,
         bus: EventBus,
+        *,
         after: int = 0,
+        identity: CallIdentity | None = None,
     ) -> ToolContext:
         """`after` is how many calls before this one are still to be answered."""
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,
-            adapter=self.adapter,
+            adapter=self._adapter,
             session=session,
             event_bus=bus,
             deadline=self._deadline,
             call_id=call.call_id,
             resources=resources,
-            idempotency_key=self.key or f"{self._id}:{self._answered + after}",
+            idempotency_key=(
+                f"{self._id}:{self._answered + after}"
+                if identity is None
+                else identity.idempotency_key
+            ),
         )
 
 

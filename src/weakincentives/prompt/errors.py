@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Self
 
-from ..errors import ControlFlow, WeakIncentivesError
+from ..errors import ControlFlow, WeakIncentivesError, copy_error
 from ..limits import Spent
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
@@ -84,8 +85,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     `requested_overrides` maps section paths to `FULL`; pass it to `render(visibility_overrides=…)`.
     `section_keys` are the model's own strings. The session keeps its state. Adapters that use the
-    library's own loop set `spent`, the usage of the interrupted evaluation, and `decisions`, the
-    visibility of its sections.
+    library's own loop add the usage and the section decisions of the evaluation by `with_progress`.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
         self._section_keys = section_keys
-        self.spent = Spent()
-        self.decisions: SectionDecisions | None = None
+        self._spent = Spent()
+        self._decisions: SectionDecisions | None = None
 
     @property
     def requested_overrides(self) -> Mapping[SectionPath, SectionVisibility]:
@@ -118,6 +118,20 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         """The keys exactly as the model wrote them."""
         return self._section_keys
 
+    @property
+    def spent(self) -> Spent:
+        """What the interrupted evaluation had spent."""
+        return self._spent
+
+    @property
+    def decisions(self) -> SectionDecisions | None:
+        """Which sections the interrupted evaluation showed; `None` if its adapter does not say."""
+        return self._decisions
+
+    def with_progress(self, spent: Spent, decisions: SectionDecisions | None) -> Self:
+        """Returns a copy that says how far the interrupted evaluation had come."""
+        return copy_error(self, _spent=spent, _decisions=decisions)
+
     def __str__(self) -> str:
         keys = ", ".join(".".join(path) for path in self._overrides)
         return f"Visibility expansion required for sections: {keys}. Reason: {self._reason}"
@@ -129,4 +143,4 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
             reason=self._reason,
             section_keys=self._section_keys,
         )
-        return rebuild, self.args, {"spent": self.spent, "decisions": self.decisions}
+        return rebuild, self.args, {"_spent": self._spent, "_decisions": self._decisions}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .output import Container, StructuredOutputConfig
     from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
     from .prompt import Prompt
-    from .tool_journal import ToolJournal
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
@@ -40,8 +39,7 @@ class RenderedPrompt[Out](Parametrized):
     open yet included; `overrides` is what a store held for the prompt. `missing_params` has the
     sections that cannot be opened because nothing is bound for their params type, and that type.
     `visibility` is what each shown section was rendered as, `tool_paths` where each tool came from;
-    the disclosure tools belong to no section. `journal` holds what at-most-once tools answered in
-    evaluations before this one.
+    the disclosure tools belong to no section.
     """
 
     text: str
@@ -52,7 +50,6 @@ class RenderedPrompt[Out](Parametrized):
     )
     deadline: "Deadline | None" = None
     prompt: "Prompt[Out] | None" = None
-    journal: "ToolJournal | None" = None
     overrides: "PromptOverride | None" = None
     missing_params: Mapping[SectionPath, type[Any]] = field(
         default_factory=dict[SectionPath, type[Any]]

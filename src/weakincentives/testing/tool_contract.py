@@ -18,7 +18,7 @@ from .. import serde
 from ..errors import ControlFlow, SerdeError
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
-from ..evaluation.tool_executor import ToolExecutor
+from ..evaluation.tool_executor import CallIdentity, ToolExecutor
 from ..filesystem import Filesystem
 from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
@@ -176,10 +176,10 @@ class _Stage:
             publish=told.append,
             work=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
-        executor.key = "1"  # the same one when the call is run again
         outcome = None
         with suppress(ControlFlow):
-            [outcome] = executor.execute([ToolCall("call_1", tool.name, text)])
+            # the same key when the call is run again
+            [outcome] = executor.execute([ToolCall("call_1", tool.name, text)], CallIdentity("1"))
         return spy.raised, told[-1], outcome
 
     def seen(self) -> _Seen:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from os import urandom
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from ... import serde
 from ...adapters.core import Connection, LoopAdapter, PromptResponse
 from ...errors import WeakIncentivesError
-from ...evaluation.drivers import Journal, Subject
+from ...evaluation.drivers import Journal
 from ...evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -34,8 +35,9 @@ from ...evaluation.messages import (
     ToolMessage,
     sendable,
 )
-from ...evaluation.tool_executor import ToolExecutor
+from ...evaluation.tool_executor import CallIdentity, ToolExecutor
 from ...limits import Budget, Deadline, TokenUsage, utc_now
+from ...prompt.context import Evaluator
 from ...prompt.errors import VisibilityExpansionRequired
 from ...prompt.output import parse_output
 from ...prompt.prompt import Prompt
@@ -236,7 +238,7 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
     if "error" in result:
         error = _error_from_json(result["error"])
         if isinstance(error, PromptEvaluationError):
-            error.at(usage=usage, turns=result["turns"], transcript=())
+            error = error.with_progress(usage=usage, turns=result["turns"], transcript=())
         raise error
     prompt = agent.prompt()
     declared: Any = prompt.template.structured_output  # Any: Out is what it declares
@@ -342,9 +344,13 @@ class _Recorded(LoopAdapter):
         """A line to the same provider."""
         return self._inner.connect(rendered)
 
+    @property
+    def evaluator(self) -> Evaluator:
+        """The application's adapter: what a handler evaluates is a part of its own step."""
+        return self._inner
+
     def journal(self, tools: ToolExecutor, /) -> Journal:
-        """The record of the run; what a handler evaluates is a part of its own step."""
-        tools.adapter = self._inner
+        """The record of the run."""
         return _RunJournal(self._run, tools)
 
 
@@ -357,16 +363,8 @@ class _RunJournal:
         self._told = sha256()
         self._read = 0
 
-    # Any: T is the answer to a request, and outcomes for tool calls, which a checker cannot tell by
-    # the subject.
-    def __call__(self, subject: Subject, work: Callable[[], Any], /) -> Any:
-        if isinstance(subject, ProviderRequest):
-            return self._ask(subject, work)
-        [call] = subject  # in order, so there is one
-        return self._call(call, work)
-
-    def _ask(
-        self, request: ProviderRequest, ask: Callable[[], AssistantMessage]
+    def ask(
+        self, request: ProviderRequest, ask: Callable[[], AssistantMessage], /
     ) -> AssistantMessage:
         came, _ = self._run.step("provider", self._digest(request), lambda: _answer(ask))
         if "error" in came:
@@ -382,18 +380,23 @@ class _RunJournal:
         self._read = len(request.transcript)
         return self._told.hexdigest()[:16]
 
-    def _call(
-        self, call: ToolCall, run: Callable[[], Sequence[ToolExecutionOutcome]]
-    ) -> tuple[ToolExecutionOutcome, ...]:
+    def execute(
+        self,
+        call: ToolCall,
+        execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
+        /,
+    ) -> ToolExecutionOutcome:
         tools, effect = self._tools, self._tools.effect_of(call)
         name = "unknown" if effect is None else call.name
         self._run.calls += 1
-        tools.key = f"{self._run.run_id}:{self._run.calls}"
-        tools.begun = effect == "at_most_once" and self._run.begun_before(name)
+        identity = CallIdentity(
+            f"{self._run.run_id}:{self._run.calls}",
+            begun=effect == "at_most_once" and self._run.begun_before(name),
+        )
         came, own = self._run.step(
             f"tool:{name}",
             _digest(call),
-            lambda: _outcome(run),
+            lambda: _outcome(partial(execute, identity)),
             transactional=effect == "transactional",
         )
         if "signal" in came:
@@ -409,12 +412,12 @@ class _RunJournal:
             if call.name not in RESERVED_TOOL_NAMES:
                 raise request
             answer = ToolMessage(call.call_id, str(request))
-            return (ToolExecutionOutcome(call.call_id, answer, answer.success, request=request),)
+            return ToolExecutionOutcome(call.call_id, answer, answer.success, request=request)
         told = came["outcome"]
         message = serde.parse(ToolMessage, told["message"])
         if not own:
             tools.recall(call, message)
-        outcome = ToolExecutionOutcome(
+        return ToolExecutionOutcome(
             call.call_id,
             message,
             message.success,
@@ -423,7 +426,6 @@ class _RunJournal:
             tuple(map(tuple, told["opened"])),
             tuple(told["closed_tools"]),
         )
-        return (outcome,)
 
 
 def _answer(ask: Callable[[], AssistantMessage]) -> Record:
@@ -440,9 +442,9 @@ def _answer(ask: Callable[[], AssistantMessage]) -> Record:
         return {"error": _error_to_json(error)}
 
 
-def _outcome(run: Callable[[], Sequence[ToolExecutionOutcome]]) -> Record:
+def _outcome(execute: Callable[[], ToolExecutionOutcome]) -> Record:
     try:
-        [one] = run()
+        one = execute()
     except VisibilityExpansionRequired as request:
         return _request(request)
     if one.request is not None:
