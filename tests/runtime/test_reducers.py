@@ -203,7 +203,7 @@ def test_a_method_that_answers_no_state_is_an_error_and_the_state_stays() -> Non
     session.install(Forgetful)
     session[Forgetful].seed(Forgetful(3))
     with pytest.raises(
-        TypeError, match=r"Forgetful\.ticked answered None; return the next Forgetful"
+        TypeError, match=r"Forgetful\.ticked returned None; return the next Forgetful"
     ):
         session.dispatch(Tick())
     assert session[Forgetful].all() == (Forgetful(3),)
@@ -230,7 +230,7 @@ def test_a_type_is_installed_once() -> None:
 
 
 def test_a_method_is_the_reducer_of_one_event() -> None:
-    with pytest.raises(TypeError, match=r"Counter\.ticked is the reducer of an event already"):
+    with pytest.raises(TypeError, match=r"Counter\.ticked is marked already"):
         reducer(on=Tick)(Counter.ticked)
 
 

@@ -357,7 +357,7 @@ def test_a_failing_undo_is_reported_and_the_rest_goes_back(
     cells, undone, snapshot = stuck(ValueError, session)
     with (
         caplog.at_level(logging.ERROR, logger="weakincentives.runtime.transactions"),
-        pytest.raises(ExceptionGroup, match=r"1 of 4 parts could not be put back") as caught,
+        pytest.raises(ExceptionGroup, match=r"1 of 4 parts could not be restored") as caught,
     ):
         restore_snapshot(snapshot)
     assert [str(error) for error in caught.value.exceptions] == ["second is stuck"]
@@ -392,7 +392,7 @@ def test_a_failing_undo_does_not_displace_what_ended_the_block(
         dispatch_and_raise(session, "dropped", error, *cells)
     assert caught.value is error
     assert error.__notes__ == [
-        "While undoing 'tool', 1 of 3 parts could not be put back (1 sub-exception)"
+        "While undoing 'tool', 1 of 3 parts could not be restored (1 sub-exception)"
     ]
     assert (undone, session[str].all()) == (["second", "first"], ())
 
@@ -553,7 +553,7 @@ def test_a_birth_that_cannot_be_undone_is_reported_and_the_rest_goes_back(
         with pytest.raises(ValueError, match="no") as caught:
             failing(ValueError("no"), resources, *work, session=session)
         assert caught.value.__notes__ == [
-            "While undoing 'tool', 1 of 2 parts could not be put back (1 sub-exception)"
+            "While undoing 'tool', 1 of 2 parts could not be restored (1 sub-exception)"
         ]
         assert log[:2] == ["late", "late closed at 0"]
         assert log[2][0] == "first"

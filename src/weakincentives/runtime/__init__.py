@@ -1,3 +1,1 @@
-"""State, events, transactions and the main loop: what surrounds an evaluation. Import from the
-modules below.
-"""
+"""State, events and transactions, on which an evaluation stands. Import from the modules."""

@@ -1,7 +1,6 @@
-"""The event bus and the events that an evaluation publishes; they are the log of what happened.
+"""The event bus, and the events that an evaluation publishes: the log of what happened.
 
-Events are frozen values. Publishing is synchronous and in order; a handler that raises is reported
-and isolated.
+Events are frozen values. Publishing is synchronous and in order; a failing handler is logged.
 """
 
 import logging
@@ -39,16 +38,13 @@ _log = logging.getLogger(__name__)
 
 
 def new_id() -> str:
-    """As unique as a UUID, without the import."""
+    """Returns an id as unique as a UUID, without importing `uuid`."""
     return urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the telemetry events.
-
-    A session keeps them in LOG slices, which survive a rollback.
-    """
+    """Base of the telemetry events, which a session keeps in LOG slices, past any rollback."""
 
     event_id: str = field(default_factory=new_id)
     created_at: datetime = field(default_factory=lambda: utc_now())  # noqa: PLW0108 - a test may set another clock
@@ -111,7 +107,7 @@ class PromptRendered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverridesDropped(Event):
-    """Stored overrides were left out of a prompt, since they do not fit its code's texts any more."""
+    """A prompt was rendered without stored overrides whose texts the code has changed since."""
 
     ns: str
     key: str
@@ -121,9 +117,7 @@ class OverridesDropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamsMissing(Event):
-    """The model cannot open `sections`, given by their keys, because params of theirs are not
-    bound.
-    """
+    """The model cannot open the sections of these keys: their params are not bound."""
 
     ns: str
     key: str
@@ -133,11 +127,11 @@ class ParamsMissing(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderCalled(Event):
-    """One request to the provider ended; `seconds` is its wall-clock time, `error` the failure's
-    text if it failed.
+    """A request to the provider ended, after `seconds` of wall-clock time.
 
-    `text` is what the model wrote, beside tool calls or as an answer; `repair` is what the request
-    said about the answer before it, when that was rejected.
+    `error` is the failure's text, if it failed. `text` is what the model wrote, beside tool calls
+    or as an answer. `repair` is what the request said about the answer before it, when the library
+    rejected that.
     """
 
     adapter: str
@@ -153,13 +147,13 @@ class ProviderCalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvoked(Event):
-    """One tool call ended, well or not. `content` is exactly what the model was sent.
+    """A tool call ended; `content` is exactly what the model receives.
 
-    `params` is `None` when the call was refused before its handler; `arguments` then holds the
+    `params` is `None` when the call was refused before its handler ran; `arguments` then has the
     first 10,000 characters of what the model wrote, and is empty otherwise. `replayed` says that
-    the answer of an earlier evaluation was given again and the handler not run. Disclosure tools
-    alone fill `requested_sections`, the keys asked for, `reason`, the model's own, and
-    `current_visibility_state`, every shown section's visibility before the call.
+    the executor repeated the answer of an earlier evaluation without running the handler. Only
+    disclosure tools fill `requested_sections`, the keys that the model asked for, `reason`, the
+    model's own, and `current_visibility_state`, the visibility of shown sections before the call.
     """
 
     name: str
@@ -179,22 +173,18 @@ class ToolInvoked(Event):
 
     @property
     def success(self) -> bool:
-        """Whether the tool did what it was asked."""
+        """Whether the call succeeded."""
         return self.result.success
 
     @property
     def rendered(self) -> str:
-        """The result's value as the model saw it: `content` without the message; empty when no
-        value was shown.
-        """
+        """The result's value as the model receives it; empty when there is none."""
         return self.content[len(self.result.message) :].removeprefix("\n\n")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsInjected(Event):
-    """Tools of a section that the model opened became available; `timestamp` is in UTC epoch
-    seconds.
-    """
+    """The model opened a section with tools; `timestamp` is in seconds of the UTC epoch."""
 
     tool_names: tuple[str, ...]
     section_key: str
@@ -203,7 +193,7 @@ class ToolsInjected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolsWithdrawn(Event):
-    """Tools of a section that the model closed are no longer available."""
+    """The model closed a section with tools."""
 
     tool_names: tuple[str, ...]
     section_key: str
@@ -211,7 +201,7 @@ class ToolsWithdrawn(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibilityExpanded(Event):
-    """An evaluation ended so that another may start with these sections open."""
+    """An evaluation ended, and another starts with these sections open."""
 
     section_keys: tuple[str, ...]
     reason: str

@@ -1,9 +1,9 @@
-"""Tool calls as transactions over a session and the resources that can be put back.
+"""Transactions over a session and resources; the executor runs each tool call in one.
 
-A snapshot covers the session's STATE slices and every part given beside it, such as a prompt's
-resources. Undo is total: it happens for any `BaseException`, newest part first, and a part that
-fails to go back is reported while the others still do. A part may have a method
-`release(snapshot)`, which is called once when a transaction has ended.
+A snapshot covers the session's STATE slices and further parts, such as a prompt's resources. A
+rollback follows any `BaseException`. It restores the newest part first; a part that fails is
+reported, and the others are still restored. A part may have a method `release(snapshot)`, which a
+transaction calls once at its end.
 """
 
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class CompositeSnapshot(NamedTuple):
-    """What a session and some resources held at one moment."""
+    """The snapshots of a session and some resources, taken together."""
 
     # Any: only the part that made a snapshot reads it.
     parts: tuple[tuple[Snapshotable, Any], ...]
@@ -36,26 +36,26 @@ class CompositeSnapshot(NamedTuple):
 def create_snapshot(
     session: SessionProtocol, resource_context: Iterable[Snapshotable] = (), tag: str = ""
 ) -> CompositeSnapshot:
-    """Captures the session and each snapshotable resource; `tag` names the snapshot in logs.
+    """Takes a snapshot of the session and each resource; `tag` names the snapshot in logs.
 
-    Call `release_snapshot` when the snapshot is not needed any more.
+    Call `release_snapshot` when you do not need the snapshot any more.
     """
-    captured: list[tuple[Snapshotable, Any]] = []
+    parts: list[tuple[Snapshotable, Any]] = []
     try:
         for part in (session, *resource_context):
-            captured.append((part, part.snapshot()))  # noqa: PERF401 - what was captured before an error is released
-        return CompositeSnapshot(tuple(captured), tag)
+            parts.append((part, part.snapshot()))  # noqa: PERF401 - an error releases the parts before it
+        return CompositeSnapshot(tuple(parts), tag)
     except BaseException:
-        _release_all(CompositeSnapshot(tuple(captured), tag))
+        _release_all(CompositeSnapshot(tuple(parts), tag))
         raise
 
 
 def restore_snapshot(snapshot: CompositeSnapshot) -> None:
-    """Puts back everything that `snapshot` captured, newest part first.
+    """Restores every part of `snapshot`, newest first.
 
-    A part that fails to go back is logged and the rest go on; what failed is raised at the end as
-    an `ExceptionGroup`. After an interrupt, such as `KeyboardInterrupt`, all parts are put back
-    once more, and then the interrupt is raised.
+    Logs a part that fails, restores the others, and raises the failures as an `ExceptionGroup`.
+    After an interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises
+    the interrupt.
     """
     interrupt: BaseException | None = None
     failures: list[Exception] = []
@@ -63,66 +63,61 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
         try:
             failures = _restore_parts(snapshot)
             break
-        # from wherever it came; restoring twice is as restoring once
-        except BaseException as error:
+        except BaseException as error:  # from anywhere; restoring twice is as restoring once
             interrupt = error
     if interrupt is not None:
         raise interrupt
     if failures:
         raise ExceptionGroup(
-            f"{len(failures)} of {len(snapshot.parts)} parts could not be put back", failures
+            f"{len(failures)} of {len(snapshot.parts)} parts could not be restored", failures
         )
 
 
 def release_snapshot(snapshot: CompositeSnapshot) -> None:
-    """Tells each part, newest first, that `snapshot` will not be restored any more.
-
-    Raises what a part raises; the parts after it are not told then.
-    """
-    for part, captured in reversed(snapshot.parts):
-        release(part, captured)
+    """Releases each part of `snapshot`, newest first; a part that raises stops that."""
+    for part, part_snapshot in reversed(snapshot.parts):
+        release(part, part_snapshot)
 
 
 def _restore_parts(snapshot: CompositeSnapshot) -> list[Exception]:
-    """The errors of parts that failed; an interrupt is raised when all parts have had their turn."""
+    """Restores all parts; then raises an interrupt, or returns the errors of parts that failed."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
-    for part, captured in reversed(snapshot.parts):
+    for part, part_snapshot in reversed(snapshot.parts):
         try:
-            part.restore(captured)
+            part.restore(part_snapshot)
+        except Exception as error:
+            _log_failure("Undo failed", part, snapshot)
+            failures.append(error)
         except BaseException as error:
-            if isinstance(error, Exception):
-                _log.exception(
-                    "Undo failed", extra={"part": type(part).__name__, "tag": snapshot.tag}
-                )
-                failures.append(error)
-            else:
-                interrupt = error
+            interrupt = error
     if interrupt is not None:
         raise interrupt
     return failures
 
 
 def _release_all(snapshot: CompositeSnapshot) -> None:
-    """Releases every part; one that fails is logged."""
-    for part, captured in reversed(snapshot.parts):
+    """Releases every part, and logs those that fail."""
+    for part, part_snapshot in reversed(snapshot.parts):
         try:
-            release(part, captured)
+            release(part, part_snapshot)
         except Exception:
-            _log.exception(
-                "Release failed", extra={"part": type(part).__name__, "tag": snapshot.tag}
-            )
+            _log_failure("Release failed", part, snapshot)
+
+
+def _log_failure(message: str, part: Snapshotable, snapshot: CompositeSnapshot) -> None:
+    _log.exception(message, extra={"part": type(part).__name__, "tag": snapshot.tag})
 
 
 class tool_transaction:  # noqa: N801 - a block that is called like a function, as in contextlib
-    """A block, `with` or `async with`, that restores session and resources when it raises,
-    `ControlFlow` excepted.
+    """A block, `with` or `async with`, that restores session and resources when it raises.
 
-    `resource_context` is a `ResourceContext`, such as `prompt.resources`, or any parts that can be
-    put back. What a context makes inside of the block goes with it. `tag` names the block in logs.
-    Blocks nest. What ends the block goes on from it as it was raised; parts that could not be put
-    back are logged and noted on it. A part that raises when it is released at the end of a block
-    makes the block fail: what was not released yet is restored.
+    Only `ControlFlow` leaves the changes. `resource_context` is a `ResourceContext`, such as
+    `prompt.resources`, or any `Snapshotable` parts; a rollback also removes the resources that the
+    context built inside the block. `tag` names the block in logs. Blocks nest. The exception leaves
+    the block as it was raised; parts that cannot be restored are logged and added to it as a note.
+    A part that raises when it is released makes the block fail, and restores the parts that were
+    not released yet.
 
     >>> from weakincentives.runtime.session import Session
     >>> session = Session()
@@ -146,7 +141,7 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
     def __enter__(self) -> Self:
         if self._snapshot is not None:
             raise RuntimeError(
-                f"transaction {self.tag!r} was entered already; make another for a block inside of it"
+                f"transaction {self.tag!r} was entered already; make another for a block inside it"
             )
         try:
             self._snapshot = create_snapshot(self._session, self._resources, self.tag)
@@ -159,7 +154,7 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.end(error)
-        except BaseException as interrupt:  # it may have come before anything was put back
+        except BaseException as interrupt:  # it may have come before anything was restored
             self.end(interrupt)
             raise
 
@@ -170,17 +165,15 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
         self.__exit__(kind, error, trace)
 
     def rollback(self) -> None:
-        """Puts everything back to the start of the block, which goes on from there; outside of it
-        does nothing.
+        """Restores the start of the block, which then continues; outside the block, does nothing.
 
-        Raises an `ExceptionGroup` of what could not be put back.
+        Raises an `ExceptionGroup` of the parts that could not be restored.
         """
         if self._snapshot is not None:
             restore_snapshot(self._snapshot)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the transaction as leaving the block with `error` does; leaving the block then does
-        nothing more.
+        """Ends the transaction as leaving the block with `error` would; a second call does nothing.
 
         An interrupt can come before the first line of `__exit__`. A block that ends its transaction
         itself, and once more when that is interrupted, leaves nothing half undone.
@@ -194,22 +187,19 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
             self._undo(snapshot, error)
 
     def _commit(self, snapshot: CompositeSnapshot) -> None:
-        held = [entry for entry in snapshot.parts if hasattr(type(entry[0]), "release")]
+        unreleased = [entry for entry in snapshot.parts if _has_release(entry)]
         interrupt: BaseException | None = None
         for _ in range(2):
             try:
-                while held:
-                    release(*held[-1])
-                    held.pop()
+                while unreleased:
+                    release(*unreleased[-1])
+                    unreleased.pop()
                 break
             except Exception as error:
-                unreleased = set(map(id, held))
-                kept = [
-                    one
-                    for one in snapshot.parts
-                    if id(one) in unreleased or not hasattr(type(one[0]), "release")
-                ]
-                self._undo(CompositeSnapshot(tuple(kept), snapshot.tag), error)
+                # snapshots may have no equality
+                ids = set(map(id, unreleased))
+                rest = [e for e in snapshot.parts if id(e) in ids or not _has_release(e)]
+                self._undo(CompositeSnapshot(tuple(rest), snapshot.tag), error)
                 if interrupt is not None:
                     raise interrupt from error
                 raise
@@ -225,12 +215,17 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
             try:
                 restore_snapshot(snapshot)
                 break
-            except ExceptionGroup as failed:  # it must not displace a cancellation or an interrupt
-                error.add_note(f"While undoing {snapshot.tag!r}, {failed}")
+            except ExceptionGroup as failures:  # must not displace a cancellation or an interrupt
+                error.add_note(f"While undoing {snapshot.tag!r}, {failures}")
                 break
-            except BaseException as raised:  # it may have come before anything was put back
+            except BaseException as raised:  # it may have come before anything was restored
                 interrupt = raised
         _release_all(snapshot)
         self._snapshot = None
         if interrupt is not None:
             raise interrupt
+
+
+# Any: as in `CompositeSnapshot`.
+def _has_release(entry: tuple[Snapshotable, Any]) -> bool:
+    return hasattr(type(entry[0]), "release")

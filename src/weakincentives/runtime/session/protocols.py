@@ -1,4 +1,4 @@
-"""The session as other layers name it; defined among the ports."""
+"""Re-exports the protocols of a session, which `weakincentives.protocols` defines."""
 
 from ...protocols import SessionProtocol, SliceAccessor, SliceView, StateView
 

@@ -1,4 +1,4 @@
-"""Reducers: pure functions from a slice and an event to the change of that slice."""
+"""Reducers: pure functions that return what an event does to a slice."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,17 +17,17 @@ __all__ = [
 
 
 def append_all[T](_view: SliceView[T], event: T) -> SliceOp[T]:
-    """Keeps every event; what a slice without reducers does."""
+    """Keeps every event, as a slice without reducers does."""
     return Append(event)
 
 
 def replace_latest[T](_view: SliceView[T], event: T) -> SliceOp[T]:
-    """Keeps the newest event alone."""
+    """Keeps only the newest event."""
     return Replace((event,))
 
 
 def replace_latest_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
-    """Keeps the newest event for each `key`, in order of arrival."""
+    """Keeps the newest event of each `key`, in order of arrival."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
         wanted = key(event)
@@ -37,7 +37,7 @@ def replace_latest_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
 
 
 def upsert_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
-    """Keeps one event for each `key`, a newer one in the place of the older."""
+    """Keeps one event of each `key`; a newer one takes the place of the older."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
         wanted = key(event)
@@ -54,8 +54,7 @@ _EVENT = "__weakincentives_event__"
 
 
 def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E], S]]:
-    """Marks a method of a frozen dataclass as the way from one state to the next on events of type
-    `on`.
+    """Marks a method of a frozen dataclass that returns the next state for an event of type `on`.
 
     A subclass may override the method, with or without the mark. Raises `TypeError` for a second
     mark on one method.
@@ -82,7 +81,7 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
     def mark(method: Callable[[S, E], S]) -> Callable[[S, E], S]:
         if hasattr(method, _EVENT):
             raise TypeError(
-                f"{method.__qualname__} is the reducer of an event already; write one method for each event"
+                f"{method.__qualname__} is marked already; write one method for each event type"
             )
         setattr(method, _EVENT, on)
         return method
@@ -92,31 +91,29 @@ def reducer[S, E](on: type[E]) -> Callable[[Callable[[S, E], S]], Callable[[S, E
 
 # Any: states and events of every type, known only to the class that declares the methods.
 def declared_reducers(state_type: type) -> list[tuple[type, Reducer[Any, Any]]]:
-    """The events and the reducers that `state_type` and its bases declare; the first state is
-    `state_type()`.
-    """
+    """Returns the event types and reducers that `state_type` and its bases declare."""
     members = [item for base in reversed(state_type.__mro__) for item in vars(base).items()]
     events = {name: getattr(member, _EVENT) for name, member in members if hasattr(member, _EVENT)}
     return [
-        (event_type, _folding(getattr(state_type, name), state_type))
+        (event_type, _as_reducer(getattr(state_type, name), state_type))
         for name, event_type in events.items()
     ]
 
 
-def _folding(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any, Any]:
+def _as_reducer(method: Callable[[Any, Any], Any], state_type: type) -> Reducer[Any, Any]:
     def reduce(view: SliceView[Any], event: Any) -> SliceOp[Any]:
         state = view.latest()
-        new = method(_first(state_type) if state is None else state, event)
+        new = method(_initial_state(state_type) if state is None else state, event)
         if not isinstance(new, state_type):
             raise TypeError(
-                f"{method.__qualname__} answered {new!r}; return the next {state_type.__name__}"
+                f"{method.__qualname__} returned {new!r}; return the next {state_type.__name__}"
             )
         return Replace((new,))
 
     return reduce
 
 
-def _first(state_type: type) -> object:
+def _initial_state(state_type: type) -> object:
     try:
         return state_type()
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""The session: typed slices of state, changed only by reducers and explicit edits, under one lock."""
+"""The session: typed slices of state that reducers and explicit edits change under one lock."""
 
 import reprlib
 from collections.abc import Iterable
