@@ -522,12 +522,16 @@ def test_outside_of_a_call_nothing_lives_for_one() -> None:
         resources.get(Clock)
 
 
-def test_a_context_answers_with_forks_inside_the_block_of_a_fork_alone() -> None:
-    with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as resources:
-        files = resources.get(InMemoryFilesystem)
-        with resources.fork():
-            assert resources.get(InMemoryFilesystem) is not files
-        assert resources.get(InMemoryFilesystem) is files
+def test_a_forked_call_and_its_prompt_get_the_same_fork_and_the_context_keeps_the_original() -> (
+    None
+):
+    with of(Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), eager=True)) as context:
+        files = context.get(InMemoryFilesystem)
+        with context.fork() as forked:
+            fork = forked.get(InMemoryFilesystem)
+            assert fork is not files
+            assert forked.prompt_resources.get(InMemoryFilesystem) is fork
+            assert context.get(InMemoryFilesystem) is files
 
 
 def test_what_lives_for_one_call_and_can_be_put_back_is_not_isolated() -> None:

@@ -240,7 +240,7 @@ def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: b
             pass
         where = f"interrupted in {interrupter.where}"
         if interrupter.before_exit or interrupter.where.startswith(
-            ("_at_once", "ResourceContext.__enter__")
+            ("_run_now", "ResourceContext.__enter__")
         ):
             # when the context has been entered, no signal comes between these lines and the block
             return

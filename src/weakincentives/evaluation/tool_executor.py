@@ -9,7 +9,8 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -247,7 +248,13 @@ class ToolExecutor:
         assert self._forkable is not None  # noqa: S101 - else no calls run at once
         isolated = Isolated(self._forkable, self._resources)
         bus = isolated.session.bus_for(self._work.bus)
-        context = self._context(call, isolated.resources, isolated.session, bus, after=at)
+        prompt = copy(self._prompt)  # one whose resources are the forks too
+        prompt.resources = isolated.resources.prompt_resources
+        context = replace(
+            self._context(call, isolated.resources, isolated.session, bus, after=at),
+            prompt=prompt,
+            rendered_prompt=replace(self._rendered, prompt=prompt),
+        )
         flow = isolated.flow(partial(handler, params, context=context), self._part(call))
         return isolated, _revoking(context, flow)
 

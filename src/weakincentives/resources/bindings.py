@@ -1,0 +1,170 @@
+"""Bindings say how a resource of each type is made; a registry holds one binding for each type."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..errors import WeakIncentivesError
+from ..protocols import Resources
+
+__all__ = [
+    "Bindable",
+    "Binding",
+    "Kind",
+    "NotIsolatedError",
+    "ResourceError",
+    "ResourceRegistry",
+    "Scope",
+    "kind_name",
+    "kind_names",
+]
+
+type Kind = Callable[..., Any]  # Any: bindings and resources of all types stand side by side
+"""The type by which a resource is bound; a callable, so that it may be abstract or a protocol."""
+
+
+class ResourceError(WeakIncentivesError, LookupError):
+    """Nothing is bound for a type, a resource needs itself, or its scope forbids the request."""
+
+
+class NotIsolatedError(BaseException):
+    """A call that runs beside others asked for something shared, so it must run by itself.
+
+    It is no `Exception`, so that a handler that catches those cannot turn it into an answer.
+    """
+
+
+class Scope(Enum):
+    """How long a resource lives: while the context is open, for one tool call, or for one `get`.
+
+    The context or the tool call that asked for a `PROTOTYPE` closes it at its own end.
+    """
+
+    SINGLETON = "singleton"
+    TOOL_CALL = "tool_call"
+    PROTOTYPE = "prototype"
+
+
+@dataclass(frozen=True, slots=True)
+class Binding[T]:
+    """Says how the resource of one type is made: `Binding(Clock, lambda resources: SystemClock())`.
+
+    The provider may ask `resources` for others. At the end of its scope a resource is closed by its
+    `close()`. A context manager without `close()` is entered when it is made and left at the end.
+    An `async def` provider runs when `async with` enters the context; `aclose()`, leaving the
+    asynchronous context manager, or a plain or `async` `close()` ends what it returns. `eager`
+    singletons are made on entry, others by the first `get`. A resource that is not `owned` is never
+    closed.
+
+    Raises `ValueError` for an eager or asynchronous binding of another scope than `SINGLETON` and
+    for a provider that does not take one argument; `TypeError` for a scope that is no `Scope`.
+    """
+
+    protocol: Callable[..., T]
+    provider: Callable[[Resources], T | Awaitable[T]]
+    scope: Scope = field(default=Scope.SINGLETON, kw_only=True)
+    eager: bool = field(default=False, kw_only=True)
+    owned: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        name = kind_name(self.protocol)
+        if not isinstance(self.scope, Scope):
+            raise TypeError(
+                f"the binding of {name} has scope {self.scope!r}; "
+                "use Scope.SINGLETON, .TOOL_CALL or .PROTOTYPE"
+            )
+        if self.scope is not Scope.SINGLETON and (self.eager or self.asynchronous):
+            option = "an async provider" if self.asynchronous else "eager=True"
+            raise ValueError(
+                f"the binding of {name} has {option} and {self.scope}; use Scope.SINGLETON"
+            )
+        try:
+            inspect.signature(self.provider).bind(None)
+        except TypeError as error:
+            raise ValueError(
+                f"the provider of {name} cannot be called with the resources ({error}); "
+                "write it as lambda resources: …"
+            ) from error
+        except ValueError:  # a built-in without a signature
+            pass
+
+    @classmethod
+    def instance(cls, protocol: Callable[..., T], value: T) -> "Binding[T]":
+        """Returns a binding of a value that the application owns; it is neither entered nor closed.
+
+        Transactions restore the value from the start on, even if no call asks for it. Raises
+        `TypeError` when `value` is a binding.
+        """
+        if isinstance(value, Binding):
+            raise TypeError(
+                f"what is bound for {kind_name(protocol)} is a Binding itself; "
+                "bind it by ResourceRegistry.of(Binding(…))"
+            )
+        return cls(protocol, lambda _: value, eager=True, owned=False)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the provider must be awaited."""
+        return inspect.iscoroutinefunction(self.provider)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ResourceRegistry:
+    """Bindings by type; immutable. `first | second` holds both, and `second` wins for a type.
+
+    `second` may also map types to values that the application owns. Raises `TypeError` for anything
+    but a tuple of bindings.
+    """
+
+    bindings: tuple[Binding[Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bindings, tuple) or not all(
+            isinstance(binding, Binding) for binding in self.bindings
+        ):
+            raise TypeError(
+                f"ResourceRegistry got {self.bindings!r}; "
+                "write ResourceRegistry.of(Binding(Type, provider), …), "
+                "or ResourceRegistry() | {Type: value}"
+            )
+
+    @classmethod
+    def of(cls, *bindings: Binding[Any]) -> "ResourceRegistry":
+        """Returns the registry of these bindings; raises `ValueError` for two of one type."""
+        registry = cls(bindings)
+        kinds: set[Kind] = set()
+        for binding in bindings:
+            if binding.protocol in kinds:
+                raise ValueError(f"{kind_name(binding.protocol)} is bound twice; bind it once")
+            kinds.add(binding.protocol)
+        return registry
+
+    def __or__(self, other: "Bindable") -> "ResourceRegistry":
+        if isinstance(other, ResourceRegistry):
+            added = other.bindings
+        else:
+            added = tuple([Binding.instance(kind, value) for kind, value in other.items()])
+        by_kind = {binding.protocol: binding for binding in (*self.bindings, *added)}
+        return ResourceRegistry(tuple(by_kind.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self.bindings)
+
+    def __repr__(self) -> str:
+        return f"<ResourceRegistry of {kind_names(self.bindings)}>"
+
+
+type Bindable = ResourceRegistry | Mapping[Kind, Any]
+"""What can be bound: a registry, or values by type."""
+
+
+def kind_name(kind: Kind) -> str:
+    """Returns the name of a type for messages."""
+    return getattr(kind, "__name__", repr(kind))
+
+
+def kind_names(bindings: Iterable[Binding[Any]]) -> str:
+    """Returns the names of the bound types for messages."""
+    return ", ".join(kind_name(binding.protocol) for binding in bindings) or "nothing"

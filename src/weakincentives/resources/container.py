@@ -1,0 +1,577 @@
+"""Containers make the resources of a registry on first use and close them, newest first.
+
+`ResourceContext` holds what lives as long as a prompt's resources are open, `CallResources` what
+lives for one tool call, and `ForkedResources` the forks of a call that runs beside others.
+"""
+
+import sys
+
+# contextvars and threading have the same, and more to import
+from _thread import RLock
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from inspect import isawaitable, iscoroutine
+from itertools import count
+from typing import Any, NamedTuple, NoReturn, Self
+from weakref import WeakValueDictionary
+
+from ..protocols import Forkable, Resources, Snapshotable
+from .bindings import (
+    Binding,
+    Kind,
+    NotIsolatedError,
+    ResourceError,
+    ResourceRegistry,
+    Scope,
+    kind_name,
+    kind_names,
+)
+
+__all__ = ["CallResources", "ForkedResources", "ResourceContext", "release"]
+
+# Any, here and below: resources of all types, and snapshots and forks that only they can read.
+
+# By whether the provider is asynchronous: the first of these methods that a value has ends it.
+_CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
+
+
+class Instance:
+    """One resource that was made: its value, and the exit of the context manager it came from."""
+
+    __slots__ = ("binding", "exit", "value")
+
+    def __init__(self, binding: Binding[Any]) -> None:
+        self.binding = binding
+        self.value: Any = None
+        self.exit: Callable[..., Any] | None = None
+
+    def closing_method(self) -> str:
+        """Returns the name of the method that ends the value; empty if there is none."""
+        names = _CLOSING_METHODS[self.binding.asynchronous] if self.binding.owned else ()
+        return next((name for name in names if callable(getattr(self.value, name, None))), "")
+
+    async def close(self, *reason: Any) -> None:
+        """Ends the resource; an error is logged."""
+        try:
+            result: Any = None
+            if self.exit is not None:
+                result = self.exit(*reason)
+            elif (name := self.closing_method()).endswith("close"):
+                result = getattr(self.value, name)()
+            if self.binding.asynchronous and isawaitable(result):
+                await result
+        except Exception:
+            _log_error("Closing a resource failed", self.binding.protocol)
+
+
+class Savepoint:
+    """Which instances were alive when a transaction began, and the first states of later ones."""
+
+    __slots__ = ("__weakref__", "initial_states", "instances", "number", "to_close")
+
+    def __init__(self, instances: tuple[Instance, ...], number: int) -> None:
+        self.instances = instances
+        self.number = number
+        self.initial_states: dict[Instance, Any] = {}
+        self.to_close: list[Instance] = []  # by a rollback, oldest first
+
+
+class _State(NamedTuple):
+    """The open instances, their values by type, and what a transaction can restore."""
+
+    instances: tuple[Instance, ...]
+    values: dict[Kind, Any]
+    parts: tuple[Snapshotable, ...]
+
+
+class Instances:
+    """The open resources of one scope, oldest first.
+
+    It is a `Snapshotable` itself: on rollback it closes the instances created since the savepoint.
+    Their values may have existed before, such as files of the host, so it first restores the states
+    that they had when they were made.
+    """
+
+    __slots__ = ("_numbers", "_savepoints", "lock", "state", "to_close")
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self._numbers = count()
+        # oldest first, since savepoints may lie within each other; one that is dropped is forgotten
+        self._savepoints = WeakValueDictionary[int, Savepoint]()
+        self.to_close: list[Instance] = []  # when the scope ends, oldest first
+        self._replace(())
+
+    def _replace(self, instances: tuple[Instance, ...]) -> None:
+        values = [instance.value for instance in instances]
+        kinds = [instance.binding.protocol for instance in instances]
+        parts = [value for value in values if isinstance(value, Snapshotable)]
+        # in one step, since threads read without the lock
+        self.state = _State(instances, dict(zip(kinds, values, strict=True)), (*parts, self))
+
+    def get_or_create(self, binding: Binding[Any], resolver: Resources) -> Any:
+        """Returns the only value of `binding`."""
+        with self.lock:
+            if binding.protocol not in self.state.values:
+                self.create(binding, resolver)
+            return self.state.values[binding.protocol]
+
+    def create(self, binding: Binding[Any], resolver: Resources) -> Any:
+        """Returns a new value of `binding`."""
+        if binding.asynchronous:
+            raise ResourceError(
+                f"{kind_name(binding.protocol)} has an async provider, which runs when "
+                "`async with prompt.resources:` is entered; use that, in one task at a time, "
+                "and bind it before what asks for it"
+            )
+        return _run_now(self.create_async(binding, resolver))
+
+    async def create_async(self, binding: Binding[Any], resolver: Resources) -> Any:
+        """Does as `create`; waits only for an asynchronous provider."""
+        instance = Instance(binding)
+        captured: list[tuple[Savepoint, Any]] = []
+        # Any: a value, or what must be awaited for it
+        provider: Callable[[Resources], Any] = binding.provider
+        try:
+            # stored at once, so that the value is closed whatever fails next
+            instance.value = provider(resolver)
+            if binding.asynchronous:
+                instance.value = await instance.value
+            elif iscoroutine(instance.value):
+                instance.value.close()
+                raise ResourceError(
+                    f"the provider of {kind_name(binding.protocol)} gave a coroutine; "
+                    "declare it with `async def`"
+                )
+            manager = instance.value
+            match instance.closing_method():  # what a context manager returns is the resource
+                case "__aexit__":
+                    instance.value, instance.exit = await manager.__aenter__(), manager.__aexit__
+                case "__exit__":
+                    instance.value, instance.exit = manager.__enter__(), manager.__exit__
+                case _:
+                    pass
+            with self.lock:
+                stateful = isinstance(instance.value, Snapshotable)
+                for savepoint in list(self._savepoints.values()) if stateful else ():
+                    # in one step, so that an interrupt loses no snapshot
+                    captured.append((savepoint, instance.value.snapshot()))  # noqa: PERF401
+                for savepoint, snapshot in captured:
+                    savepoint.initial_states[instance] = snapshot
+                self._replace((*self.state.instances, instance))
+        except BaseException as error:
+            with self.lock:
+                others = [other for other in self.state.instances if other is not instance]
+                self._replace(tuple(others))
+            for savepoint, snapshot in reversed(captured):
+                savepoint.initial_states.pop(instance, None)
+                release(instance.value, snapshot)
+            await _close([instance], error, wait=binding.asynchronous)
+            raise
+        return instance.value
+
+    def remove(self, removed: list[Instance], kept: tuple[Instance, ...] = ()) -> None:
+        """Moves all instances but `kept` to the end of `removed`."""
+        with self.lock:
+            instances = self.state.instances
+            excluded = (*kept, *removed)
+            removed += [instance for instance in instances if instance not in excluded]
+            self._replace(tuple([instance for instance in instances if instance in kept]))
+
+    def snapshot(self) -> Savepoint:
+        with self.lock:
+            savepoint = Savepoint(self.state.instances, next(self._numbers))
+            self._savepoints[savepoint.number] = savepoint
+            return savepoint
+
+    def restore(self, savepoint: Savepoint, /) -> None:
+        if self.state.instances is not savepoint.instances:
+            self.remove(savepoint.to_close, savepoint.instances)
+        error = ResourceError("made in what is undone")
+        _close_now(savepoint.to_close, error, savepoint.initial_states)
+
+    def release(self, savepoint: Savepoint, /) -> None:
+        """Releases the initial states, newest first; the transaction is over."""
+        self._savepoints.pop(savepoint.number, None)
+        states = savepoint.initial_states
+        while states:
+            instance, snapshot = next(reversed(states.items()))
+            release(instance.value, snapshot)
+            states.pop(instance, None)
+
+
+_NO_INSTANCES = Instances()  # of every call for which nothing of its own can be made
+
+
+def release(part: Snapshotable, snapshot: Any) -> None:
+    """Tells `part` that nobody will restore `snapshot` any more, if its class has `release`."""
+    method = getattr(type(part), "release", None)
+    if method is not None:
+        method(part, snapshot)
+
+
+class ResourceContext:
+    """Makes and holds the resources of a registry while it is open.
+
+    It is a context manager and an asynchronous one. Only the outermost entry opens it, and only the
+    last exit closes. Resources are closed newest first; an error on closing is logged and the rest
+    are closed. Iteration yields what a transaction must be able to restore: each resource that is
+    `Snapshotable`, and the fact that others were not made yet. Threads may share a context.
+    """
+
+    def __init__(self, registry: ResourceRegistry | None = None) -> None:
+        self._entries = 0
+        self.instances = Instances()
+        # kinds whose providers asked for something that a transaction can restore
+        self.stateful_dependents: set[Kind] = set()
+        self.rebind(registry or ResourceRegistry())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `get` can be called."""
+        return self._entries > 0
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        """Returns the resource bound for `kind`.
+
+        Raises `ResourceError`, and `RuntimeError` when the context is not open.
+        """
+        return _Resolver(self, None).get(kind)
+
+    def rebind(self, registry: ResourceRegistry) -> None:
+        """Replaces the registry; raises `RuntimeError` while the context is open."""
+        if self.is_open:
+            raise RuntimeError("resources are open; bind them before `with prompt.resources:`")
+        self.registry = registry
+        self.by_kind = {binding.protocol: binding for binding in registry.bindings}
+        self.only_singletons = all(
+            binding.scope is Scope.SINGLETON for binding in registry.bindings
+        )
+
+    def for_call(self) -> "CallResources":
+        """Returns the resources of one tool call, as a context manager."""
+        return CallResources(self)
+
+    def fork(self) -> "ForkedResources":
+        """Returns the resources of one tool call that runs beside others, as a context manager."""
+        return ForkedResources(self)
+
+    def __iter__(self) -> Iterator[Snapshotable]:
+        state = self.instances.state
+        complete = self.only_singletons and len(state.instances) == len(self.by_kind)
+        return iter(state.parts[:-1] if complete else state.parts)
+
+    def __enter__(self) -> Self:
+        _run_now(self._enter(wait=False))
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        before = self._entries
+        try:
+            to_close, interrupt = self._leave()
+            _close_now(to_close, interrupt or error)
+        except BaseException as raised:  # an interrupt, perhaps before anything was counted
+            to_close = self._leave()[0] if self._entries == before else self.instances.to_close
+            if not self._entries:
+                _close_now(to_close, raised)
+            raise
+        if interrupt is not None:
+            raise interrupt
+
+    async def __aenter__(self) -> Self:
+        await self._enter(wait=True)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        to_close, interrupt = self._leave()
+        await _close(to_close, interrupt or error, wait=True)
+        if interrupt is not None:
+            raise interrupt
+
+    async def _enter(self, *, wait: bool) -> None:
+        before = None
+        try:
+            with self.instances.lock:
+                before = self._entries
+                self._entries = before + 1
+            bindings = () if before else self.registry.bindings
+            for binding in bindings:
+                if binding.asynchronous and wait:
+                    resolver = _Resolver(self, None, (binding.protocol,))
+                    await self.instances.create_async(binding, resolver)
+            for binding in bindings:
+                if binding.eager and not binding.asynchronous:
+                    self.get(binding.protocol)
+        except BaseException as error:
+            if before is not None and self._entries > before:
+                await _close(self._leave()[0], error, wait=wait)
+            raise
+
+    def _leave(self) -> tuple[list[Instance], BaseException | None]:
+        """Counts one exit; returns the instances to close, and an interrupt that came meanwhile.
+
+        After the last exit nothing more is made.
+        """
+        instances, interrupt = self.instances, None
+        with instances.lock:
+            remaining = self._entries - 1
+            for _ in range(2):
+                try:
+                    self._entries = remaining
+                    if not remaining:
+                        instances.remove(instances.to_close)
+                    break
+                except BaseException as error:
+                    interrupt = error
+        return ([] if remaining else instances.to_close), interrupt
+
+
+class CallResources:
+    """The resources of one tool call: its own `TOOL_CALL` ones, and all that outlive it.
+
+    A context manager that closes the call's own on exit. Iteration yields what the call's
+    transaction must be able to restore.
+    """
+
+    def __init__(self, context: ResourceContext) -> None:
+        self.context = context
+        self.instances = _NO_INSTANCES if context.only_singletons else Instances()
+        self._over = False
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        """Returns the resource bound for `kind`.
+
+        Raises `ResourceError`, and `RuntimeError` when the context is not open or the call is over.
+        """
+        if self._over:
+            raise RuntimeError(
+                f"{kind_name(kind)} was asked for after the end of the tool call; "
+                "ask before it returns"
+            )
+        return _Resolver(self.context, self).get(kind)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Closes the call's own resources, newest first; `error` is what ended the call."""
+        if self.instances.state.instances:
+            self.instances.remove(self.instances.to_close)
+        _close_now(self.instances.to_close, error)
+
+    def __iter__(self) -> Iterator[Snapshotable]:
+        if self.instances is _NO_INSTANCES:
+            return iter(self.context)
+        return iter((*self.context, *self.instances.state.parts))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.close(error)
+        finally:
+            self._over = True
+
+
+class ForkedResources(CallResources):
+    """The resources of a call that runs beside others: it gets forks of singletons with state.
+
+    `get` raises `NotIsolatedError` for a resource that cannot be forked. `refused` then stays true,
+    whatever the handler does with the error. `prompt_resources` stands for the `resources` of the
+    call's prompt.
+    """
+
+    def __init__(self, context: ResourceContext) -> None:
+        super().__init__(context)
+        self.prompt_resources: ResourceContext = _ForkedContext(self)
+        self._forks: dict[int, tuple[Forkable, Any]] = {}
+        self.refused = False
+
+    @property
+    def forks(self) -> Iterable[tuple[Forkable, Any]]:
+        """Each resource that was forked, and its fork."""
+        return self._forks.values()
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raises `NotIsolatedError`, so that the call runs by itself."""
+        self.refused = True
+        raise NotIsolatedError(reason)
+
+    def check_shareable(self, kind: Kind) -> None:
+        """Refuses a singleton that calls cannot share."""
+        if kind not in self.context.instances.state.values:
+            self.refuse(f"{kind_name(kind)} is not made yet")
+        if kind in self.context.stateful_dependents:
+            self.refuse(f"{kind_name(kind)} depends on what a transaction can restore")
+
+    def fork_of(self, binding: Binding[Any], value: Any) -> Any:
+        """Returns the call's fork of `value`, or `value` itself if it has no state to restore."""
+        name = kind_name(binding.protocol)
+        if not isinstance(value, Snapshotable):
+            return value
+        if binding.scope is not Scope.SINGLETON:
+            self.refuse(f"{name} can be put back and is not forked")
+        with self.instances.lock:
+            if id(value) not in self._forks:
+                if not isinstance(value, Forkable):
+                    self.refuse(f"{name} has no fork()")
+                try:
+                    self._forks[id(value)] = (value, value.fork())
+                except Exception as error:
+                    self.refuse(f"{name} cannot be forked: {error}")
+            return self._forks[id(value)][1]
+
+
+class _ForkedContext(ResourceContext):
+    """A context that is open and returns the forks of one call; it refuses what forks cannot do."""
+
+    def __init__(self, call: ForkedResources) -> None:
+        super().__init__(call.context.registry)
+        self._entries = 1  # as long as the call
+        self._call = call
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        return self._call.get(kind)
+
+    def for_call(self) -> NoReturn:
+        self._call.refuse("a nested call is a transaction over all resources")
+
+    def fork(self) -> NoReturn:
+        self._call.refuse("forks have no forks")
+
+    def __iter__(self) -> NoReturn:
+        self._call.refuse("a transaction covers all resources")
+
+
+class _Resolver:
+    """The `resources` of a provider; it knows the chain of kinds that led to the provider."""
+
+    __slots__ = ("_call", "_chain", "_context")
+
+    def __init__(
+        self, context: ResourceContext, call: CallResources | None, chain: tuple[Kind, ...] = ()
+    ) -> None:
+        self._context = context
+        self._call = call
+        self._chain = chain
+
+    def get[T](self, kind: Callable[..., T], /) -> T:
+        context, call, chain = self._context, self._call, (*self._chain, kind)
+        binding = self._binding(kind, chain)
+        fork = call if isinstance(call, ForkedResources) else None
+        value: T  # what is bound for a type is of that type
+        if binding.scope is Scope.SINGLETON:
+            if fork is not None:
+                fork.check_shareable(kind)
+            value = context.instances.get_or_create(binding, _Resolver(context, None, chain))
+        elif binding.scope is Scope.PROTOTYPE:
+            owner = call or context
+            value = owner.instances.create(binding, _Resolver(context, call, chain))
+        elif call is not None:
+            value = call.instances.get_or_create(binding, _Resolver(context, call, chain))
+        else:
+            raise ResourceError(
+                f"{_arrows(chain)}: a resource of Scope.TOOL_CALL was asked for "
+                "outside of a tool call"
+            )
+        if fork is not None:
+            value = fork.fork_of(binding, value)
+        if self._chain and (kind in context.stateful_dependents or isinstance(value, Snapshotable)):
+            context.stateful_dependents.update(self._chain)
+        return value
+
+    def _binding(self, kind: Kind, chain: tuple[Kind, ...]) -> Binding[Any]:
+        context = self._context
+        if not context.is_open:
+            raise RuntimeError(
+                f"{_arrows(chain)} was asked for outside of `with prompt.resources:`; "
+                "enter it first"
+            )
+        if (binding := context.by_kind.get(kind)) is None:
+            raise ResourceError(
+                f"nothing is bound for {_arrows(chain)}; "
+                f"bound: {kind_names(context.registry.bindings)}. Bind it with bind(resources=…)"
+            )
+        if kind in self._chain:
+            raise ResourceError(f"a resource needs itself: {_arrows(chain)}")
+        return binding
+
+
+async def _close(
+    instances: list[Instance],
+    error: BaseException | None,
+    initial_states: dict[Instance, Any] | None = None,
+    *,
+    wait: bool = False,
+) -> None:
+    """Closes and removes `instances`, newest first; context managers are told of `error`.
+
+    Those in `initial_states` are first restored to these. An error does not stop the rest and is
+    raised at the end; a step that an interrupt broke off runs once more, unless it waits. After an
+    interrupt from elsewhere `instances` holds what is left to be closed.
+    """
+    raised: BaseException | None = None
+    states = {} if initial_states is None else initial_states
+    while instances:
+        instance = instances[-1]
+        asynchronous = instance.binding.asynchronous
+        steps: list[Callable[[], Awaitable[None] | None]] = []
+        if instance in states:
+            value, snapshot = instance.value, states[instance]
+            steps += [partial(value.restore, snapshot), partial(release, value, snapshot)]
+        if asynchronous and not wait:
+            kind = instance.binding.protocol
+            _log_error("A resource outlived its `async with` and stays open", kind)
+        else:
+            # with the traceback, since the context managers of `contextlib` set it on the error
+            cause = raised or error
+            reason = (type(cause), cause, cause.__traceback__) if cause else (None, None, None)
+            steps.append(partial(instance.close, *reason))
+        for step in steps:
+            for last in (asynchronous, True):
+                try:
+                    if (result := step()) is not None:
+                        await result
+                    break
+                except BaseException as failure:
+                    raised = failure if raised is None or isinstance(raised, Exception) else raised
+                    if last or isinstance(failure, Exception):
+                        break
+        states.pop(instance, None)
+        instances.pop()
+    if raised is not None:
+        raise raised
+
+
+def _close_now(
+    instances: list[Instance],
+    error: BaseException | None,
+    initial_states: dict[Instance, Any] | None = None,
+) -> None:
+    """Does as `_close` without waiting, and to the end whatever interrupts it."""
+    while instances:
+        try:
+            _run_now(_close(instances, error, initial_states))
+        finally:
+            if instances:  # the interrupt came between two of them
+                _run_now(_close(instances, error, initial_states))
+
+
+def _run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("it waits")
+
+
+def _log_error(message: str, kind: Kind) -> None:
+    import logging  # it loads 15 modules, and no prompt needs it
+
+    logging.getLogger(__name__).error(
+        message, exc_info=sys.exception() is not None, extra={"resource": kind_name(kind)}
+    )
+
+
+def _arrows(chain: Iterable[Kind]) -> str:
+    return " → ".join(map(kind_name, chain))
