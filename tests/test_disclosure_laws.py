@@ -460,7 +460,7 @@ def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(
         before.append(len(session[ToolInvoked]))
         shown.update(adapter.last.visibility)
         scene = adapter.last.view
-        closed = [node for node, _, how in adapter.last.visits if how is SUMMARY]
+        closed = [node for node, how in adapter.last.sections.items() if how is SUMMARY]
         keys = [node.key for node in closed if scene.disclosure_tool(node) == "open_sections"]
         reads = [node.key for node in closed if node.key not in keys]
         calls = [

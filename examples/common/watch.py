@@ -22,7 +22,7 @@ def outline(rendered: RenderedPrompt[Any], console: Console) -> None:
         f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {', '.join(t.name for t in rendered.tools)}"
     )
     branches: dict[tuple[str, ...], Tree] = {(): tree}
-    for (node, _, visibility), span in zip(rendered.visits, rendered.spans, strict=True):
+    for (node, visibility), span in zip(rendered.sections.items(), rendered.spans, strict=True):
         label = f"{node.number}. {escape(node.section.title)} [dim]{visibility.value}, {span.end - span.start:,}[/]"
         branches[node.path] = branches[node.path[:-1]].add(label)
     console.print(tree)

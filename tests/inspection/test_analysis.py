@@ -290,7 +290,7 @@ def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) ->
             named = text.partition("`tool_")[2].partition("`")[0]
             if (
                 rendered.visibility[span.path] is FULL
-                and made.registry.tool(f"tool_{named}") is not None
+                and made.registry.get_tool(f"tool_{named}") is not None
             ):
                 brute |= {(span.path, f"tool_{named}")} if f"tool_{named}" not in tools else set()
     reported = {

@@ -14,7 +14,7 @@ from weakincentives.prompt import (
     PromptTemplate,
     PromptValidationError,
 )
-from weakincentives.prompt.conditions import normalise
+from weakincentives.prompt.conditions import bind_selector
 from weakincentives.runtime.session import Session
 
 # Any: sections are made with wrong arguments here, which no type checker would let pass.
@@ -75,7 +75,7 @@ FORMS: list[tuple[Callable[..., Any], bool, bool]] = [
 def test_each_form_is_told_by_its_signature(
     selector: Callable[..., Any], params: bool, session: bool
 ) -> None:
-    bound = normalise(selector)
+    bound = bind_selector(selector)
     assert (bound.needs_params, bound.needs_session) == (params, session)
 
 
@@ -83,12 +83,13 @@ def test_each_form_is_told_by_its_signature(
 def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
     session = Session()
     given = [
-        normalise(form)(Mode(), session, ("s",))
+        bind_selector(form)(Mode(), session, ("s",))
         for form in (nothing, by_session, by_params, by_both)
     ]
     assert given == ["nothing", session, Mode(), (Mode(), session)]
     empty = [
-        normalise(form)(None, None, ("s",)) for form in (nothing, by_session, by_params, by_both)
+        bind_selector(form)(None, None, ("s",))
+        for form in (nothing, by_session, by_params, by_both)
     ]
     assert empty == ["nothing", None, None, (None, None)]
 
@@ -209,7 +210,7 @@ def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_g
         return bool(session[Mode].latest())
 
     with pytest.raises(PromptRenderError, match=r"TypeError: .*render\(session=…\)") as caught:
-        normalise(over_session)(None, None, ("a", "b"))
+        bind_selector(over_session)(None, None, ("a", "b"))
     assert caught.value.section_path == ("a", "b")
     assert isinstance(caught.value.__cause__, TypeError)
 
@@ -217,19 +218,19 @@ def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_g
         return bool(params.missing)
 
     with pytest.raises(PromptRenderError, match="AttributeError") as told:
-        normalise(over_params)(Mode(), None, ("a",))
+        bind_selector(over_params)(Mode(), None, ("a",))
     assert "session" not in str(told.value)
 
     def over_both(params: Any, *, session: Any) -> bool:
         raise RuntimeError("own fault")
 
     with pytest.raises(PromptRenderError, match="own fault") as given:
-        normalise(over_both)(Mode(), Session(), ("a",))
+        bind_selector(over_both)(Mode(), Session(), ("a",))
     assert "render(session=…)" not in str(given.value)
 
 
 def test_a_bound_selector_of_a_module_level_function_is_a_value() -> None:
-    bound = normalise(by_both)
+    bound = bind_selector(by_both)
     assert pickle.loads(pickle.dumps(bound)) == bound
-    assert bound == normalise(by_both)
-    assert bound != normalise(by_params)
+    assert bound == bind_selector(by_both)
+    assert bound != bind_selector(by_params)

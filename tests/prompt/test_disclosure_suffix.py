@@ -137,7 +137,7 @@ def test_markdown_sees_one_heading_a_section_and_one_rule_a_summary(data: st.Dat
         visibility_overrides=data.draw(overrides(roots))
     )
     tokens = [token.type for token in MarkdownIt().parse(rendered.text)]
-    assert tokens.count("heading_open") == len(rendered.visits)
+    assert tokens.count("heading_open") == len(rendered.sections)
     assert tokens.count("hr") == list(rendered.visibility.values()).count(SUMMARY)
 
 

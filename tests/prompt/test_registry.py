@@ -65,7 +65,7 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
         assert [one.path for one in nodes[index : node.end]] == beneath
         assert node.tools_in_subtree is any(one.tools for one in nodes[index : node.end])
         assert registry.get_section(node.path) is node
-        assert registry.find(node.key) is node
+        assert registry.get_section_by_key(node.key) is node
         assert [one.path for one in registry.ancestors(node)] == [
             node.path[:length] for length in range(1, len(node.path))
         ]
@@ -81,7 +81,7 @@ def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -
     }
     for node in registry.sections:
         for one in node.tools:
-            assert registry.tool(one.name) is one
+            assert registry.get_tool(one.name) is one
             assert registry.tool_paths[one.name] == node.path
     assert sum(len(node.tools) for node in registry.sections) == len(registry.tool_paths)
 
@@ -95,9 +95,9 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
     node = registry.get_section(path)
     assert (node and node.path) == (path if path in known else None)
     dotted = {".".join(one): one for one in known}
-    found = registry.find(".".join(path))
+    found = registry.get_section_by_key(".".join(path))
     assert (found and found.path) == dotted.get(".".join(path))
-    assert registry.tool("unknown") is None
+    assert registry.get_tool("unknown") is None
 
 
 @pytest.mark.claim("C-03", "C-04")
@@ -164,7 +164,10 @@ def test_two_paths_that_read_the_same_once_joined_by_dots_are_refused() -> None:
 @pytest.mark.claim("U-10")
 def test_a_dotted_key_alone_is_found_by_itself() -> None:
     registry = RegistrySnapshot((section("Joined", section("Inner"), key="a.b"),))
-    assert [registry.find(key) is not None for key in ("a.b", "a.b.inner", "a", "b", "inner")] == [
+    assert [
+        registry.get_section_by_key(key) is not None
+        for key in ("a.b", "a.b.inner", "a", "b", "inner")
+    ] == [
         True,
         True,
         False,
@@ -175,7 +178,7 @@ def test_a_dotted_key_alone_is_found_by_itself() -> None:
 
 def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
     registry = RegistrySnapshot((section("A", section("B")),))
-    assert registry.get_section(("a", "b")) is registry.find("a.b")
+    assert registry.get_section(("a", "b")) is registry.get_section_by_key("a.b")
     assert registry.get_section(("a.b",)) is None
 
 

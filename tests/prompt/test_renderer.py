@@ -154,7 +154,7 @@ def test_every_key_that_a_prompt_prints_is_found(data: st.DataObject) -> None:
     built = template(roots)
     rendered = built.render(visibility_overrides=data.draw(overrides(roots)))
     printed = KEY_IN_SUFFIX.findall(rendered.text)
-    found = [built.registry.find(key) for key in printed]
+    found = [built.registry.get_section_by_key(key) for key in printed]
     assert [node and node.path for node in found] == [
         path for path, shown in rendered.visibility.items() if shown is SUMMARY
     ]
@@ -337,8 +337,8 @@ def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
     # The walk itself: the renderer copies overrides when it merges those of the session with the
     # call's.
     decisions = SectionDecisions(scene_overrides, {})
-    visits = PromptView(registry=tree.registry, params={}, decisions=decisions).visits()
-    assert len(visits) == Counting.gets == 5
+    view = PromptView(registry=tree.registry, params={}, decisions=decisions)
+    assert len(view.visible_sections()) == Counting.gets == 5
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeho
     with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
         tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
     assert (caught.value.section_path, caught.value.placeholder) == (("text",), placeholder)
-    assert "An override stands in for the code's text; mend the override." in str(caught.value)
+    assert "The text is an override; mend the override." in str(caught.value)
 
 
 def test_an_override_of_the_body_does_not_displace_the_summary() -> None:

@@ -183,7 +183,7 @@ def opened(
         (opening, SectionVisibility.FULL),
     ):
         for key in keys or ():
-            node = registry.find(key)
+            node = registry.get_section_by_key(key)
             if node is None:
                 known = ", ".join(one.key for one in registry.sections)
                 raise UsageError(f"no section has the key {key!r}; there are {known}")

@@ -105,7 +105,7 @@ class ToolExecutor:
         self._publish = publish
         self._work = work
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
-        self._view = rendered.view.apart()  # the same rendered prompt may be evaluated elsewhere
+        self._view = rendered.view.copy()  # the same rendered prompt may be evaluated elsewhere
         self._arriving: set[str] = set()  # names of the tools of sections that this turn has read
         self._held: ControlFlow | None = None
         self._id = new_id()
@@ -181,7 +181,7 @@ class ToolExecutor:
 
         Raises `LookupError` for one that the prompt does not have.
         """
-        found = [self._rendered.view.registry.tool(name) for name in names]
+        found = [self._rendered.view.registry.get_tool(name) for name in names]
         if None in found:
             raise LookupError(f"the prompt has no tool {names[found.index(None)]!r}")
         return tuple([tool for tool in found if tool is not None])
@@ -196,7 +196,9 @@ class ToolExecutor:
             self._publish(ToolsWithdrawn(gone, key, session_id=session_id))
         self._arriving.clear()
         if change.opened:
-            self._view = self._view.opening(dict.fromkeys(change.opened, SectionVisibility.FULL))
+            self._view = self._view.with_visibility(
+                dict.fromkeys(change.opened, SectionVisibility.FULL)
+            )
         added: list[str] = []
         for tool in change.expanded_tools:
             if tool.name in self._tools:
@@ -300,7 +302,9 @@ class ToolExecutor:
         raised: Exception | None = None
         try:  # all of it in this generator, since a StopIteration cannot leave one
             if call.name in RESERVED_TOOL_NAMES:
-                visibility = {node.path: shown for node, _, shown in self._view.visits()}
+                visibility = {
+                    node.path: shown for node, shown in self._view.visible_sections().items()
+                }
             with (
                 self._resources.for_call() as resources,
                 tool_transaction(self._session, resources, call.name) as transaction,
@@ -407,9 +411,9 @@ class ToolExecutor:
             case ReadSectionResult(expanded_tools=tools), _:
                 self._arriving.update([tool.name for tool in tools])
             case CloseSectionResult(closed=path), _:
-                self._view = self._view.opening({path: SectionVisibility.SUMMARY})
+                self._view = self._view.with_visibility({path: SectionVisibility.SUMMARY})
             case VisibilityExpansionRequired(requested_overrides=requested), OpenSectionsParams():
-                self._view = self._view.opening(requested)
+                self._view = self._view.with_visibility(requested)
             case _:
                 pass
 

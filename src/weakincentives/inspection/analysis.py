@@ -19,7 +19,7 @@ from ..prompt.registry import RegistrySnapshot, SectionNode
 from ..prompt.sections import Section
 from ..prompt.sizes import measure
 from ..prompt.template import PromptTemplate
-from ..prompt.walk import PromptView, VisibleSection
+from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
 from ..runtime.events import SectionTexts
 from ..visibility import SectionPath, SectionVisibility
@@ -91,11 +91,14 @@ def analyze(
                 "override-stale", now.path if now else (), "warning", message, "rebase or delete it"
             )
         )
-    states: list[list[VisibleSection]] = []
+    states: list[VisibleSections] = []
     broken = list(_broken(view, missing))
     if not broken:
         texts = {one.path: one for one in measure(view)}
-        states = [view.opening(dict.fromkeys(one, _FULL)).visits() for one in view.smallest()]
+        states = [
+            view.with_visibility(dict.fromkeys(paths, _FULL)).visible_sections()
+            for paths in view.minimal_expansions()
+        ]
         findings += (
             *_tools_named(view, states, texts),
             *_summaries(view, texts),
@@ -111,7 +114,9 @@ def _stand_ins(
     """An instance for each params type that is missing, whose fields hold their own placeholders."""
     found: dict[type[Any], object] = {}
     for kind in [
-        node.params_type for node in nodes if node.params_type not in bound and node.default is None
+        node.params_type
+        for node in nodes
+        if node.params_type not in bound and node.default_params is None
     ]:
         if kind is not None:
             try:
@@ -126,7 +131,7 @@ def _stand_ins(
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
     """Tools whose descriptions hold what belongs into a section."""
     for name, path in registry.tool_paths.items():
-        tool = registry.tool(name)
+        tool = registry.get_tool(name)
         length = 0 if tool is None else len(tool.description)
         if length > _LONG_DESCRIPTION:
             message = f"the description of its tool `{name}` has {length:,} characters, which every request sends"
@@ -141,10 +146,8 @@ def _broken(view: PromptView, missing: Mapping[type[Any], object]) -> Iterator[F
         try:
             if view.is_enabled(node):
                 view.visibility_of(node)
-                for one in (
-                    view.opening({node.path: visibility}) for visibility in SectionVisibility
-                ):
-                    one.write(one.visits(node.index, node.index + 1))
+                for visibility in SectionVisibility:
+                    view.render({node: visibility})
         except PromptRenderError as error:
             place = view.registry.get_section(error.section_path or ()) or node
             if place.params_type in missing and error.placeholder is None:
@@ -164,14 +167,14 @@ def _to_bind(node: SectionNode) -> str:
 
 
 def _tools_named(
-    view: PromptView, states: list[list[VisibleSection]], texts: Mapping[SectionPath, SectionTexts]
+    view: PromptView, states: list[VisibleSections], texts: Mapping[SectionPath, SectionTexts]
 ) -> Iterator[Finding]:
     """Tools that a text names although they cannot be called while it is read."""
     homes = view.registry.tool_paths
     seen: set[tuple[SectionPath, SectionVisibility]] = set()
-    for visits in states:
-        tools = {tool.name for tool in PromptView.tools(visits)}
-        for path, visibility in [(node.path, visibility) for node, _, visibility in visits]:
+    for sections in states:
+        tools = {tool.name for tool in tools_of(sections)}
+        for path, visibility in [(node.path, how) for node, how in sections.items()]:
             if (path, visibility) in seen:
                 continue
             seen.add((path, visibility))

@@ -80,7 +80,7 @@ def render_states(
         return prompt.render(session=later)
 
     reached = dict(islice(_reached(render), 1 + max(limit, 0)))
-    smallest = reached[()].view.smallest()
+    smallest = reached[()].view.minimal_expansions()
     whole = tuple(sorted({path for opened in smallest for path in opened}))
     if len(reached) > limit:
         reached = {

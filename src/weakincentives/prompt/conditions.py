@@ -8,7 +8,7 @@ from ..protocols import StateView
 from ..visibility import SectionPath
 from .errors import PromptRenderError
 
-__all__ = ["BoundSelector", "normalise"]
+__all__ = ["BoundSelector", "bind_selector"]
 
 _FORMS = "(), (*, session), (params) or (params, *, session)"
 
@@ -41,7 +41,7 @@ class BoundSelector(NamedTuple):
 
 
 # Any: selectors come in four signatures; which one this is, is found out here.
-def normalise(selector: Callable[..., Any]) -> BoundSelector:
+def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
     """Brings `selector` to one signature.
 
     Raises `TypeError` for any form but the four that sections allow.

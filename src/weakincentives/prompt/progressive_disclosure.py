@@ -1,15 +1,14 @@
-"""The tools by which a model opens summarized sections, `read_section` and `open_sections`, and
+"""The tools by which a model opens and closes sections: `read_section`, `open_sections` and
 `close_section`.
 
-They render by the same walk as the prompt itself, so what a model reads is what a prompt with that
-section open shows. They decide by the `PromptView` of the conversation alone and change nothing:
-whoever runs them records what they answer.
+Their handlers read the `PromptView` of the conversation and render by its walk, so a model reads
+what a prompt with that section open would show. They change nothing: the tool executor records
+which sections their results open and close.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from ..protocols import StateView
@@ -18,7 +17,7 @@ from .context import ToolContext
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .tool import AnyTool, Tool, ToolHandler, ToolResult
-from .walk import Disclosure, PromptView, VisibleSection, session_overrides
+from .walk import Disclosure, PromptView, VisibleSections, session_overrides
 
 __all__ = [
     "CloseSectionParams",
@@ -54,9 +53,7 @@ class ReadSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class ReadSectionResult:
-    """A section's full text, the tools that became visible with it, and the sections that opened
-    for that.
-    """
+    """A section's full text, the tools that come with it, and the sections that open for them."""
 
     content: str
     expanded_tools: tuple[AnyTool, ...] = ()
@@ -82,7 +79,7 @@ class OpenSectionsParams:
     reason: str = field(
         metadata={
             "description": "Why these sections are needed, in at most 256 characters.",
-            # told to the model; a longer text is cut, not refused
+            # only the model sees this bound; a longer text is cut, not refused
             "json_schema_extra": {"maxLength": MAX_REASON},
         }
     )
@@ -99,7 +96,7 @@ class CloseSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class CloseSectionResult:
-    """The section that was closed, and the tools that go with it."""
+    """The section that was closed, and the names of the tools that go with it."""
 
     section_key: str
     closed_tools: tuple[str, ...]
@@ -107,78 +104,75 @@ class CloseSectionResult:
 
 
 def _find(view: PromptView, key: str) -> SectionNode | None:
-    """The enabled section that `key` names; a disabled one is as unknown as one that does not
-    exist.
-    """
-    node = view.registry.find(key)
+    """The section with that key, or `None` for an unknown or a disabled one."""
+    node = view.registry.get_section_by_key(key)
     return node if node is not None and view.is_enabled(node) else None
 
 
-def _summarized_above(view: PromptView, node: SectionNode) -> tuple[SectionNode, ...]:
-    """The summarized ancestors of `node`, from the root down."""
-    above = view.registry.ancestors(node)
-    return tuple(one for one in above if view.visibility_of(one) is SectionVisibility.SUMMARY)
+def _closed(view: PromptView, node: SectionNode) -> list[SectionNode]:
+    """The summarized sections among `node` and those above it, from the root down."""
+    sections = (*view.registry.ancestors(node), node)
+    return [section for section in sections if view.visibility_of(section) is not _FULL]
 
 
-# The docstrings of the next three are what the model is told of the tools.
+# The docstrings of the next three functions are the tools' descriptions, which the model reads.
 
 
 def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[ReadSectionResult]:
     """Read the full content of a summarized section."""
-    node = _find(view, params.section_key)
+    key = params.section_key
+    node = _find(view, key)
     if node is None:
-        return ToolResult(
-            message=f"Unknown section key: '{params.section_key:.{_MAX_KEY}}'", success=False
-        )
-    above = _summarized_above(view, node)
-    # what the prompt would show were the section FULL, and the tools that it would have then
-    opened_scene = view.opening({node.path: _FULL})
-    parts, tools, _ = opened_scene.write(opened_scene.visits(node.index, node.end))
-    content = "\n\n".join(parts)
-    if not above and view.visibility_of(node) is _FULL:
+        return ToolResult(message=f"Unknown section key: '{key:.{_MAX_KEY}}'", success=False)
+    closed = _closed(view, node)
+    # what the prompt would show, and the tools it would have, were the section FULL
+    opened = view.with_visibility({node.path: _FULL})
+    texts, tools, _ = opened.render(opened.visible_sections(node))
+    content = "\n\n".join(texts)
+    if not closed:
         return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
-    if tools and view.disclosure is Disclosure.SPLIT:  # where to read changes nothing
-        message = (
-            f"Content of section '{params.section_key}', whose tools come with `{OPEN_SECTIONS}`:"
+    if tools and view.disclosure is Disclosure.SPLIT:  # reading brings no tools here
+        return ToolResult(
+            message=f"Content of section '{key}', whose tools come with `{OPEN_SECTIONS}`:",
+            value=ReadSectionResult(content),
         )
-        return ToolResult(message=message, value=ReadSectionResult(content))
-    opened: dict[SectionPath, None] = {}
-    if tools:  # enough overrides to show the section and to keep its tools where they are
-        opened = dict.fromkeys((*(one.path for one in above), node.path))
-        if above:  # these open too, and so their tools come along
-            around = view.opening(dict.fromkeys(opened, _FULL))
-            tools = around.write(around.visits(above[0].index, above[0].end))[1]
-        opened.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
+    paths: dict[SectionPath, None] = {}
+    if tools:  # open as little as shows the section and keeps its tools where they are
+        paths = dict.fromkeys([*[section.path for section in closed], node.path])
+        if closed[0] is not node:  # the sections above open as well and bring their tools
+            opened = view.with_visibility(dict.fromkeys(paths, _FULL))
+            tools = opened.render(opened.visible_sections(closed[0])).tools
+        paths.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
     return ToolResult(
-        message=f"Content of section '{params.section_key}':",
-        value=ReadSectionResult(content, tuple(tools), tuple(opened)),
+        message=f"Content of section '{key}':",
+        value=ReadSectionResult(content, tuple(tools), tuple(paths)),
     )
 
 
 def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[object]:
     """Open summarized sections so that their full content and tools become available."""
-    wanted: dict[SectionPath, SectionNode] = {}
+    nodes: dict[SectionPath, SectionNode] = {}
     for key in params.section_keys:
         node = _find(view, key)
         if node is None:
             raise ToolValidationError(f"Unknown section key: '{key}'")
-        wanted[node.path] = node
-    for node in wanted.values():
-        above = _summarized_above(view, node)
-        missing = [one.key for one in above if one.path not in wanted]
-        if missing:
-            raise ToolValidationError(
-                f"Section '{node.key}' is inside '{missing[0]}': open '{missing[0]}' first."
-            )
-        if not above and view.visibility_of(node) is _FULL:
+        nodes[node.path] = node
+    for node in nodes.values():
+        closed = _closed(view, node)
+        if not closed:
             raise ToolValidationError(f"Section '{node.key}' is already expanded.")
-    if not wanted:
+        for section in closed:
+            if section.path not in nodes:
+                raise ToolValidationError(
+                    f"Section '{node.key}' is inside '{section.key}': open '{section.key}' first."
+                )
+    if not nodes:
         raise ToolValidationError("section_keys is empty: name at least one summarized section.")
-    requested = dict.fromkeys(wanted, _FULL)
-    opened = view.opening(requested)
-    # what cannot be rendered is refused here, where the model can go on without it
-    for node in wanted.values():
-        opened.write(opened.visits(node.index, node.end))
+    requested = dict.fromkeys(nodes, _FULL)
+    opened = view.with_visibility(requested)
+    # A section that cannot be rendered is refused here, where the model can go on without it.
+    for node in nodes.values():
+        opened.render(opened.visible_sections(node))
     raise VisibilityExpansionRequired(
         requested_overrides=requested,
         reason=params.reason[:MAX_REASON],
@@ -188,38 +182,27 @@ def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[o
 
 def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[CloseSectionResult]:
     """Close a section that you opened, when its content and tools are no longer needed."""
-    node = _find(view, params.section_key)
+    key = params.section_key
+    node = _find(view, key)
     if node is None:
-        raise ToolValidationError(f"Unknown section key: '{params.section_key}'")
-    opened = view.decisions.opened.get(node.path) is _FULL and view.visibility_of(node) is _FULL
-    if not opened or _summarized_above(view, node):
-        raise ToolValidationError(f"Section '{params.section_key}' is not one that you opened.")
-    # All that could be open there: another call of the same turn may have opened some of them.
-    names = tuple(
-        [
-            tool.name
-            for inner in view.registry.sections[node.index : node.end]
-            for tool in inner.tools
-        ]
-    )
+        raise ToolValidationError(f"Unknown section key: '{key}'")
+    if view.decisions.opened.get(node.path) is not _FULL or _closed(view, node):
+        raise ToolValidationError(f"Section '{key}' is not one that you opened.")
+    # all tools of the subtree: another call of the same turn may have opened a section in it
+    subtree = view.registry.sections[node.index : node.end]
+    names = tuple([tool.name for section in subtree for tool in section.tools])
     return ToolResult(
-        message=f"Closed section '{params.section_key}'.",
-        value=CloseSectionResult(params.section_key, names, node.path),
+        message=f"Closed section '{key}'.",
+        value=CloseSectionResult(key, names, node.path),
         exclude_value_from_context=True,
     )
 
 
-# In the order in which a prompt has them. Any: handlers of three tools.
-_TOOLS: Mapping[str, tuple[Callable[[PromptView, Any], ToolResult[Any]], type, type]] = {
-    OPEN_SECTIONS: (_open_sections, OpenSectionsParams, object),
-    READ_SECTION: (_read_section, ReadSectionParams, ReadSectionResult),
-    CLOSE_SECTION: (_close_section, CloseSectionParams, CloseSectionResult),
-}
+# Any: functions over the params and results of three tools.
+type _Answer = Callable[[PromptView, Any], ToolResult[Any]]
 
 
-@cache
-def _without_handler(name: str) -> AnyTool:
-    answer, params_type, result_type = _TOOLS[name]
+def _without_handler(name: str, answer: _Answer, params_type: type, result_type: type) -> AnyTool:
     return Tool(
         name=name,
         description=answer.__doc__,
@@ -229,16 +212,28 @@ def _without_handler(name: str) -> AnyTool:
     )
 
 
-# Any: see `_TOOLS`.
+_ANSWERS: Mapping[str, _Answer] = {
+    OPEN_SECTIONS: _open_sections,
+    READ_SECTION: _read_section,
+    CLOSE_SECTION: _close_section,
+}
+# in the order in which a prompt has them
+_TOOLS = (
+    _without_handler(OPEN_SECTIONS, _open_sections, OpenSectionsParams, object),
+    _without_handler(READ_SECTION, _read_section, ReadSectionParams, ReadSectionResult),
+    _without_handler(CLOSE_SECTION, _close_section, CloseSectionParams, CloseSectionResult),
+)
+
+
+# Any: see `_Answer`.
 def disclosure_handler(name: str, view: PromptView) -> ToolHandler[Any, Any]:
-    """The handler of the disclosure tool `name`, which answers as things stand in `scene`."""
-    answer = _TOOLS[name][0]
+    """The handler of the disclosure tool `name`, which answers by `view`."""
+    answer = _ANSWERS[name]
 
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[Any]:  # noqa: ARG001 - every handler takes it
         try:
             return answer(view, params)
-        # its advice is for the prompt's author, who finds it in the log
-        except PromptRenderError as error:
+        except PromptRenderError as error:  # its text is for the prompt's author, who has the log
             raise PromptRenderError(
                 "This section cannot be shown in this conversation; go on without it."
             ) from error
@@ -246,30 +241,23 @@ def disclosure_handler(name: str, view: PromptView) -> ToolHandler[Any, Any]:
     return handler
 
 
-def _tool(name: str, view: PromptView) -> AnyTool:
-    tool = copy(_without_handler(name))
-    object.__setattr__(tool, "handler", disclosure_handler(name, view))
-    return tool
+def disclosure_tools(
+    view: PromptView, sections: VisibleSections, *, closable: bool = False
+) -> tuple[AnyTool, ...]:
+    """The disclosure tools that a prompt with these visible sections needs.
 
-
-def how_to_open(view: PromptView, tool_name: str) -> str | None:
-    """What the model must call to get a tool of a section that is not open; `None` for any other
-    tool.
-
-    Raises `PromptRenderError` for failing conditions.
+    A `closable` prompt has `close_section`, and the tool that would open the section again, while
+    a section is or can be opened.
     """
-    node = view.registry.get_section(view.registry.tool_paths.get(tool_name, ()))
-    if node is None or not view.is_enabled(node):
-        return None
-    closed = [*_summarized_above(view, node)]
-    if view.visibility_of(node) is not _FULL:
-        closed.append(node)
-    if not closed:
-        return None
-    tool = view.disclosure_tool(closed[-1])
-    if tool == READ_SECTION or len(closed) == 1:  # to read a section opens those around it
-        return f"call {tool} with key '{closed[-1].key}' first"
-    return f"call {tool} with keys {', '.join([repr(one.key) for one in closed])} first"
+    opened = view.decisions.opened
+    names = {
+        view.disclosure_tool(node)
+        for node, visibility in sections.items()
+        if visibility is not _FULL or (closable and opened.get(node.path) is _FULL)
+    }
+    if closable and names:
+        names.add(CLOSE_SECTION)
+    return tuple([_with_handler(tool, view) for tool in _TOOLS if tool.name in names])
 
 
 def create_read_section_handler(
@@ -281,8 +269,9 @@ def create_read_section_handler(
     session: StateView | None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:
-    """The `read_section` tool of a prompt rendered with these; `current_visibility` were the
-    overrides in force.
+    """The `read_section` tool of a prompt that was rendered with these arguments.
+
+    `current_visibility` holds the overrides in force at that time.
     """
     view = PromptView(
         registry=registry,
@@ -291,23 +280,25 @@ def create_read_section_handler(
         session=session,
         disclosure=disclosure,
     )
-    return _tool(READ_SECTION, view)
+    return _with_handler(_TOOLS[1], view)
 
 
-def disclosure_tools(
-    view: PromptView, visits: Sequence[VisibleSection], *, closable: bool = False
-) -> tuple[AnyTool, ...]:
-    """The disclosure tools that the sections shown need.
+def how_to_open(view: PromptView, tool_name: str) -> str | None:
+    """What the model must call to get a tool whose section is not open; `None` for any other tool.
 
-    `close_section` comes in where the template allows it and something is or can be opened; what is
-    closed can be opened again.
+    Raises `PromptRenderError` for a condition that fails.
     """
-    opened = view.decisions.opened
-    needed = {
-        view.disclosure_tool(node)
-        for node, _, visibility in visits
-        if visibility is not _FULL or (closable and opened.get(node.path) is _FULL)
-    }
-    if closable and needed:
-        needed.add(CLOSE_SECTION)
-    return tuple([_tool(name, view) for name in _TOOLS if name in needed])
+    node = view.registry.get_section(view.registry.tool_paths.get(tool_name, ()))
+    closed = [] if node is None or not view.is_enabled(node) else _closed(view, node)
+    if not closed:
+        return None
+    tool = view.disclosure_tool(closed[-1])
+    if tool == READ_SECTION or len(closed) == 1:  # reading a section opens those around it
+        return f"call {tool} with key '{closed[-1].key}' first"
+    return f"call {tool} with keys {', '.join([repr(node.key) for node in closed])} first"
+
+
+def _with_handler(tool: AnyTool, view: PromptView) -> AnyTool:
+    bound = copy(tool)  # what the constructor checks is the same for every view
+    object.__setattr__(bound, "handler", disclosure_handler(tool.name, view))
+    return bound

@@ -1,17 +1,15 @@
-"""A template's tree of sections, flattened in pre-order and checked once, when the template is
-built.
-"""
+"""A template's sections as one flat, checked table, which is built once with the template."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
-from .conditions import BoundSelector, normalise
+from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
 from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled, field_names
@@ -30,16 +28,15 @@ READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "c
 RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
-# not frozen, which takes twice the time to make
+# Not frozen, since a frozen dataclass takes twice the time to make.
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SectionNode:
-    """One section in its place, not changed once the tree is; `sections[index + 1 : end]` of it is
-    the subtree.
+    """One section in its place in the tree; nothing changes it once the tree is built.
 
-    `default` is what its params are when none are bound; `whole` its heading and body, where that
-    is a template; `body` and `summary` are texts that override the section's own. `unconditional`
-    says that all sections below it are enabled in every conversation; `suffixes` then keeps how its
-    summary ends, by disclosure tool.
+    The registry lists nodes in pre-order: `registry.sections[node.index : node.end]` is the subtree.
+    `key` is the path joined by dots, `number` the position, such as `2.1`. `default_params` stand in
+    where nothing is bound. `template` is heading and body in one, unless code writes the body.
+    `examples` is the Markdown of the tools' examples. Overrides replace body and summary.
     """
 
     section: AnySection
@@ -51,31 +48,36 @@ class SectionNode:
     tools: tuple[AnyTool, ...]
     # Any: each section has params of its own type.
     params_type: type[Any] | None
-    default: object
+    default_params: object
     enabled: BoundSelector | bool
     visibility: BoundSelector | SectionVisibility
     examples: str
-    whole: CompiledTemplate | None
+    template: CompiledTemplate | None
     end: int = 0
     tools_in_subtree: bool = False
-    unconditional: bool = True
-    body: str | None = None
-    summary: str | None = None
-    suffixes: dict[str, str] = field(default_factory=dict[str, str])
+    body_override: str | None = None
+    summary_override: str | None = None
 
     @property
     def depth(self) -> int:
-        """How many sections are above it."""
+        """The number of sections above this one."""
         return len(self.path) - 1
+
+    @property
+    def listed_key(self) -> str:
+        """The key under which the parent's summary lists this section.
+
+        It is dotted except below a root, whose key stands in the same sentence.
+        """
+        return self.key if self.depth > 1 else self.section.key
 
 
 class RegistrySnapshot:
-    """All sections of a template in pre-order, with what can be looked up about them; not changed
-    once made.
+    """All sections of a template in pre-order, with indexes; nothing changes it once it is built.
 
     `required_params` are the params types that must be bound: they have no default and cannot be
-    built without fields. Built from root sections; raises `PromptValidationError` with the
-    section's path for keys, tools, placeholders and selectors that cannot work in this tree.
+    built without arguments. `tool_paths` holds each tool's section. Raises `PromptValidationError`
+    with the section's path for keys, tools, placeholders and conditions that cannot work.
     """
 
     __slots__ = (
@@ -93,32 +95,35 @@ class RegistrySnapshot:
         self._by_key: dict[str, SectionNode] = {}
         self._add(roots, (), "")
         self.sections = tuple(self._by_key.values())
-        self.params_types = frozenset(
-            [node.params_type for node in self.sections if node.params_type is not None]
-        )
+        kinds = {node.params_type for node in self.sections}
+        self.params_types = frozenset([kind for kind in kinds if kind is not None])
+        # The first default of a type serves every section that takes this type.
         defaults = {
-            type(node.default): node.default
+            type(node.default_params): node.default_params
             for node in reversed(self.sections)
-            if node.default is not None
+            if node.default_params is not None
         }
         self.required_params = frozenset(
-            [one for one in self.params_types - defaults.keys() if _has_required_field(one)]
+            [kind for kind in self.params_types - defaults.keys() if _has_required_field(kind)]
         )
         for node in self.sections:
-            if node.default is None and node.params_type is not None:
-                node.default = defaults.get(node.params_type)
-            node.section.check_tools(self.tool, node.path)
+            if node.default_params is None and node.params_type is not None:
+                node.default_params = defaults.get(node.params_type)
+            node.section.check_tools(self.get_tool, node.path)
 
     def get_section(self, path: SectionPath) -> SectionNode | None:
         """The section at `path`, or `None` for an unknown one."""
         node = self._by_key.get(".".join(path))
         return node if node is not None and node.path == path else None
 
-    def find(self, key: str) -> SectionNode | None:
-        """The section that the dotted `key`, as a prompt shows it, stands for, or `None` for an
-        unknown one.
-        """
+    def get_section_by_key(self, key: str) -> SectionNode | None:
+        """The section with the dotted `key` that a prompt shows, or `None` for an unknown one."""
         return self._by_key.get(key)
+
+    def get_tool(self, name: str) -> AnyTool | None:
+        """The tool of that name in any section, or `None` for an unknown one."""
+        node = self.get_section(self.tool_paths.get(name, ()))
+        return None if node is None else next(tool for tool in node.tools if tool.name == name)
 
     def ancestors(self, node: SectionNode) -> tuple[SectionNode, ...]:
         """The sections above `node`, from the root down."""
@@ -126,33 +131,34 @@ class RegistrySnapshot:
             [self._by_key[".".join(node.path[:depth])] for depth in range(1, len(node.path))]
         )
 
-    def tool(self, name: str) -> AnyTool | None:
-        """The tool of that name, wherever in the tree it stands, or `None`."""
-        node = self.get_section(self.tool_paths.get(name, ()))
-        return None if node is None else next(tool for tool in node.tools if tool.name == name)
+    def children(self, node: SectionNode) -> Iterator[SectionNode]:
+        """The sections directly below `node`, in order."""
+        index = node.index + 1
+        while index < node.end:
+            child = self.sections[index]
+            yield child
+            index = child.end
 
     def with_sections(self, sections: tuple[SectionNode, ...]) -> "RegistrySnapshot":
         """This tree with other nodes for the same sections; nothing is checked again."""
         changed = copy(self)
-        changed.sections, changed._by_key = sections, {node.key: node for node in sections}  # noqa: SLF001 - its own class
+        changed.sections = sections
+        changed._by_key = {node.key: node for node in sections}  # noqa: SLF001 - its own class
         return changed
 
-    def _add(self, sections: Iterable[AnySection], above: SectionPath, prefix: str) -> bool:
-        """Adds the sections and all below them; whether these are enabled in every conversation."""
-        unconditional = True
+    def _add(self, sections: Iterable[AnySection], above: SectionPath, prefix: str) -> None:
         for position, section in enumerate(sections, start=1):
             if not isinstance(section, Section):
                 raise PromptValidationError(
-                    f"sections holds {section!r}, which is no Section; reuse a prompt's parts through children"
+                    f"sections holds {section!r}, which is no Section; "
+                    f"reuse a prompt's parts through children"
                 )
-            tools_before = len(self.tool_paths)
+            tool_count = len(self.tool_paths)
             node = self._node(section, (*above, section.key), f"{prefix}{position}")
             self._by_key[node.key] = node
-            node.unconditional = self._add(section.children, node.path, f"{node.number}.")
+            self._add(section.children, node.path, f"{node.number}.")
             node.end = len(self._by_key)
-            node.tools_in_subtree = len(self.tool_paths) > tools_before
-            unconditional = unconditional and node.unconditional and node.enabled is True
-        return unconditional
+            node.tools_in_subtree = len(self.tool_paths) > tool_count
 
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
         key, tools = ".".join(path), tuple(section.tools())
@@ -162,16 +168,12 @@ class RegistrySnapshot:
             raise PromptValidationError(
                 f"section path {path!r} {how}; give it another key", section_path=path
             )
-        self._check_tools(tools, path)
-        self.resources |= _resources(section, path)
+        self._add_tools(tools, path)
+        self._add_resources(section, path)
         for text in section.templates():
             check_placeholders(text, section, path)
         heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
         examples = tool_examples(tools, path)
-        text = section.body_text()
-        is_template = type(section).render_body is MarkdownSection.render_body and not examples
-        # a value there may bring blank lines, which come off
-        is_template &= not text.startswith("$")
         return SectionNode(
             section=section,
             path=path,
@@ -181,25 +183,31 @@ class RegistrySnapshot:
             key=key,
             tools=tools,
             params_type=section.params_type,
-            default=section.default_params,
+            default_params=section.default_params,
             enabled=section.enabled is None or _condition(section, path, "enabled", bool),
             visibility=_condition(section, path, "visibility", SectionVisibility),
             examples=examples,
-            whole=CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
-            if is_template
-            else None,
+            template=None if examples else _template(section, heading),
         )
 
-    def _check_tools(self, tools: tuple[AnyTool, ...], path: SectionPath) -> None:
+    def _add_resources(self, section: AnySection, path: SectionPath) -> None:
+        resources: object = section.resources()
+        if not isinstance(resources, ResourceRegistry):
+            raise PromptValidationError(
+                f"resources() gave {resources!r}; return ResourceRegistry.of(…)", section_path=path
+            )
+        self.resources |= resources
+
+    def _add_tools(self, tools: tuple[AnyTool, ...], path: SectionPath) -> None:
         for tool in tools:
             if tool.name in RESERVED_TOOL_NAMES:
                 raise PromptValidationError(
                     f"tool name {tool.name!r} is reserved for disclosure; rename the tool",
                     section_path=path,
                 )
-            if tool.name in self.tool_paths:
+            if other := self.tool_paths.get(tool.name):
                 raise PromptValidationError(
-                    f"tool name {tool.name!r} is used twice, in section {'.'.join(self.tool_paths[tool.name])!r} and "
+                    f"tool name {tool.name!r} is used twice, in section {'.'.join(other)!r} and "
                     f"here; names are unique over the whole tree",
                     section_path=path,
                 )
@@ -213,26 +221,26 @@ class RegistrySnapshot:
                 ) from error
 
 
+def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
+    """Heading and body as one template; `None` where code writes the body."""
+    text = section.body_text()
+    # A value at the start may bring blank lines, which rendering removes.
+    if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
+        return None
+    return CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
+
+
 # Any: params of every type.
 def _has_required_field(kind: type[Any]) -> bool:
     return any(
-        one.init and one.default is MISSING and one.default_factory is MISSING
-        for one in fields(kind)
+        field.init and field.default is MISSING and field.default_factory is MISSING
+        for field in fields(kind)
     )
-
-
-def _resources(section: AnySection, path: SectionPath) -> ResourceRegistry:
-    bound: object = section.resources()
-    if not isinstance(bound, ResourceRegistry):
-        raise PromptValidationError(
-            f"resources() gave {bound!r}; return ResourceRegistry.of(…)", section_path=path
-        )
-    return bound
 
 
 def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:
     """Raises `PromptValidationError` for a template that the section's params cannot fill."""
-    template, known = compiled(text), field_names(section.params_type)
+    template, names = compiled(text), field_names(section.params_type)
     if template.malformed is not None:
         near = text[template.malformed :][:10]
         raise PromptValidationError(
@@ -240,16 +248,16 @@ def check_placeholders(text: str, section: AnySection, path: SectionPath) -> Non
             section_path=path,
             placeholder="$",
         )
-    if not template.names <= known:
-        remedy = (
-            f"write the section as {type(section).__name__}[Params](…)"
-            if section.params_type is None
-            else f"{section.params_type.__name__} has {', '.join(sorted(known)) or 'no fields'}"
-        )
+    if not template.names <= names:
+        if section.params_type is None:
+            remedy = f"write the section as {type(section).__name__}[Params](…)"
+        else:
+            known = ", ".join(sorted(names)) or "no fields"
+            remedy = f"{section.params_type.__name__} has {known}"
         raise PromptValidationError(
             f"no params field for a placeholder; {remedy}",
             section_path=path,
-            placeholder=f"${min(template.names - known)}",
+            placeholder=f"${min(template.names - names)}",
         )
 
 
@@ -257,32 +265,33 @@ _CONSTANTS = {"enabled": "True or False", "visibility": "SectionVisibility.FULL 
 
 
 def _condition[C](
-    section: AnySection, path: SectionPath, which: str, constant: type[C]
+    section: AnySection, path: SectionPath, name: str, constant: type[C]
 ) -> BoundSelector | C:
-    condition = getattr(section, which)
+    condition = getattr(section, name)
     if isinstance(condition, constant):
         return condition
     try:
-        selector = normalise(condition)
+        selector = bind_selector(condition)
     except TypeError as error:
-        constants = "" if callable(condition) else f", or {_CONSTANTS[which]}"
-        raise PromptValidationError(f"{which}: {error}{constants}", section_path=path) from error
+        constants = "" if callable(condition) else f", or {_CONSTANTS[name]}"
+        raise PromptValidationError(f"{name}: {error}{constants}", section_path=path) from error
     if selector.needs_params and section.params_type is None:
         raise PromptValidationError(
-            f"{which} takes params, but the section has none; write it as {type(section).__name__}[Params](…)",
+            f"{name} takes params, but the section has none; "
+            f"write it as {type(section).__name__}[Params](…)",
             section_path=path,
         )
     return selector
 
 
 def example_text(tool: AnyTool, index: int) -> str:
-    """One example as a list item without its `-`.
+    """One example as a Markdown list item without its `-`.
 
     Raises `SerdeError` for values that JSON cannot hold.
     """
     example = tool.examples[index]
-    given, answer = serde.dump_json(example.input), serde.dump_json(example.output)
-    return f"{example.description}\n  - input: `{given}`\n  - output: `{answer}`"
+    params, result = serde.dump_json(example.input), serde.dump_json(example.output)
+    return f"{example.description}\n  - input: `{params}`\n  - output: `{result}`"
 
 
 def tool_examples(
@@ -293,12 +302,12 @@ def tool_examples(
     """The tools' examples as the Markdown that follows their section's body; empty without any."""
     blocks: list[str] = []
     for tool in tools:
-        if tool.examples:
-            try:
-                lines = [f"- {text(tool, index)}" for index in range(len(tool.examples))]
-            except SerdeError as error:
-                raise PromptValidationError(
-                    f"tool {tool.name!r}: an example fails: {error}", section_path=path
-                ) from error
-            blocks.append("\n".join([f"Examples of `{tool.name}`:\n", *lines]))
+        try:
+            items = [f"- {text(tool, index)}" for index in range(len(tool.examples))]
+        except SerdeError as error:
+            raise PromptValidationError(
+                f"tool {tool.name!r}: an example fails: {error}", section_path=path
+            ) from error
+        if items:
+            blocks.append("\n".join([f"Examples of `{tool.name}`:\n", *items]))
     return "\n\n".join(blocks)

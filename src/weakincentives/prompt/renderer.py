@@ -1,30 +1,29 @@
-"""From a checked tree and its params to a `RenderedPrompt`: all that an adapter needs, as one
-value.
-"""
+"""From a template's tree and its params to a `RenderedPrompt`, the value that adapters need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..generics import Parametrized
+from ..limits import Deadline
 from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptRenderError
+from .output import Container, StructuredOutputConfig
+from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
+from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
 from .tool import AnyTool
-from .walk import NOTHING, Disclosure, PromptView, VisibleSection, session_overrides
+from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
 
-if TYPE_CHECKING:
-    from ..limits import Deadline
-    from .output import Container, StructuredOutputConfig
-    from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
+if TYPE_CHECKING:  # what a prompt renders names the prompt
     from .prompt import Prompt
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
 
 class Span(NamedTuple):
-    """The range `text[start:end]` that the section at `path` gave, its children not included."""
+    """The range `text[start:end]` that the section at `path` gave, without its children."""
 
     path: SectionPath
     start: int
@@ -35,28 +34,23 @@ class Span(NamedTuple):
 class RenderedPrompt[Out](Parametrized):
     """A prompt's text and tools at one moment.
 
-    `tool_param_descriptions` holds overridden texts by tool and field, those of tools that are not
-    open yet included; `overrides` is what a store held for the prompt. `missing_params` has the
-    sections that cannot be opened because nothing is bound for their params type, and that type.
-    `visibility` is what each shown section was rendered as, `tool_paths` where each tool came from;
-    the disclosure tools belong to no section.
+    `tool_param_descriptions` holds overridden texts by tool and field, also for tools that are not
+    open yet; `overrides` is what a store held for the prompt. `missing_params` names the sections
+    that cannot be opened because nothing is bound for their params type, and that type.
+    `sections` holds the visible sections and how each is shown, `section_texts` their texts.
     """
 
     text: str
     tools: tuple[AnyTool, ...]
-    structured_output: "StructuredOutputConfig[Out] | None"
-    tool_param_descriptions: Mapping[str, Mapping[str, str]] = field(
-        default_factory=dict[str, Mapping[str, str]]
-    )
-    deadline: "Deadline | None" = None
+    structured_output: StructuredOutputConfig[Out] | None
+    tool_param_descriptions: Mapping[str, Mapping[str, str]] = EMPTY
+    deadline: Deadline | None = None
     prompt: "Prompt[Out] | None" = None
-    overrides: "PromptOverride | None" = None
-    missing_params: Mapping[SectionPath, type[Any]] = field(
-        default_factory=dict[SectionPath, type[Any]]
-    )
+    overrides: PromptOverride | None = None
+    missing_params: Mapping[SectionPath, type[Any]] = EMPTY
     view: PromptView = field(repr=False)
-    visits: tuple[VisibleSection, ...] = field(repr=False)
-    parts: tuple[str, ...] = field(repr=False)
+    sections: VisibleSections = field(repr=False)
+    section_texts: tuple[str, ...] = field(repr=False)
 
     @property
     def output_type(self) -> type[Any] | None:  # Any: see StructuredOutputConfig.item_type
@@ -64,52 +58,52 @@ class RenderedPrompt[Out](Parametrized):
         return None if self.structured_output is None else self.structured_output.item_type
 
     @property
-    def container(self) -> "Container | None":
+    def container(self) -> Container | None:
         """`"object"`, `"array"`, or `None` when the prompt asks for text."""
         return None if self.structured_output is None else self.structured_output.container
 
     @property
-    def descriptor(self) -> "PromptDescriptor | None":
-        """The texts and hashes of the prompt as its code has it; `None` when rendered by a bare
-        `PromptRenderer`.
-        """
+    def descriptor(self) -> PromptDescriptor | None:
+        """The texts and hashes of the prompt's code; `None` if a bare `PromptRenderer` made this."""
         return None if self.prompt is None else self.prompt.descriptor
 
     @property
     def registry(self) -> RegistrySnapshot:
-        """The tree that was rendered, overridden texts in place."""
+        """The tree that was rendered, with overridden texts in place."""
         return self.view.registry
 
     @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
-        """What each shown section was rendered as; hidden and disabled ones are absent."""
-        return {node.path: visibility for node, _, visibility in self.visits}
+        """How each visible section is shown, by path; hidden and disabled sections are absent."""
+        return {node.path: visibility for node, visibility in self.sections.items()}
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
-        """The section that contributed each tool."""
+        """The section of each tool; the disclosure tools belong to no section."""
         paths = self.registry.tool_paths
         return {tool.name: paths[tool.name] for tool in self.tools if tool.name in paths}
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The part of `text` that each shown section gave, in order."""
+        """The part of `text` that each visible section gave, in order."""
         spans: list[Span] = []
         start = 0
-        for (node, _, _), part in zip(self.visits, self.parts, strict=True):
-            length = len(part)
-            spans.append(Span(node.path, start, start + length))
-            start += length + 2
+        for node, text in zip(self.sections, self.section_texts, strict=True):
+            spans.append(Span(node.path, start, start + len(text)))
+            start += len(text) + len(_SEPARATOR)
         return tuple(spans)
 
 
+_SEPARATOR = "\n\n"
+
+
 class PromptRenderer[Out](Parametrized):
-    """Renders one tree."""
+    """Renders one tree of sections."""
 
     def __init__(
         self,
         registry: RegistrySnapshot,
-        structured_output: "StructuredOutputConfig[Out] | None" = None,
+        structured_output: StructuredOutputConfig[Out] | None = None,
         disclosure: Disclosure = Disclosure.READ,
         *,
         closable: bool = False,
@@ -125,47 +119,37 @@ class PromptRenderer[Out](Parametrized):
         # Any: params of every type, each looked up by its own.
         param_lookup: Mapping[type[Any], object],
         overrides: Mapping[SectionPath, str] | None = None,
-        tool_overrides: "Mapping[str, ToolOverride] | None" = None,
-        stored: "PromptOverride | None" = None,
+        tool_overrides: Mapping[str, ToolOverride] | None = None,
+        stored: PromptOverride | None = None,
         session: StateView | None = None,
         visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
         decisions: SectionDecisions | None = None,
-        deadline: "Deadline | None" = None,
+        deadline: Deadline | None = None,
         prompt: "Prompt[Out] | None" = None,
     ) -> RenderedPrompt[Out]:
-        """The prompt for these params. `overrides` are section bodies by path, `tool_overrides`
-        texts by tool name.
+        """Renders the tree with the params in `param_lookup`.
 
-        Both beat the texts that are `stored`. `visibility_overrides` beat those of the session,
-        which beat the sections' own selectors; the `decisions` of a conversation that goes on stand
-        for all of these. Raises `PromptRenderError` with the section's path.
+        `overrides` are section bodies by path and `tool_overrides` texts by tool name; both beat
+        the `stored` texts. `visibility_overrides` beat those of the session, which beat the
+        sections' own visibility; the `decisions` of a conversation that goes on replace all of
+        these. Raises `PromptRenderError` with the section's path.
         """
         if decisions is None:
             remembered = session_overrides(session)
-            visibility = (
-                {**remembered, **visibility_overrides} if visibility_overrides else remembered
-            )
-            decisions = SectionDecisions(visibility, remembered)
-        for path, one in decisions.overrides.items() if decisions.overrides else ():
-            if not isinstance(path, tuple) or not isinstance(one, SectionVisibility):
-                raise PromptRenderError(
-                    f"a visibility override is {path!r}: {one!r}; give a tuple of keys and a SectionVisibility, "
-                    f"such as ('context',): SectionVisibility.FULL"
-                )
-        registry, descriptions = self.registry, NOTHING
-        texts = NOTHING if stored is None else stored.texts
+            visible = {**remembered, **visibility_overrides} if visibility_overrides else remembered
+            decisions = SectionDecisions(visible, remembered)
+        if decisions.overrides:
+            _check_overrides(decisions.overrides)
+        registry, descriptions = self.registry, EMPTY
+        texts = EMPTY if stored is None else stored.texts
         if overrides or tool_overrides or texts:
+            # here, since it loads OpenSSL for its hashes, and few prompts have overrides
             from .overrides.apply import apply_overrides, inline_overrides, param_descriptions
 
-            if overrides or tool_overrides:
-                texts = {
-                    **texts,
-                    **inline_overrides(overrides or NOTHING, tool_overrides or NOTHING),
-                }
-            registry, descriptions = (
-                apply_overrides(registry, texts),
-                param_descriptions(registry, texts),
-            )
+            inline = inline_overrides(overrides or EMPTY, tool_overrides or EMPTY)
+            texts = {**texts, **inline}
+            descriptions = param_descriptions(registry, texts)
+            registry = apply_overrides(registry, texts)
         view = PromptView(
             registry=registry,
             params=param_lookup,
@@ -173,25 +157,29 @@ class PromptRenderer[Out](Parametrized):
             session=session,
             disclosure=self.disclosure,
         )
-        visits = view.visits()
-        parts, tools, summarized = view.write(visits)
-        missing = NOTHING
-        if summarized and (required := registry.required_params - param_lookup.keys()):
-            missing = view.missing_params(summarized, required)
+        sections = view.visible_sections()
+        section_texts, tools, summarized = view.render(sections)
         if summarized or self.closable:
-            from .progressive_disclosure import disclosure_tools
-
-            tools += disclosure_tools(view, visits, closable=self.closable)
+            tools += disclosure_tools(view, sections, closable=self.closable)
         return RenderedPrompt(
-            text="\n\n".join(parts),
+            text=_SEPARATOR.join(section_texts),
             tools=tuple(tools),
             structured_output=self.structured_output,
             tool_param_descriptions=descriptions,
             deadline=deadline,
             prompt=prompt,
             overrides=stored,
-            missing_params=missing,
+            missing_params=view.missing_params(summarized) if summarized else EMPTY,
             view=view,
-            visits=tuple(visits),
-            parts=tuple(parts),
+            sections=sections,
+            section_texts=tuple(section_texts),
         )
+
+
+def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None:
+    for path, visibility in overrides.items():
+        if not isinstance(path, tuple) or not isinstance(visibility, SectionVisibility):
+            raise PromptRenderError(
+                f"a visibility override is {path!r}: {visibility!r}; give a tuple of keys and a "
+                f"SectionVisibility, such as ('context',): SectionVisibility.FULL"
+            )

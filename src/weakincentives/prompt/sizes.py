@@ -1,15 +1,15 @@
 """Measures the sections of a prompt: their texts in full and summarized, and their tools as JSON."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from .. import serde
 from ..runtime.events import SectionTexts
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionVisibility
 from .errors import PromptRenderError
+from .registry import SectionNode
 from .tool import AnyTool
-from .walk import PromptView, VisibleSection
+from .walk import PromptView, VisibleSections
 
 __all__ = ["measure", "tool_text"]
 
@@ -21,12 +21,13 @@ def measure(view: PromptView) -> tuple[SectionTexts, ...]:
 
     Leaves out all hidden sections when one of them cannot be rendered.
     """
-    view = view.apart()
-    shown = {node.path: visibility for node, _, visibility in view.visits()}
+    view = view.copy()
+    shown = view.visible_sections()
     try:
-        return tuple(_texts(view, visit, shown) for visit in view.everything().visits())
+        expanded = view.fully_expanded().visible_sections()
+        return tuple(_texts(view, node, _FULL, shown) for node in expanded)
     except PromptRenderError:  # a hidden section may lack its params
-        return tuple(_texts(view, visit, shown) for visit in view.visits())
+        return tuple(_texts(view, node, visibility, shown) for node, visibility in shown.items())
 
 
 def tool_text(tool: AnyTool) -> str:
@@ -38,28 +39,27 @@ def tool_text(tool: AnyTool) -> str:
 
 
 def _texts(
-    view: PromptView, visit: VisibleSection, shown: Mapping[SectionPath, SectionVisibility]
+    view: PromptView, node: SectionNode, visibility: SectionVisibility, shown: VisibleSections
 ) -> SectionTexts:
-    node, params, visibility = visit
-    opened = view.opening({node.path: _FULL})
+    opened = view.with_visibility({node.path: _FULL})
     try:
-        visits = opened.visits(node.index, node.end)
-        parts, tools, _ = opened.write(visits)
+        sections = opened.visible_sections(node)
+        parts, tools, _ = opened.render(sections)
     except PromptRenderError:  # as in `measure`
-        visits = [(node, params, visibility)]
-        parts, tools, _ = view.write(visits)
+        sections = {node: visibility}
+        parts, tools, _ = view.render(sections)
     can_be_summarized = (
         node.visibility is not _FULL
         or node.section.summary is not None
         or view.visibility_of(node) is _SUMMARY
     )
-    summary = view.write([(node, params, _SUMMARY)])[0][0] if can_be_summarized else None
+    summary = view.render({node: _SUMMARY}).texts[0] if can_be_summarized else None
     return SectionTexts(
         path=node.path,
-        visibility=shown.get(node.path),
+        visibility=shown.get(node),
         full=parts[0],
         summary=summary,
         tools={tool.name: tool_text(tool) for tool in node.tools},
-        opens=tuple(node.path for node, _, visibility in visits if visibility is _FULL),
+        opens=tuple(section.path for section, how in sections.items() if how is _FULL),
         expanded_size=len("\n\n".join(parts)) + sum(len(tool_text(tool)) for tool in tools),
     )

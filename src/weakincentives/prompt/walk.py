@@ -1,17 +1,25 @@
-"""The one walk of the section tree: which sections are shown, how, and the text and tools that they
-give.
+"""The one walk over a prompt's sections: which are visible, and the text and tools that they give.
 
-Rendering, disclosure, descriptors and analysis read what it decides; nothing else looks at
-conditions.
+A `PromptView` is a tree of sections as one conversation sees it: the tree, the bound params, the
+session, and `SectionDecisions`, which hold the visibility overrides and the answers that conditions
+gave. From these alone follow, in this order:
+
+1. `visible_sections` walks the tree. A disabled section hides its subtree; a summarized section is
+   visible and hides what is below it.
+2. `render` turns visible sections into texts and tools. A summarized section gives its summary and
+   a line that names the tool which discloses it, and no tools.
+3. `disclosure_tool` names that tool for one section.
+
+Rendering, disclosure, analysis and snapshots all read a view; nothing else asks a condition.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping
 from copy import copy
+from dataclasses import dataclass, field
 from enum import Enum
 from inspect import iscoroutine
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from ..protocols import StateView
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
@@ -19,25 +27,26 @@ from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
 from .sections import substitute
-
-if TYPE_CHECKING:
-    from .tool import AnyTool
+from .tool import AnyTool
 
 __all__ = [
-    "NOTHING",
+    "EMPTY",
     "Disclosure",
     "PromptView",
     "RenderedParts",
-    "VisibleSection",
+    "VisibleSections",
     "session_overrides",
+    "tools_of",
 ]
 
-# Any: an empty mapping of whatever to whatever.
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
+# Any: it stands for an empty mapping of any type.
+EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+_FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
 class Disclosure(Enum):
-    """What the model calls to see a summarized section.
+    """Which tool the model calls to see a summarized section.
 
     `READ`: `read_section`, which answers with the content; the section's tools arrive in the
     running conversation where the adapter can do that, else evaluation starts again. `OPEN`:
@@ -50,334 +59,281 @@ class Disclosure(Enum):
     SPLIT = "split"
 
 
-type VisibleSection = tuple[SectionNode, object, SectionVisibility]
-"""The decision about one section that is shown: its node, its params and how; a bare tuple, one is
-made per section.
-"""
+type VisibleSections = Mapping[SectionNode, SectionVisibility]
+"""The sections that are visible, in the order of the tree, and how each one is shown."""
 
 
-type RenderedParts = tuple[list[str], "list[AnyTool]", list[SectionNode]]
-"""What some visited sections gave: a text each, the tools of the `FULL` ones, and which ones are
-summarized.
-"""
+class RenderedParts(NamedTuple):
+    """One text for each visible section, the tools of the `FULL` ones, and the summarized ones."""
+
+    texts: list[str]
+    tools: list[AnyTool]
+    summarized: list[SectionNode]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class PromptView:
-    """All that the walk's decisions depend on: the tree, the params by type, the session, and what
-    was decided before.
+    """The sections as one conversation sees them; see the module for what follows from a view.
 
-    `built` holds the params that were made without arguments. Conditions are asked once:
-    `decisions` keeps the answers, also those that a copy made by `opening` gets.
+    `decisions` keeps the answers of conditions, so that a conversation asks each condition once.
     """
 
-    __slots__ = ("built", "decisions", "disclosure", "params", "registry", "session")
+    registry: RegistrySnapshot
+    # Any: params of every type, each looked up by its own.
+    params: Mapping[type[Any], object]
+    decisions: SectionDecisions = field(default_factory=lambda: SectionDecisions(EMPTY, EMPTY))
+    session: StateView | None = None
+    disclosure: Disclosure = Disclosure.READ
+    # params that nobody bound and that were built without arguments, by type; Any: as `params`
+    _built: dict[type[Any], object] = field(default_factory=lambda: {}, init=False)
 
-    def __init__(
-        self,
-        *,
-        registry: RegistrySnapshot,
-        # Any: params of every type, each looked up by its own.
-        params: Mapping[type[Any], object],
-        decisions: SectionDecisions | None = None,
-        session: StateView | None = None,
-        disclosure: Disclosure = Disclosure.READ,
-    ) -> None:
-        self.registry = registry
-        self.params = params
-        self.decisions = SectionDecisions(NOTHING, NOTHING) if decisions is None else decisions
-        self.session = session
-        self.disclosure = disclosure
-        self.built: dict[type[Any], object] = {}
+    def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
+        """This view after the model opened and closed the sections in `changes`.
 
-    def opening(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
-        """This scene after the model opened and closed what `changes` says; both share later
-        answers of conditions.
+        Both views share the answers that conditions give later.
         """
         view = copy(self)
         view.decisions = self.decisions.changed(changes)
         return view
 
-    def apart(self) -> "PromptView":
-        """This scene for another conversation, or for a look at what could be: later answers are
-        kept apart.
-        """
+    def copy(self) -> "PromptView":
+        """The same view for another conversation, which keeps the later answers of conditions."""
         view = copy(self)
         view.decisions = self.decisions.copy()
         return view
 
-    def everything(self) -> "PromptView":
-        """This scene once the model has opened all there is; later answers of conditions are kept
-        apart.
-        """
-        return self.apart().opening(
-            {node.path: SectionVisibility.FULL for node in self.registry.sections}
-        )
+    def fully_expanded(self) -> "PromptView":
+        """A copy in which the model has opened every section."""
+        return self.copy().with_visibility({node.path: _FULL for node in self.registry.sections})
 
-    def smallest(self) -> list[tuple[SectionPath, ...]]:
-        """What to open so that each text is shown once: nothing, then each summarized section and
-        those around it.
+    def minimal_expansions(self) -> list[tuple[SectionPath, ...]]:
+        """The sets of sections to open so that each text shows up once, with as few as possible.
 
-        Opening more shows the same texts and tools side by side.
+        The first set is empty; each other one is a summarized section with those around it. Larger
+        sets show the same texts and tools side by side.
         """
-        view = self.apart()
-        nodes = [node for node, _, _ in view.everything().visits()]
-        closed = [
-            node.path for node in nodes if view.visibility_of(node) is SectionVisibility.SUMMARY
+        view = self.copy()
+        paths = [
+            node.path
+            for node in view.fully_expanded().visible_sections()
+            if view.visibility_of(node) is _SUMMARY
         ]
-        return [(), *(tuple(one for one in closed if path[: len(one)] == one) for path in closed)]
+        return [(), *(tuple(path for path in paths if goal[: len(path)] == path) for goal in paths)]
 
-    def visits(self, start: int = 0, end: int | None = None) -> list[VisibleSection]:
-        """The sections shown among `registry.sections[start:end]`, in order.
+    def visible_sections(self, root: SectionNode | None = None) -> VisibleSections:
+        """The visible sections of the whole tree, or of the subtree at `root`.
 
-        What a disabled or summarized section hides is not looked at: its params are not needed.
-        Raises `PromptRenderError` for missing params and failing selectors.
+        Conditions below a disabled or summarized section are not asked. Raises `PromptRenderError`
+        for a condition that fails, or that takes params which are missing.
         """
-        nodes = self.registry.sections
-        get_params, overrides = self.params.get, self.decisions.overrides
-        full = SectionVisibility.FULL
-        stop = len(nodes) if end is None else end
-        index = start
-        found: list[VisibleSection] = []
-        while index < stop:
+        nodes, overrides = self.registry.sections, self.decisions.overrides
+        index, end = (0, len(nodes)) if root is None else (root.index, root.end)
+        visible: dict[SectionNode, SectionVisibility] = {}
+        while index < end:
             node = nodes[index]
-            enabled = node.enabled
-            if enabled is not True and not self._enabled(node):
+            # Most sections have no condition; without calls for them a render takes half the time.
+            if node.enabled is not True and not self._enabled(node):
                 index = node.end
                 continue
-            params = None
-            kind = node.params_type
-            if kind is not None:
-                params = get_params(kind)
-                if params is None:
-                    params = self._params(node)
-            own = node.visibility
-            if overrides:
-                own = overrides.get(node.path, own)
-            if own is full:
-                found.append((node, params, full))
-                index += 1
-                continue
-            shown = self._selected(node, own, params) if isinstance(own, BoundSelector) else own
-            found.append((node, params, shown))
-            index = index + 1 if shown is full else node.end
-        return found
+            visibility = node.visibility
+            if overrides or visibility is not _FULL:
+                visibility = self.visibility_of(node)
+            visible[node] = visibility
+            index = index + 1 if visibility is _FULL else node.end
+        return visible
 
-    def write(self, visits: Sequence[VisibleSection]) -> RenderedParts:
-        """Text and tools of the visited sections.
+    def render(self, sections: VisibleSections) -> RenderedParts:
+        """Texts and tools of `sections`.
 
-        Raises `PromptRenderError` when a section cannot be rendered.
+        Raises `PromptRenderError` for a section whose params are missing or whose code fails.
         """
-        parts: list[str] = []
+        texts: list[str] = []
         tools: list[AnyTool] = []
         summarized: list[SectionNode] = []
-        full = SectionVisibility.FULL
-        for node, params, visibility in visits:
-            whole = node.whole
+        get_params = self.params.get
+        for node, visibility in sections.items():
             try:
-                if visibility is full:
+                params = get_params(node.params_type)
+                if params is None:
+                    params = self._params(node)
+                if visibility is _SUMMARY:
+                    summarized.append(node)
+                    text = self._summary(node, params)
+                else:
                     if node.tools:
                         tools += node.tools
-                    # its placeholders were found to be fields when the tree was built
-                    if whole is not None:
-                        parts.append((whole.format % whole.values(params)).rstrip())
-                        continue
-                    body = _body(node, params)
-                else:
-                    body = self._summary(node, params)
-                    summarized.append(node)
+                    template = node.template
+                    if template is not None:
+                        # The tree was refused unless all placeholders are fields of the params.
+                        text = (template.format % template.values(params)).rstrip()
+                    else:
+                        text = _full_text(node, params)
             except PromptError as error:
-                replaced = node.body if visibility is full else node.summary
-                if replaced is not None and isinstance(error, PromptRenderError):
-                    error.detail = (
-                        error.detail
-                        or "An override stands in for the code's text; mend the override."
-                    )
+                override = node.summary_override if visibility is _SUMMARY else node.body_override
+                if isinstance(error, PromptRenderError) and override is not None:
+                    error.detail = error.detail or "The text is an override; mend the override."
                 raise
-            except Exception as error:  # a section's own code; its author needs the path
+            except Exception as error:  # the section's own code; its author needs the path
                 raise PromptRenderError(
-                    f"{type(node.section).__name__} failed to render: {type(error).__name__}: {error}",
+                    f"{type(node.section).__name__} failed to render: "
+                    f"{type(error).__name__}: {error}",
                     section_path=node.path,
                 ) from error
-            parts.append(f"{node.heading}\n\n{body}" if body else node.heading)
-        return parts, tools, summarized
-
-    @staticmethod
-    def tools(visits: Sequence[VisibleSection]) -> "list[AnyTool]":
-        """The tools of the visited sections, without their text."""
-        return [
-            tool
-            for node, _, visibility in visits
-            if visibility is SectionVisibility.FULL
-            for tool in node.tools
-        ]
+            texts.append(text)
+        return RenderedParts(texts, tools, summarized)
 
     def is_enabled(self, node: SectionNode) -> bool:
-        """Whether the section and all those above it are enabled, at whatever visibility."""
-        return all(self._enabled(one) for one in (*self.registry.ancestors(node), node))
+        """Whether the section and all sections above it are enabled, at whatever visibility."""
+        return all(self._enabled(section) for section in (*self.registry.ancestors(node), node))
 
     def visibility_of(self, node: SectionNode) -> SectionVisibility:
-        """The effective visibility of an enabled section by itself, whatever is above it."""
-        return self.visits(node.index, node.index + 1)[0][2]
+        """How an enabled section is shown unless a section above hides it."""
+        visibility = self.decisions.overrides.get(node.path, node.visibility)
+        if not isinstance(visibility, BoundSelector):
+            return visibility
+        answers = self.decisions.visibility
+        if node.path not in answers:
+            answer = self._ask(visibility, node)
+            if not isinstance(answer, SectionVisibility):
+                raise PromptRenderError(
+                    f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY",
+                    section_path=node.path,
+                )
+            answers[node.path] = answer
+        return answers[node.path]
 
     def disclosure_tool(self, node: SectionNode) -> str:
-        """The name of the tool that discloses the section at `node`."""
+        """The name of the tool that discloses the section."""
         opens = self.disclosure is Disclosure.OPEN or (
             self.disclosure is Disclosure.SPLIT and self._has_tools(node)
         )
         return OPEN_SECTIONS if opens else READ_SECTION
 
     # Any: as `params`.
-    def missing_params(
-        self, summarized: Sequence[SectionNode], required: AbstractSet[type[Any]]
-    ) -> Mapping[SectionPath, type[Any]]:
-        """The sections below `summarized` ones that need params of a `required` type, and that
-        type.
+    def missing_params(self, summarized: list[SectionNode]) -> Mapping[SectionPath, type[Any]]:
+        """The sections below `summarized` whose params are not bound and cannot be built, by path.
+
+        Asks no condition.
         """
         missing: dict[SectionPath, type[Any]] = {}
-        for node in summarized:
-            for below in self._below(node, ask=False):
-                kind = below.params_type
-                if kind is not None and kind in required:
-                    missing[below.path] = kind
+        required = self.registry.required_params - self.params.keys()
+        for node in summarized if required else ():
+            for section in self._subsections(node, ask=False):
+                if section.params_type in required:
+                    missing[section.path] = section.params_type
         return missing
 
     def _has_tools(self, node: SectionNode) -> bool:
         """Whether an enabled section of the subtree has tools, at whatever visibility."""
-        if not node.tools_in_subtree or node.unconditional or node.tools:
+        if not node.tools_in_subtree or node.tools:
             return node.tools_in_subtree
-        return any(below.tools for below in self._below(node))
+        return any(section.tools for section in self._subsections(node))
 
-    def _below(
-        self, node: SectionNode, *, children: bool = False, ask: bool = True
-    ) -> Iterator[SectionNode]:
-        """The enabled sections below `node`, or its enabled `children`, in order and at whatever
-        visibility.
+    def _subsections(self, node: SectionNode, *, ask: bool = True) -> Iterator[SectionNode]:
+        """The enabled sections below `node`, at whatever visibility."""
+        for child in self.registry.children(node):
+            if self._may_be_enabled(child, ask=ask):
+                yield child
+                yield from self._subsections(child, ask=ask)
 
-        A condition that fails, or is not to be asked now, does not hide its section.
-        """
-        nodes = self.registry.sections
-        index = node.index + 1
-        while index < node.end:
-            below = nodes[index]
-            try:
-                enabled = self._enabled(below) if ask else self._known_as_enabled(below)
-            except PromptRenderError:
-                enabled = True
-            if enabled:
-                yield below
-            index = index + 1 if enabled and not children else below.end
-
-    def _known_as_enabled(self, node: SectionNode) -> bool:
-        return (
-            node.enabled
-            if isinstance(node.enabled, bool)
-            else self.decisions.enabled.get(node.path, True)
-        )
-
-    def _suffix(self, node: SectionNode) -> str:
-        """The rule and the line that end a summarized section; they name the children that opening
-        it shows.
-        """
-        tool = self.disclosure_tool(node)
-        if not node.unconditional:
-            return _suffix(tool, node, list(self._below(node, children=True)))
-        if tool not in node.suffixes:
-            node.suffixes[tool] = _suffix(tool, node, list(self._below(node, children=True)))
-        return node.suffixes[tool]
-
-    def _summary(self, node: SectionNode, params: object) -> str:
-        if node.summary is None:
-            summary = node.section.render_summary(params, path=node.path)
-        else:
-            summary = substitute(node.summary, params, node.path)
-        return "\n\n".join(filter(None, (_trimmed(_text(summary)), self._suffix(node))))
+    def _may_be_enabled(self, node: SectionNode, *, ask: bool = True) -> bool:
+        """Whether the section is enabled; `True` where its condition fails, or must not be asked."""
+        if not ask and isinstance(node.enabled, BoundSelector):
+            return self.decisions.enabled.get(node.path, True)
+        try:
+            return self._enabled(node)
+        except PromptRenderError:
+            return True
 
     def _enabled(self, node: SectionNode) -> bool:
-        condition = node.enabled
-        if isinstance(condition, bool):
-            return condition
-        enabled = self.decisions.enabled.get(node.path)
-        if enabled is None:
-            params = self._params(node) if condition.needs_params else None
-            enabled = self.decisions.enabled[node.path] = bool(
-                condition(params, self.session, node.path)
-            )
-        return enabled
+        if not isinstance(node.enabled, BoundSelector):
+            return node.enabled
+        answers = self.decisions.enabled
+        if node.path not in answers:
+            answers[node.path] = bool(self._ask(node.enabled, node))
+        return answers[node.path]
 
-    def _selected(
-        self, node: SectionNode, selector: BoundSelector, params: object
-    ) -> SectionVisibility:
-        visibility = self.decisions.visibility.get(node.path)
-        if visibility is None:
-            answer = selector(params, self.session, node.path)
-            if not isinstance(answer, SectionVisibility):
-                raise PromptRenderError(
-                    f"visibility is {answer!r}; use SectionVisibility.FULL or .SUMMARY",
-                    section_path=node.path,
-                )
-            visibility = self.decisions.visibility[node.path] = answer
-        return visibility
+    def _ask(self, condition: BoundSelector, node: SectionNode) -> object:
+        params = self._params(node) if condition.needs_params else None
+        return condition(params, self.session, node.path)
 
     def _params(self, node: SectionNode) -> object:
-        """What is bound, else the default, else the type built with no arguments, once a rendered
-        prompt.
-        """
+        """The bound params, else the default, else an instance built without arguments."""
         kind = node.params_type
-        params = node.default if kind is None else self.params.get(kind, node.default)
-        if params is not None or kind is None:
-            return params
-        if kind not in self.built:
+        if kind is None:
+            return None
+        params = self.params.get(kind, node.default_params)
+        if params is None:
+            params = self._built.get(kind)
+        if params is None:
             try:
-                self.built[kind] = kind()
+                params = self._built[kind] = kind()
             except Exception as error:  # missing fields, or whatever __post_init__ raises
                 unbound = PromptRenderError(
-                    f"no {kind.__name__} is bound and it cannot be built without arguments ({error}).",
+                    f"no {kind.__name__} is bound and it cannot be built without arguments "
+                    f"({error}).",
                     detail=f"Bind one: prompt.bind({kind.__name__}(…))",
                     section_path=node.path,
                 )
                 unbound.missing = kind
                 raise unbound from error
-        return self.built[kind]
+        return params
+
+    def _summary(self, node: SectionNode, params: object) -> str:
+        """Heading, summary, and the line that names the tool and the children it discloses."""
+        if node.summary_override is None:
+            summary = node.section.render_summary(params, path=node.path)
+        else:
+            summary = substitute(node.summary_override, params, node.path)
+        keys = [
+            child.listed_key
+            for child in self.registry.children(node)
+            if self._may_be_enabled(child)
+        ]
+        tool, key = self.disclosure_tool(node), node.key
+        line = f'To view full content, call `{tool}` with key "{key}"'
+        if keys:
+            line = (
+                f'Call `{tool}` with key "{key}" to view full content including subsections: '
+                f"{', '.join(keys)}"
+            )
+        return _joined(
+            node.heading, _trimmed(summary), f"---\n[This section is summarized. {line}.]"
+        )
+
+
+def tools_of(sections: VisibleSections) -> list[AnyTool]:
+    """The tools of `sections`, without rendering their texts."""
+    return [tool for node, how in sections.items() if how is _FULL for tool in node.tools]
 
 
 def session_overrides(session: StateView | None) -> Mapping[SectionPath, SectionVisibility]:
     """The visibility overrides that `session` holds; none without a session."""
-    if session is None:
-        return NOTHING
-    latest = session[VisibilityOverrides].latest()
-    return NOTHING if latest is None else latest.overrides
+    latest = None if session is None else session[VisibilityOverrides].latest()
+    return EMPTY if latest is None else latest.overrides
 
 
-def _suffix(tool: str, node: SectionNode, children: Sequence[SectionNode]) -> str:
-    # Below the roots, where a child's own key would not tell which section is meant, keys are
-    # dotted.
-    keys = ", ".join([child.key if node.depth else child.section.key for child in children])
-    if not keys:
-        return f'---\n[This section is summarized. To view full content, call `{tool}` with key "{node.key}".]'
-    return (
-        f'---\n[This section is summarized. Call `{tool}` with key "{node.key}" to view full content '
-        f"including subsections: {keys}.]"
-    )
-
-
-def _body(node: SectionNode, params: object) -> str:
-    if node.body is None:
+def _full_text(node: SectionNode, params: object) -> str:
+    """Heading, body and tool examples."""
+    if node.body_override is None:
         body = node.section.render_body(params, path=node.path)
     else:
-        body = node.section.render_override(node.body, params, path=node.path)
-    return "\n\n".join(filter(None, (_trimmed(_text(body)), node.examples)))
+        body = node.section.render_override(node.body_override, params, path=node.path)
+    return _joined(node.heading, _trimmed(body), node.examples)
 
 
-def _text(written: object) -> str:
-    """What a section's own code has written. Raises `TypeError` when it is no text."""
-    if isinstance(written, str):
-        return written
-    if iscoroutine(written):
-        written.close()
-    raise TypeError(f"it gave a {type(written).__name__}; return a string, and await nothing")
+def _joined(*blocks: str) -> str:
+    return "\n\n".join(filter(None, blocks))
 
 
-def _trimmed(text: str) -> str:
-    """Without blank lines around it; the first line keeps its indentation."""
+def _trimmed(text: object) -> str:
+    """`text` without blank lines around it; the first line keeps its indentation.
+
+    Raises `TypeError` for what is no text, since a section's own code wrote it.
+    """
+    if not isinstance(text, str):
+        if iscoroutine(text):
+            text.close()
+        raise TypeError(f"it gave a {type(text).__name__}; return a string, and await nothing")
     text = text.rstrip()
     return text[text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1 :]

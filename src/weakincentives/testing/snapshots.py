@@ -99,7 +99,9 @@ def _golden(states: Sequence[PromptState]) -> str:
         lines += [f"- without {what}" for what in at_first if what not in outline]
         add(f"State `{state.name}`", "\n".join(lines), state)
     for state in states:
-        for (node, _, how), span in zip(state.rendered.visits, state.rendered.spans, strict=True):
+        for (node, how), span in zip(
+            state.rendered.sections.items(), state.rendered.spans, strict=True
+        ):
             add(
                 f"Section `{node.key}`{_HOW[how]}",
                 _fenced(state.text[span.start : span.end]),

@@ -53,9 +53,9 @@ def _section(node: SectionNode, texts: Texts) -> SectionNode:
     changes: dict[str, Any] = {}  # Any: the node's fields by name
     if section.accepts_overrides:
         if (body := texts.get(TextId("body", key))) is not None:
-            changes = {"body": body, "whole": None}
+            changes = {"body_override": body, "template": None}
         if (summary := texts.get(TextId("summary", key))) is not None:
-            changes["summary"] = dedent(summary).strip()  # as the author's own is
+            changes["summary_override"] = dedent(summary).strip()  # as the author's own is
         before = section.example_texts()
         ids = [TextId("task-example", f"{key}#{index}") for index in range(len(before))]
         after = tuple(map(texts.get, ids, before))
