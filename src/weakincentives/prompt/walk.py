@@ -85,7 +85,7 @@ class PromptView:
     session: StateView | None = None
     disclosure: Disclosure = Disclosure.READ
     # params that nobody bound and that were built without arguments, by type; Any: as `params`
-    _built: dict[type[Any], object] = field(default_factory=lambda: {}, init=False)
+    _built: dict[type[Any], object] = field(default_factory=dict, init=False)
 
     def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
         """This view after the model opened and closed the sections in `changes`.
@@ -153,8 +153,8 @@ class PromptView:
         get_params = self.params.get
         for node, visibility in sections.items():
             try:
-                params = get_params(node.params_type)
-                if params is None:
+                kind, params = node.params_type, None
+                if kind is not None and (params := get_params(kind)) is None:
                     params = self._params(node)
                 if visibility is _SUMMARY:
                     summarized.append(node)
