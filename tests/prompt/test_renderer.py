@@ -43,7 +43,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.walk import PromptView
 from weakincentives.runtime.session import Session
-from weakincentives.visibility import SectionDecisions, SetVisibilityOverride
+from weakincentives.visibility import SectionDecisions
 
 KEY_IN_SUFFIX = re.compile(r'with key "([^"]*)"')
 
@@ -574,15 +574,14 @@ def test_a_visibility_that_is_none_is_refused_at_render() -> None:
 @pytest.mark.parametrize(
     "overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr
 )
-def test_a_visibility_override_that_is_none_is_refused_rather_than_ignored(overrides: Any) -> None:
+def test_a_malformed_visibility_override_is_refused_rather_than_ignored(overrides: Any) -> None:
     tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
-    said = r"a visibility override is .*'s'.*; give a tuple of keys and a SectionVisibility"
-    with pytest.raises(PromptRenderError, match=said):
+    message = r"a visibility override is .*'s'.*; give a tuple of keys and a SectionVisibility"
+    with pytest.raises(PromptRenderError, match=message):
         tree.render(visibility_overrides=overrides)
     session = Session()
-    for path, visibility in overrides.items():
-        session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
-    with pytest.raises(PromptRenderError, match=said):
+    session[VisibilityOverrides].seed(VisibilityOverrides(overrides))
+    with pytest.raises(PromptRenderError, match=message):
         tree.render(session=session)
 
 
