@@ -2,9 +2,6 @@
 not left open.
 """
 
-import sqlite3
-import weakref
-from itertools import count
 from typing import Any
 
 import pytest
@@ -12,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import Args, Note, only_answer, prompt, tool
+from support.database import Database
 from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.session import Session
@@ -22,37 +20,6 @@ from weakincentives.runtime.transactions import (
     tool_transaction,
 )
 from weakincentives.testing import ScriptedAdapter, call, say
-
-
-class Database:
-    """Rows in SQLite, put back by savepoints."""
-
-    def __init__(self) -> None:
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        weakref.finalize(self, self.connection.close)
-        self.connection.executescript(
-            "PRAGMA foreign_keys = ON; CREATE TABLE kind (name TEXT PRIMARY KEY);"
-            "CREATE TABLE note (text TEXT, kind TEXT REFERENCES kind (name) DEFERRABLE INITIALLY DEFERRED);"
-        )
-        self.numbers = count()
-
-    def add(self, text: str, kind: str | None = None) -> None:
-        self.connection.execute("INSERT INTO note VALUES (?, ?)", (text, kind))
-
-    @property
-    def notes(self) -> list[str]:
-        return [text for (text,) in self.connection.execute("SELECT text FROM note ORDER BY rowid")]
-
-    def snapshot(self) -> str:
-        name = f"call_{next(self.numbers)}"
-        self.connection.execute(f"SAVEPOINT {name}")
-        return name
-
-    def restore(self, snapshot: str, /) -> None:
-        self.connection.execute(f"ROLLBACK TO {snapshot}")
-
-    def release(self, snapshot: str, /) -> None:
-        self.connection.execute(f"RELEASE {snapshot}")
 
 
 def blocks(database: Database, session: Session, steps: list[Any]) -> list[str]:

@@ -1,6 +1,4 @@
-"""What a model may send: values that fit satisfy the schema, as another library judges; texts
-beside them.
-"""
+"""Generated arguments: the fitting ones satisfy the schema, as another library judges."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,9 +12,13 @@ from hypothesis.errors import NoSuchExample
 
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
-from weakincentives.testing.arguments import fitting, misfitting
+from weakincentives.testing.arguments import argument_strategies
 
-# Any: JSON of every shape.
+type Json = Any  # JSON of every shape
+
+
+def fitting(schema: Json) -> st.SearchStrategy[Json]:
+    return argument_strategies(schema)[0]
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,14 @@ class Limits:
     map: Annotated[dict[str, bool], pydantic.Field(min_length=1, max_length=2)]
 
 
-def holds_null(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return value is None or any(map(holds_null, inner))
+def contains_null(value: Json) -> bool:
+    match value:
+        case dict():
+            return any(map(contains_null, value.values()))
+        case list():
+            return any(map(contains_null, value))
+        case _:
+            return value is None
 
 
 @given(dataclass_kinds(), st.data())
@@ -41,18 +48,18 @@ def holds_null(value: Any) -> bool:
 def test_a_value_satisfies_the_schema_of_any_params_type(kind: Kind, data: st.DataObject) -> None:
     schema = serde.json_schema(kind.of)
     value = data.draw(fitting(schema))
-    # a null can stand for what is left out
-    assert holds_null(value) or jsonschema_rs.is_valid(schema, value)
+    # a null can stand for an absent field
+    assert contains_null(value) or jsonschema_rs.is_valid(schema, value)
 
 
 @given(fitting(serde.json_schema(Limits)))
 @settings(max_examples=40)
-def test_a_value_keeps_to_every_limit_of_a_field(value: Any) -> None:
+def test_a_value_keeps_to_every_limit_of_a_field(value: Json) -> None:
     jsonschema_rs.validate(serde.json_schema(Limits), value)
     assert isinstance(serde.parse(Limits, value), Limits)
 
 
-def test_a_text_that_fits_holds_no_half_character() -> None:
+def test_a_fitting_text_has_no_surrogates() -> None:
     line_schema = {
         "type": "object",
         "properties": {"text": {"type": "string"}},
@@ -68,11 +75,10 @@ def test_a_text_that_fits_holds_no_half_character() -> None:
 
 
 def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
-    schema = serde.json_schema(Tree)
-    root = {**schema["$defs"]["Tree"], "$defs": schema["$defs"]}
-    same = settings(derandomize=True, database=None)
     deep = find(
-        fitting(root), lambda tree: any(one["children"] for one in tree["children"]), settings=same
+        fitting(serde.json_schema(Tree)),
+        lambda tree: any(child["children"] for child in tree["children"]),
+        settings=settings(derandomize=True, database=None),
     )
     assert deep == {
         "children": [{"children": [{"children": [], "name": ""}], "name": ""}],
@@ -80,18 +86,18 @@ def test_a_type_that_holds_itself_has_values_on_several_levels() -> None:
     }
 
 
-def test_among_what_does_not_fit_is_what_models_get_wrong() -> None:
+def test_misfits_are_the_mistakes_that_models_make() -> None:
     schema = serde.json_schema(Limits)
-    found: list[Any] = []
+    _, misfits = argument_strategies(schema)
+    values: list[Json] = []
 
     @settings(max_examples=300, derandomize=True, database=None)
-    @given(misfitting(fitting(schema), schema))
-    def collect(value: Any) -> None:
-        found.append(value)
+    @given(misfits)
+    def collect(value: Json) -> None:
+        values.append(value)
 
     collect()
-    assert any("no_such_param" in one for one in found)
-    assert any(
-        len(one.keys() & schema["properties"]) == len(schema["properties"]) - 1 for one in found
-    )
-    assert any(isinstance(one.get("text", ""), list) for one in found)
+    names = schema["properties"].keys()
+    assert any("no_such_param" in value for value in values)
+    assert any(len(value.keys() & names) == len(names) - 1 for value in values)
+    assert any(isinstance(value.get("text", ""), list) for value in values)

@@ -1,4 +1,4 @@
-"""What a tool's handler receives beside its params: the prompt, the adapter, session and resources."""
+"""What a tool's handler receives beside its params: prompt, adapter, session, resources."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol

@@ -17,7 +17,7 @@ type Json = Any  # JSON of every shape
 type JsonPath = tuple[str | int, ...]
 
 WRAPPED_ITEMS = "items"
-"""The one property of the object that wraps an array, since providers want an object at the root."""
+"""The one property of the object that wraps an array; providers want an object at the root."""
 
 # A line that begins a fenced block or, without a language, ends one. Compiled on first use;
 # possessive, since a model can write text that makes a pattern backtrack for hours.

@@ -196,7 +196,7 @@ def _first_paragraph(docstring: str) -> str:
 
 
 def check_description(name: str, description: object) -> None:
-    """Raises `PromptValidationError` unless the description is 1-1,024 characters of valid UTF-8."""
+    """Raises `PromptValidationError` unless it is 1-1,024 characters that UTF-8 can encode."""
     if not isinstance(description, str):
         raise PromptValidationError(
             f"tool {name!r}: its description is {description!r}; write it as text"

@@ -1,8 +1,7 @@
-"""What a model may send a tool, as strategies of hypothesis: arguments that fit a schema, and
-others beside them.
+"""Hypothesis strategies of tool arguments: ones that fit a JSON schema, and ones that do not.
 
-The only module that imports hypothesis; nothing imports it before it is needed. Schemas are those
-that `serde` makes.
+This is the only module that imports hypothesis; nothing imports it before it is needed. Schemas are
+those that `serde` makes.
 """
 
 import json
@@ -18,75 +17,82 @@ from hypothesis.strategies import SearchStrategy
 from .. import serde
 from ..serde import JsonSchema
 
-__all__ = ["fitting", "misfitting"]
+__all__ = ["argument_strategies", "to_json"]
 
-# Any: JSON of every shape.
-type _Values = SearchStrategy[Any]
+type _Values = SearchStrategy[Any]  # Any: JSON of every shape
 
-_MANY = 20_000
+_LONG = 20_000
 
 
-def fitting(schema: JsonSchema, given: "_Values | Mapping[str, _Values] | None" = None) -> _Values:
-    """Dicts that fit the schema of an object; `given` takes the place of all, or of the properties
-    that it names.
+def argument_strategies(
+    schema: JsonSchema, replacement: "_Values | Mapping[str, _Values] | None" = None
+) -> tuple[_Values, _Values]:
+    """Returns strategies of dicts that fit the schema of an object, and of dicts that do not.
+
+    `replacement` takes the place of all generated values, or of the properties that it names. Few
+    of the latter dicts fit: they have a param too many, too few or of another type.
     """
-    if isinstance(given, SearchStrategy):
-        return given.map(serde.dump)
-    if unknown := [name for name in given or () if name not in schema["properties"]]:
-        raise ValueError(f"arguments= has a strategy for {unknown[0]!r}, which is no param")
-    named: dict[str, _Values] = {}
-    for name, one in schema.get("$defs", {}).items():
-        named[name] = st.deferred(_later(one, named))
-    return _joined(_values(schema, named), st.fixed_dictionaries(dict(given or {})).map(serde.dump))
-
-
-def misfitting(fit: _Values, schema: JsonSchema) -> _Values:
-    """Dicts with a param too many, too few or of another type, few of which fit."""
+    if "$ref" in schema:  # a type that holds itself
+        schema = {**schema, **schema["$defs"][schema["$ref"].rpartition("/")[2]]}
+        del schema["$ref"]
+    fitting = _fitting(schema, replacement)
     names = st.sampled_from([*schema["properties"], "no_such_param"])
-    changed = _joined(fit, st.dictionaries(names, _ANYTHING, min_size=1))
-    less = st.tuples(fit, names).map(
-        lambda pair: {key: one for key, one in pair[0].items() if key != pair[1]}
+    more = _merged(fitting, st.dictionaries(names, _ANYTHING, min_size=1))
+    fewer = st.tuples(fitting, names).map(
+        lambda pair: {name: value for name, value in pair[0].items() if name != pair[1]}
     )
-    return changed | less
+    return fitting, more | fewer
 
 
-def as_text(value: object) -> str:
-    """`value` as JSON."""
+def to_json(value: object) -> str:
+    """Returns `value` as JSON text."""
     return json.dumps(value, ensure_ascii=False)
 
 
-def _later(schema: JsonSchema, named: Mapping[str, _Values]) -> Callable[[], _Values]:
+def _fitting(schema: JsonSchema, replacement: "_Values | Mapping[str, _Values] | None") -> _Values:
+    if isinstance(replacement, SearchStrategy):
+        return replacement.map(serde.dump)
+    replacement = dict(replacement or {})
+    if unknown := [name for name in replacement if name not in schema["properties"]]:
+        raise ValueError(f"arguments= has a strategy for {unknown[0]!r}, which is no param")
+    definitions: dict[str, _Values] = {}
+    for name, definition in schema.get("$defs", {}).items():
+        definitions[name] = st.deferred(_values_later(definition, definitions))
+    replaced = st.fixed_dictionaries(replacement).map(serde.dump)
+    return _merged(_values(schema, definitions), replaced)
+
+
+def _values_later(schema: JsonSchema, definitions: Mapping[str, _Values]) -> Callable[[], _Values]:
     # no partial, of which hypothesis would print all that it holds
-    return lambda: _values(schema, named)
+    return lambda: _values(schema, definitions)
 
 
-def _joined(first: _Values, second: _Values) -> _Values:
+def _merged(first: _Values, second: _Values) -> _Values:
     return st.tuples(first, second).map(lambda pair: {**pair[0], **pair[1]})
 
 
-def _values(schema: JsonSchema, named: Mapping[str, _Values]) -> _Values:
-    """Values that fit, but for keywords that are not known here: what the parser then refuses is a
-    misfit.
-    """
-    inner = partial(_values, named=named)
+def _values(schema: JsonSchema, definitions: Mapping[str, _Values]) -> _Values:
+    """Returns values that fit the keywords known here; the parser refuses the other misfits."""
+    values = partial(_values, definitions=definitions)
     match schema:
-        case {"$ref": name}:
-            return named[name.rpartition("/")[2]]
+        case {"$ref": reference}:
+            return definitions[reference.rpartition("/")[2]]
         case {"const": value}:
             return st.just(value)
-        case {"enum": values}:
-            return st.sampled_from(values)
+        case {"enum": options}:
+            return st.sampled_from(options)
         case {"anyOf": options} | {"oneOf": options}:
-            return st.one_of(*map(inner, options))
+            return st.one_of(*map(values, options))
         case {"type": "object"}:
-            return _objects(schema, inner)
+            return _objects(schema, values)
         case {"type": "array", "prefixItems": items}:
-            return st.tuples(*map(inner, items)).map(list)
+            return st.tuples(*map(values, items)).map(list)
         case {"type": "array"}:
-            unique = as_text if schema.get("uniqueItems") else None
-            least, most = schema.get("minItems", 0), schema.get("maxItems")
             return st.lists(
-                inner(schema.get("items", {})), min_size=least, max_size=most, unique_by=unique
+                values(schema.get("items", {})),
+                min_size=schema.get("minItems", 0),
+                max_size=schema.get("maxItems"),
+                unique_by=to_json if schema.get("uniqueItems") else None,
             )
         case {"type": "string"}:
             return _texts(schema)
@@ -100,18 +106,19 @@ def _values(schema: JsonSchema, named: Mapping[str, _Values]) -> _Values:
             return _ANYTHING
 
 
-def _objects(schema: JsonSchema, inner: Callable[[JsonSchema], _Values]) -> _Values:
+def _objects(schema: JsonSchema, values: Callable[[JsonSchema], _Values]) -> _Values:
     if "properties" not in schema:
-        keys = inner({"type": "string", **schema.get("propertyNames", {})})
         extra = schema.get("additionalProperties", True)
-        least, most = schema.get("minProperties", 0), schema.get("maxProperties")
         return st.dictionaries(
-            keys, _ANYTHING if extra is True else inner(extra), min_size=least, max_size=most
+            values({"type": "string", **schema.get("propertyNames", {})}),
+            _ANYTHING if extra is True else values(extra),
+            min_size=schema.get("minProperties", 0),
+            max_size=schema.get("maxProperties"),
         )
-    parts = {name: inner(one) for name, one in schema["properties"].items()}
-    needed = {name: parts.pop(name) for name in schema.get("required", ())}
+    optional = {name: values(of_param) for name, of_param in schema["properties"].items()}
+    required = {name: optional.pop(name) for name in schema.get("required", ())}
     return st.fixed_dictionaries(
-        needed, optional={name: one | st.none() for name, one in parts.items()}
+        required, optional={name: value | st.none() for name, value in optional.items()}
     )
 
 
@@ -120,27 +127,31 @@ def _numbers(schema: JsonSchema) -> _Values:
     low, high = schema.get("minimum", over), schema.get("maximum", under)
     step = schema.get("multipleOf", 1 if schema["type"] == "integer" else None)
     if step is None:
-        exact = st.floats(low, high, exclude_min=over is not None, exclude_max=under is not None)
-        return exact.filter(isfinite)
-    steps = st.integers(
-        None if low is None else ceil(low / step), None if high is None else floor(high / step)
+        floats = st.floats(low, high, exclude_min=over is not None, exclude_max=under is not None)
+        return floats.filter(isfinite)
+    first, last = (
+        None if low is None else ceil(low / step),
+        None if high is None else floor(high / step),
     )
-    return steps.map(lambda count: count * step).filter(lambda number: number not in (over, under))
+    multiples = st.integers(first, last).map(lambda count: count * step)
+    return multiples.filter(lambda number: number not in (over, under))
 
 
 def _texts(schema: JsonSchema) -> SearchStrategy[str]:
     least, most = schema.get("minLength", 0), schema.get("maxLength")
-    if (of := _FORMATS.get(schema.get("format", ""))) is not None:
-        return of.map(lambda value: str(serde.dump(value)))
+    if (values := _FORMATS.get(schema.get("format", ""))) is not None:
+        return values.map(lambda value: str(serde.dump(value)))
     if "pattern" in schema:
         pattern: str = schema["pattern"]
         matches = serde.line_matcher(pattern)
         return st.from_regex(pattern).filter(
             lambda text: matches(text) and least <= len(text) <= (most or len(text))
         )
-    plain = st.text(min_size=least, max_size=most)
-    long = st.characters(codec="utf-8").map(lambda one: one * _MANY)
-    return plain if least or most is not None else plain | st.sampled_from(["\0", "../.."]) | long
+    texts = st.text(min_size=least, max_size=most)
+    if least or most is not None:
+        return texts
+    long = st.characters(codec="utf-8").map(lambda character: character * _LONG)
+    return texts | st.sampled_from(["\0", "../.."]) | long
 
 
 _FORMATS: Mapping[str, _Values] = {
@@ -155,5 +166,5 @@ _LEAVES: _Values = (
     st.none() | st.booleans() | st.integers() | _numbers({"type": "number"}) | _texts({})
 )
 _ANYTHING: _Values = st.recursive(
-    _LEAVES, lambda one: st.lists(one) | st.dictionaries(st.text(), one), max_leaves=8
+    _LEAVES, lambda values: st.lists(values) | st.dictionaries(st.text(), values), max_leaves=8
 )

@@ -1,15 +1,14 @@
-"""One assertion that holds a tool to what the library promises of tools, for arguments that
-hypothesis makes up.
+"""Asserts that a tool keeps the contract of tools, for arguments that hypothesis generates.
 
-Each call goes through the real executor, on a session and resources of its own. What a model may
-send stands in `arguments`.
+The real executor runs each call, on a session and resources of its own. `arguments` has the
+strategies.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from ..prompt.errors import ToolValidationError
 from ..prompt.prompt import Prompt
 from ..prompt.sections import MarkdownSection
 from ..prompt.template import PromptTemplate
-from ..prompt.tool import NON_REPEATABLE, Tool
+from ..prompt.tool import NON_REPEATABLE, AnyTool
 from ..protocols import Snapshotable
 from ..resources import Bindable, Scope, release
 from ..runtime.events import Operation, ToolInvoked
@@ -34,46 +33,54 @@ from ..runtime.session.slices import read
 from ..runtime.session.snapshots import SessionSnapshot
 from .scripted import ScriptedAdapter
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # an optional package
     from hypothesis.strategies import SearchStrategy
 
 __all__ = ["ToolContractError", "assert_tool_contract"]
 
-__tracebackhide__ = True  # pytest shows the test and the handler, not what lies between
+__tracebackhide__ = True  # pytest shows the test and the handler, and skips this module
 
 _MAX_SHOWN = 2_000
 _REFUSE = "answer with success=False, raise ToolValidationError, or name the exception in raises="
+_RETURN = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
+_RESTORE = "let restore() put back what snapshot() copied, and keep frozen what slices hold"
+_DECLARE = "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
+
+# Any: prompts, tools, params, resources and their states of every type pass through here.
+type _AnyPrompt = Prompt[Any]
+type _AnyHandler = Callable[..., Any]
+type _Kind = Any
+type _StateReaders = Mapping[_Kind, Callable[[Any], object]]
+type _Exceptions = type[Exception] | tuple[type[Exception], ...]
+type _State = dict[tuple[str, _Kind], object]
 
 
 class ToolContractError(AssertionError):
-    """A tool breaks its contract: what it did, how to mend it, and the least arguments that show
-    it.
-    """
+    """A tool breaks its contract; the message says how, the remedy and the least arguments."""
 
 
-# Any below: prompts, tools, params and resources of every type pass through here.
 def assert_tool_contract(
-    tool: Tool[Any, Any],
+    tool: AnyTool,
     *,
-    prompt: Callable[[], Prompt[Any]] | None = None,
+    prompt: Callable[[], _AnyPrompt] | None = None,
     session: Callable[[], Session] = Session,
     resources: Callable[[], Bindable] = dict,
     adapter: Callable[[], Evaluator] = lambda: ScriptedAdapter(()),
-    state: Mapping[Any, Callable[[Any], object]] = MappingProxyType({}),
+    state: _StateReaders = MappingProxyType({}),
     arguments: "SearchStrategy[Any] | Mapping[str, SearchStrategy[Any]] | None" = None,
-    raises: type[Exception] | tuple[type[Exception], ...] = (),
+    raises: _Exceptions = (),
     max_examples: int | None = None,
 ) -> None:
-    """Calls `tool` with arguments that fit its schema, and with others beside them.
+    """Calls `tool` with arguments that fit its schema, and with similar ones that do not.
 
-    `prompt`, `session`, `resources` and `adapter` make what the handler finds in its context, anew
-    for each example. `state` has a function for each type of resource whose snapshots do not say
-    what it holds: it takes the resource and returns a value to compare with later, such as a
-    database's rows. `arguments` is a strategy of params or dicts that replaces the made-up ones, or
-    one for each param that it names. `raises` names exceptions by which the handler refuses,
-    besides `ToolValidationError`. `max_examples`, as well as all that is not given here, is that of
-    the settings of hypothesis, but for a deadline, of which there is none. Raises
-    `ToolContractError`, and `ValueError` when `state` names a type for which no singleton is bound.
+    `prompt`, `session`, `resources` and `adapter` make the parts of the handler's context, anew for
+    each example. `state` maps a type of resource whose snapshots do not show its state to a
+    function, which takes the resource and returns a value to compare, such as a database's rows.
+    `arguments` replaces the generated arguments: a strategy of params or dicts, or one for each
+    param that it names. `raises` names exceptions by which the handler refuses, besides
+    `ToolValidationError`. Hypothesis' own settings apply, except for its deadline, and
+    `max_examples` replaces theirs. Raises `ToolContractError`, and `ValueError` when `state` names
+    a type for which no singleton is bound.
     """
     try:
         from hypothesis import given, settings
@@ -81,274 +88,255 @@ def assert_tool_contract(
         raise ImportError(
             "assert_tool_contract needs hypothesis: pip install 'weakincentives[testing]'"
         ) from error
-    from .arguments import as_text, fitting, misfitting
+    from .arguments import argument_strategies, to_json
 
     if tool.handler is None:
         raise ValueError(f"tool {tool.name!r} has no handler; check a tool that can be called")
-    schema = serde.json_schema(tool.params_type)
-    if "$ref" in schema:  # a type that holds itself
-        schema = {**schema, **schema["$defs"][schema["$ref"].rpartition("/")[2]]}
-        del schema["$ref"]
     section = MarkdownSection(title="Tool", template="Call it.", tools=[tool])
-    bare: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
-    contract = _Contract(tool, raises, prompt or bare.bind, session, resources, adapter, state)
-    answers: list[str] = []
+    default: PromptTemplate[Any] = PromptTemplate(ns="testing", key="tool", sections=[section])
+    contract = _Contract(tool, raises, prompt or default.bind, session, resources, adapter, state)
+    refusals: list[str] = []
 
     def fits(arguments: str) -> None:
-        answers.append(contract.check(arguments))
+        refusals.append(contract.check(arguments))
 
     def misfits(arguments: str) -> None:
         contract.check(arguments)
 
-    fit = fitting(schema, arguments)
     # no tool promises to be quick
     limits = settings(report_multiple_bugs=False, print_blob=False, deadline=None)
     if max_examples is not None:
         limits = settings(limits, max_examples=max_examples)
-    for test, given_ in ((fits, fit), (misfits, misfitting(fit, schema))):
-        # the key under which hypothesis keeps examples that failed
+    strategies = argument_strategies(serde.json_schema(tool.params_type), arguments)
+    for test, strategy in zip((fits, misfits), strategies, strict=True):
+        # the key under which hypothesis stores failing examples
         test.__name__ = f"{tool.name}_{test.__name__}"
-        limits(given(given_.map(as_text))(test))()
-    if answers and all(answers):
-        what = f"none of the arguments that fit its schema was accepted, the last with {answers[-1]!r:.500}"
+        limits(given(strategy.map(to_json))(test))()
+    if refusals and all(refusals):
         raise contract.breach(
-            what, "let the params type say all that it wants, or give a strategy as arguments="
+            "none of the arguments that fit its schema was accepted, the last with "
+            f"{refusals[-1]!r:.500}",
+            "let the params type say all that it wants, or give a strategy as arguments=",
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Spy:
-    """A handler that keeps what it raised besides refusals."""
-
-    handler: Callable[..., Any]
-    raised: list[Exception] = field(default_factory=list[Exception])
-
-    def __call__(self, params: Any, /, *, context: ToolContext) -> Any:
-        with self.watching():
-            result = self.handler(params, context=context)
-        return self.later(result) if inspect.isawaitable(result) else result
-
-    async def later(self, result: Awaitable[Any]) -> Any:
-        with self.watching():
-            return await result
+def _recording(handler: _AnyHandler, errors: list[Exception]) -> _AnyHandler:
+    """Returns a handler that appends to `errors` what `handler` raises besides refusals."""
 
     @contextmanager
-    def watching(self) -> Generator[None]:
+    def recorded() -> Generator[None]:
         try:
             yield
         except (ControlFlow, ToolValidationError):
             raise
         except Exception as error:
-            self.raised.append(error)
-            raise ToolValidationError from error  # undone and answered alike, but not logged
+            errors.append(error)
+            raise ToolValidationError from error  # rolled back and answered alike, but not logged
 
+    async def await_result(result: Awaitable[object]) -> object:
+        with recorded():
+            return await result
 
-type _Seen = dict[tuple[str, Any], object]
+    def call(params: object, /, *, context: ToolContext) -> object:
+        with recorded():
+            result = handler(params, context=context)
+        return await_result(result) if inspect.isawaitable(result) else result
+
+    return call
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
-    """A session and resources for the calls of one example."""
+class _Trial:
+    """The session and the resources of one example."""
 
-    prompt: Prompt[Any]
+    prompt: _AnyPrompt
     session: Session
-    parts: Mapping[Any, Callable[[], object]]  # what reads the state of each resource
     adapter: Evaluator
+    readers: Mapping[_Kind, Callable[[], object]]  # of the state of each resource
 
-    def play(
-        self, tool: Tool[Any, Any], text: str
+    def call(
+        self, tool: AnyTool, arguments: str
     ) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
-        """What the handler raised, the event that told of it and the outcome; none when control
-        flow passed through.
-        """
-        assert tool.handler is not None  # noqa: S101 - else there is nothing to check
-        spy = _Spy(tool.handler)
-        told: list[Any] = []
+        """Returns the handler's errors, the event and the outcome; `None` after control flow."""
+        assert tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses such tools
+        errors: list[Exception] = []
+        events: list[Any] = []  # Any: the executor publishes events of several types
+        recording = replace(tool, handler=_recording(tool.handler, errors))
         executor = ToolExecutor(
             prompt=self.prompt,
-            rendered=replace(
-                self.prompt.render(session=self.session), tools=(replace(tool, handler=spy),)
-            ),
+            rendered=replace(self.prompt.render(session=self.session), tools=(recording,)),
             adapter=self.adapter,
             config=InnerLoopConfig(supports_dynamic_tools=True),
             session=self.session,
-            # reducers of telemetry would change the session on nobody's behalf
-            publish=told.append,
+            # reducers of telemetry would change the session though the tool does not
+            publish=events.append,
             work=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
         outcome = None
         with suppress(ControlFlow):
-            # the same key when the call is run again
-            [outcome] = executor.execute([ToolCall("call_1", tool.name, text)], CallIdentity("1"))
-        return spy.raised, told[-1], outcome
+            # the same key when the call runs again
+            calls = [ToolCall("call_1", tool.name, arguments)]
+            [outcome] = executor.execute(calls, CallIdentity("1"))
+        return errors, events[-1], outcome
 
-    def seen(self) -> _Seen:
-        """What slices and resources hold, by copy: what changes in its place must show as well."""
-        slices = self.session.snapshot().slices.items()
-        state = {
-            ("slice", of): held
-            for of, head in slices
-            if (held := [_copy(one) for one in read(head)])
-        }
-        return {**state, **{("resource", of): _copy(state()) for of, state in self.parts.items()}}
+    def state(self) -> _State:
+        """Copies the contents of slices and resources, so that changes in place show as well."""
+        state: _State = {("resource", kind): _copy(read()) for kind, read in self.readers.items()}
+        for kind, head in self.session.snapshot().slices.items():
+            if values := [_copy(value) for value in read(head)]:
+                state["slice", kind] = values
+        return state
 
 
-def _files(files: Filesystem) -> object:  # whose snapshots do not say what it holds
+@dataclass(frozen=True, slots=True)
+class _Contract:
+    tool: AnyTool
+    raises: _Exceptions
+    prompt: Callable[[], _AnyPrompt]
+    session: Callable[[], Session]
+    resources: Callable[[], Bindable]
+    adapter: Callable[[], Evaluator]
+    state: _StateReaders
+
+    def check(self, arguments: str) -> str:
+        """Calls the tool with the model's `arguments`; returns the answer if they are refused."""
+        with self.trial() as trial:
+            before, snapshot = trial.state(), trial.session.snapshot()
+            errors, event, outcome = trial.call(self.tool, arguments)
+            for error in errors:
+                if not isinstance(error, self.raises):
+                    problem = f"its handler raised {error!r:.500}"
+                    raise self.breach(problem, _REFUSE, arguments) from error
+            if outcome is None:  # control flow is no failure, and is not rolled back
+                return ""
+            answer = outcome.message.content
+            if outcome.error not in {"", ToolValidationError.__name__}:
+                problem = f"what its handler returned cannot count: {answer}"
+                raise self.breach(problem, _RETURN, arguments)
+            if outcome.success:
+                self.check_value(event.result.value, arguments)
+                self.check_effect(trial, event, before, snapshot, arguments)
+            elif changes := _changes(before, trial.state()):
+                raise self.breach(f"a failed call changed {changes}", _RESTORE, arguments)
+            return answer if event.params is None else ""
+
+    def check_value(self, value: object, arguments: str) -> None:
+        """Checks that the result's value is of the declared type."""
+        kind = self.tool.result_type
+        if value is not None and not _is_instance(value, kind):
+            remedy = f"let it be of the result type {kind!r}, or declare another"
+            raise self.breach(f"its result has the value {value!r:.200}", remedy, arguments)
+
+    def check_effect(
+        self,
+        trial: _Trial,
+        event: ToolInvoked,
+        before: _State,
+        snapshot: SessionSnapshot,
+        arguments: str,
+    ) -> None:
+        """Checks that a pure call changes nothing, and that repeating a call changes no resource.
+
+        A crash takes back the session, so the call runs again on the session of `snapshot`.
+        """
+        effect, after = self.tool.effect, trial.state()
+        if effect in NON_REPEATABLE:
+            return
+        if effect == "pure" and (changes := _changes(before, after)):
+            problem = f"its effect is 'pure', yet it changed {changes}"
+            raise self.breach(problem, "declare 'repeatable'", arguments)
+        trial.session.restore(snapshot)
+        _, again, _ = trial.call(self.tool, arguments)
+        if effect == "pure" and again.content != event.content:
+            problem = "its effect is 'pure', yet it answered the same call in two ways"
+            remedy = "answer by params and context alone, or declare 'repeatable'"
+            raise self.breach(problem, remedy, arguments)
+        if changes := _changes(after, trial.state(), "resource"):
+            problem = f"its effect is {effect!r}, yet the same call run again changed {changes}"
+            raise self.breach(problem, _DECLARE, arguments)
+
+    def breach(self, problem: str, remedy: str, arguments: str | None = None) -> ToolContractError:
+        message = f"tool {self.tool.name!r}: {problem}; {remedy}"
+        if arguments is not None:
+            more = "…" if len(arguments) > _MAX_SHOWN else ""
+            message += f"\narguments: {sendable(arguments[:_MAX_SHOWN])}{more}"
+        return ToolContractError(message)
+
+    @contextmanager
+    def trial(self) -> Generator[_Trial]:
+        prompt = self.prompt()
+        with prompt.bind(resources=self.resources()).resources as resources:
+            bindings = resources.registry.bindings
+            kinds = [item.protocol for item in bindings if item.scope is Scope.SINGLETON]
+            if unknown := ", ".join(_name(kind) for kind in self.state if kind not in kinds):
+                bound = ", ".join(map(_name, kinds)) or "nothing"
+                raise ValueError(
+                    f"state= names {unknown}, for which no singleton is bound; bound: {bound}"
+                )
+            readers: dict[_Kind, Callable[[], object]] = {}
+            for kind in kinds:
+                resource = resources.get(kind)
+                if read_state := self.state.get(kind) or _default_reader(resource):
+                    readers[kind] = partial(read_state, resource)
+            yield _Trial(prompt, self.session(), self.adapter(), readers)
+
+
+def _default_reader(resource: object) -> Callable[[Any], object] | None:  # Any: as `state`
+    if Filesystem in type(resource).__mro__:
+        return _read_files
+    return _read_snapshot if isinstance(resource, Snapshotable) else None
+
+
+def _read_files(filesystem: Filesystem) -> object:  # whose snapshots do not show its state
     return {
-        one.path: files.read_bytes(one.path) if one.kind == "file" else one.kind
-        for one in files.walk()
+        entry.path: filesystem.read_bytes(entry.path) if entry.kind == "file" else entry.kind
+        for entry in filesystem.walk()
     }
 
 
-def _captured(part: Snapshotable) -> object:
-    """What a snapshot of `part` says about its state: nothing when two in a row differ, as names of
-    savepoints do.
-    """
-    snapshots: list[Any] = []
+def _read_snapshot(resource: Snapshotable) -> object:
+    """Returns the state that a snapshot shows; `None` when two differ, as savepoints do."""
+    snapshots: list[Any] = []  # Any: only the resource reads them
     try:
         for _ in range(2):
-            snapshots.append(part.snapshot())  # noqa: PERF401 - the first is released if the second fails
+            snapshots.append(resource.snapshot())  # noqa: PERF401 - the first is released if the second fails
         first, second = map(_copy, snapshots)
         return first if first == second else None
     finally:
         for snapshot in reversed(snapshots):
-            release(part, snapshot)
+            release(resource, snapshot)
 
 
-def _copy(value: Any) -> object:
-    """A copy to compare with later, or the type alone where copies are not equal."""
+def _copy(value: object) -> object:
+    """Returns a copy to compare with later, or only the type where copies are not equal."""
     with suppress(Exception):  # of the author's own class
         if (copy := deepcopy(value)) == value:
             return copy
     return type(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Contract:
-    tool: Tool[Any, Any]
-    raises: type[Exception] | tuple[type[Exception], ...]
-    prompt: Callable[[], Prompt[Any]]
-    session: Callable[[], Session]
-    resources: Callable[[], Bindable]
-    adapter: Callable[[], Evaluator]
-    state: Mapping[Any, Callable[[Any], object]]
-
-    def breach(self, what: str, remedy: str, text: str | None = None) -> ToolContractError:
-        cut = (
-            ""
-            if text is None
-            else f"\narguments: {sendable(text[:_MAX_SHOWN])}{'…' * (len(text) > _MAX_SHOWN)}"
-        )
-        return ToolContractError(f"tool {self.tool.name!r}: {what}; {remedy}{cut}")
-
-    @contextmanager
-    def stage(self) -> Generator[_Stage]:
-        prompt = self.prompt()
-        with prompt.bind(resources=self.resources()).resources as opened:
-            shared = [
-                one.protocol for one in opened.registry.bindings if one.scope is Scope.SINGLETON
-            ]
-            if unknown := ", ".join(_name(kind) for kind in self.state if kind not in shared):
-                bound = ", ".join(map(_name, shared)) or "nothing"
-                raise ValueError(
-                    f"state= names {unknown}, for which no singleton is bound; bound: {bound}"
-                )
-            parts = {
-                kind: reader
-                for kind in shared
-                if (reader := self.reader(kind, opened.get(kind))) is not None
-            }
-            yield _Stage(prompt, self.session(), parts, self.adapter())
-
-    def reader(self, kind: Any, part: Any) -> Callable[[], object] | None:
-        """What reads the state of `part`."""
-        if kind in self.state:
-            return partial(self.state[kind], part)
-        if Filesystem in type(part).__mro__:
-            return partial(_files, part)
-        return partial(_captured, part) if isinstance(part, Snapshotable) else None
-
-    def check(self, text: str) -> str:
-        """Plays `text` as the model's arguments; gives the answer if they were refused."""
-        with self.stage() as stage:
-            before, start = stage.seen(), stage.session.snapshot()
-            raised, told, outcome = stage.play(self.tool, text)
-            for error in raised:
-                if not isinstance(error, self.raises):
-                    raise self.breach(
-                        f"its handler raised {error!r:.500}", _REFUSE, text
-                    ) from error
-            if outcome is None:  # control flow is no failure, and nothing is undone
-                return ""
-            answer = outcome.message.content
-            if outcome.error not in {"", ToolValidationError.__name__}:
-                remedy = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
-                raise self.breach(f"what its handler returned cannot count: {answer}", remedy, text)
-            if outcome.success:
-                if (value := told.result.value) is not None and not _fits(
-                    value, of := self.tool.result_type
-                ):
-                    remedy = f"let it be of the result type {of!r}, or declare another"
-                    raise self.breach(f"its result has the value {value!r:.200}", remedy, text)
-                self.check_effect(stage, told, before, start, text)
-            elif changed := _changes(before, stage.seen()):
-                remedy = "let restore() put back what snapshot() copied, and keep frozen what slices hold"
-                raise self.breach(f"a failed call changed {changed}", remedy, text)
-            return "" if told.params is not None else answer
-
-    def check_effect(
-        self, stage: _Stage, told: ToolInvoked, before: _Seen, start: SessionSnapshot, text: str
-    ) -> None:
-        """A pure call changes nothing, and no call changes resources again when it is run again as
-        after a crash.
-        """
-        effect, after = self.tool.effect, stage.seen()
-        if effect in NON_REPEATABLE:
-            return
-        if effect == "pure" and (changed := _changes(before, after)):
-            raise self.breach(
-                f"its effect is 'pure', yet it changed {changed}", "declare 'repeatable'", text
-            )
-        stage.session.restore(start)
-        again = stage.play(self.tool, text)[1]
-        if effect == "pure" and again.content != told.content:
-            remedy = "answer by params and context alone, or declare 'repeatable'"
-            raise self.breach(
-                "its effect is 'pure', yet it answered the same call in two ways", remedy, text
-            )
-        if changed := _changes(after, stage.seen(), "resource"):
-            remedy = (
-                "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
-            )
-            raise self.breach(
-                f"its effect is {effect!r}, yet the same call run again changed {changed}",
-                remedy,
-                text,
-            )
-
-
-def _changes(before: _Seen, after: _Seen, *of: str) -> str:
-    """The names of what differs, by default of everything."""
+def _changes(before: _State, after: _State, *sorts: str) -> str:
+    """Names the differences, by default of slices and resources."""
     keys = [
-        key
-        for key in before | after
-        if (not of or key[0] in of) and before.get(key) != after.get(key)
+        (sort, kind)
+        for sort, kind in before | after
+        if (not sorts or sort in sorts) and before.get((sort, kind)) != after.get((sort, kind))
     ]
-    return ", ".join(f"{what} {_name(kind)}" for what, kind in keys)
+    return ", ".join(f"{sort} {_name(kind)}" for sort, kind in keys)
 
 
-def _name(kind: Any) -> str:
+def _name(kind: _Kind) -> str:
     return getattr(kind, "__name__", str(kind))
 
 
-def _fits(value: object, of: Any) -> bool:
+def _is_instance(value: object, kind: _Kind) -> bool:
     try:
-        return isinstance(value, of)
-    except TypeError:  # a generic type, which JSON can tell, or one of which nobody can
+        return isinstance(value, kind)
+    except TypeError:  # a generic type, which JSON can check, or a type that nothing can check
         with suppress(SerdeError):
-            data, _ = serde.dump(value), serde.json_schema(of)
+            data, _ = serde.dump(value), serde.json_schema(kind)
             try:
-                serde.parse(of, data)
+                serde.parse(kind, data)
             except SerdeError:
                 return False
     return True

@@ -1,4 +1,4 @@
-"""Carries overrides over to a prompt that has changed: three-way merges, and conflicts to review."""
+"""Carries overrides over to a changed prompt: three-way merges, and conflicts to review."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ class Rebase:
     conflicts: tuple[Conflict, ...]
 
     def __str__(self) -> str:
-        parts = [
-            f"## {conflict.id}\n\n{conflict.reason}\n\n{indent(conflict.text, '    ', lambda _: True)}"
-            for conflict in self.conflicts
-        ]
-        return "\n\n".join(["# Overrides to settle", *parts]) + "\n"
+        paragraphs = ["# Overrides to settle"]
+        for conflict in self.conflicts:
+            text = indent(conflict.text, "    ", lambda _: True)
+            paragraphs += [f"## {conflict.id}", conflict.reason, text]
+        return "\n\n".join(paragraphs) + "\n"
 
 
 def rebase(
