@@ -1,6 +1,4 @@
-"""The ledger's sums are those of the requests that were made, and its advice is the smaller of its
-two sums.
-"""
+"""The sums are those of the requests that were made, and the advice is the smaller of two sums."""
 
 import io
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.inspection.costs import SectionCost, ledger
+from weakincentives.inspection.costs import SectionCost, section_costs
 from weakincentives.inspection.event_log import Record, read_events, write_events
 from weakincentives.prompt import (
     Disclosure,
@@ -74,7 +72,7 @@ def run(template: PromptTemplate[None], *replies: Reply, dynamic: bool = True) -
 
 
 def costs(records: list[Record]) -> dict[str, SectionCost]:
-    return {cost.path: cost for cost in ledger(records)}
+    return {cost.path: cost for cost in section_costs(records)}
 
 
 TASK = len("## 1. Task\n\nHelp.")
@@ -156,7 +154,9 @@ def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
 
 
 def test_each_cost_names_its_prompt() -> None:
-    assert {cost.prompt for cost in ledger(run(shop(), READ, PAY, say("Done.")))} == {"shop/manual"}
+    assert {cost.prompt for cost in section_costs(run(shop(), READ, PAY, say("Done.")))} == {
+        "shop/manual"
+    }
 
 
 def test_runs_add_up() -> None:
@@ -177,7 +177,7 @@ def test_runs_of_several_sessions_may_overlap() -> None:
     overlapping = [record for pair in zip(one, other, strict=False) for record in pair] + other[
         len(one) :
     ]
-    assert ledger(overlapping) == ledger([*one, *other])
+    assert section_costs(overlapping) == section_costs([*one, *other])
 
 
 def test_a_run_that_was_cut_off_counts_as_far_as_it_went() -> None:
@@ -192,11 +192,11 @@ def test_a_section_that_nobody_opens_stays_summarized() -> None:
 def test_a_full_section_with_a_summary_that_nobody_needs_should_be_summarized() -> None:
     advice = costs(run(shop(visibility=FULL), say("Done.")))["refunds"].advice
     assert advice is not None
-    weight, brief = WHOLE + DECLARED, short(shop())
+    expanded, brief = WHOLE + DECLARED, short(shop())
     assert advice.visibility == "SUMMARY"
     assert advice.arithmetic == (
-        f"FULL: 1 request x {weight} = {weight}. "
-        f"SUMMARY: 1 x {brief} + to open it 0 x {TASK + weight} + open 0 x {weight} = {brief}"
+        f"FULL: 1 request x {expanded} = {expanded}. "
+        f"SUMMARY: 1 x {brief} + to open it 0 x {TASK + expanded} + open 0 x {expanded} = {brief}"
     )
 
 
@@ -221,16 +221,16 @@ def test_no_log_can_tell_how_a_section_within_a_summarized_one_should_be_shown()
 
 
 def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
-    weight = WHOLE + DECLARED
+    expanded = WHOLE + DECLARED
     for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
         brief = short(template)
-        request = (TASK + brief + 2 * (TASK + weight)) // 3
+        request = (TASK + brief + 2 * (TASK + expanded)) // 3
         advice = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"].advice
         assert advice is not None
         assert advice.visibility == "FULL"
         assert advice.arithmetic.replace(",", "") == (
-            f"FULL: 2 requests x {weight} = {2 * weight}. SUMMARY: 2 x {brief} + to open it 1 x {request} "
-            f"+ open 2 x {weight} = {2 * brief + request + 2 * weight}"
+            f"FULL: 2 requests x {expanded} = {2 * expanded}. SUMMARY: 2 x {brief} + to open it 1 x {request} "
+            f"+ open 2 x {expanded} = {2 * brief + request + 2 * expanded}"
         )
 
 
@@ -259,7 +259,7 @@ def test_no_log_can_tell_whether_a_text_without_tools_was_needed() -> None:
 
 def test_records_without_sizes_are_left_out() -> None:
     assert (
-        ledger(
+        section_costs(
             [
                 {"event": "PromptRendered", "ns": "n", "key": "k"},
                 {"event": "ProviderCalled", "turn": 1},

@@ -249,11 +249,14 @@ def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:
         "visibility": "full",
         "shown": 17,
         "summary": None,
-        "weight": 17,
+        "expanded_size": 17,
         "tools": {},
     }
     assert (refunds["visibility"], refunds["shown"]) == ("summary", refunds["summary"])
-    assert refunds["weight"] == len("## 2. Refunds\n\nWithin 30 days.") + refunds["tools"]["refund"]
+    assert (
+        refunds["expanded_size"]
+        == len("## 2. Refunds\n\nWithin 30 days.") + refunds["tools"]["refund"]
+    )
     assert "rendered" not in rendered
     assert sum(one["shown"] for one in rendered["sections"]) + 2 == len(rendered["text"])
 

@@ -18,7 +18,7 @@ from typer import Argument, Option
 from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
 from ..evaluation.main_loop import MainLoop
-from ..inspection.costs import ledger
+from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record, read_events
 from ..protocols import EventBus
 from ..runtime.events import Event
@@ -111,15 +111,15 @@ def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")
 def advise(
     logs: Annotated[list[Path], Argument(help="Files that wink run --log wrote.")],
     *,
-    as_json: Annotated[bool, Option("--json", help="The ledger as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the costs as JSON.")] = False,
 ) -> None:
     """Print what each section and tool cost over logged runs, and which sections to summarize."""
     events: list[Record] = []
     for log in logs:
         with _reading(log) as one:
-            ledger(one)  # here, so that a fault is told of its own file
+            section_costs(one)  # here, so that a fault is told of its own file
             events += one
-    costs = ledger(events)
+    costs = section_costs(events)
     if as_json:
         write_json(costs)
         return

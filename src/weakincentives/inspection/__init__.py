@@ -1,1 +1,1 @@
-"""What looks at prompts and at logs of runs; nothing that runs imports it."""
+"""Reads prompts and logs of runs for their authors; nothing that runs a prompt imports it."""

@@ -1,9 +1,7 @@
-"""What can be said of a prompt without a model: what cannot work, and what is likely to mislead or
-to cost for nothing.
+"""Checks a prompt without a model: for what cannot work, and for what likely misleads or wastes.
 
-Everything is read off the one walk: a state of disclosure is a `PromptView` with some sections
-opened. Of all states only the smallest ones that show a text are looked at, one for each summarized
-section: opening more only adds tools.
+The checks look only at the smallest states of disclosure that show each text, one for each
+summarized section: opening more sections only adds tools.
 """
 
 import re
@@ -24,20 +22,36 @@ from ..protocols import StateView
 from ..runtime.events import SectionTexts
 from ..visibility import SectionPath, SectionVisibility
 
-__all__ = ["Finding", "Report", "Severity", "analyze"]
+__all__ = ["SEVERITIES", "Finding", "Report", "Severity", "analyze"]
 
 type Severity = Literal["error", "warning"]
-"""Cannot work; likely to mislead the model or to cost for nothing."""
+"""An error cannot work; a warning likely misleads the model or costs for nothing."""
+
+SEVERITIES: Mapping[str, Severity] = {
+    "cannot-render": "error",
+    "cannot-check": "warning",
+    "tool-not-enabled": "error",
+    "tool-not-open": "warning",
+    "description-too-long": "warning",
+    "never-enabled": "warning",
+    "override-stale": "warning",
+    "summary-missing": "warning",
+    "summary-too-long": "warning",
+    "session-first": "warning",
+}
 
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
-_NAMED = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
+_TOOL_NAME = re.compile(r"(?<!`)`([a-z0-9_-]{1,64})(?:\([^`\n]*\))?`(?!`)")
 _LONG_DESCRIPTION = 200  # characters; every request pays for them
 _STALE = {"changed": "has changed", "gone": "is gone", "fixed": "accepts none"}
+
+type _Texts = Mapping[SectionPath, SectionTexts]
+type _Params = Mapping[type[Any], object]  # Any: params of every type, looked up by it
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the author may want to change; `code` names its kind."""
+    """One thing that the author may want to change; `code` is a key of `SEVERITIES`."""
 
     code: str
     section_path: SectionPath
@@ -48,100 +62,99 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `analyze` found in the prompt `ns/key`, in how many states of disclosure; `serde.dump`
-    makes it JSON.
-    """
+    """The findings in the prompt `ns/key`, over the `states` of disclosure that were checked."""
 
     prompt: str
     states: int
     findings: tuple[Finding, ...]
 
 
+# Any: prompts of every output.
 def analyze(
     target: PromptTemplate[Any] | Prompt[Any], *, session: StateView | None = None
 ) -> Report:
-    """Every check, over all texts that the model can get to see.
+    """Runs every check over all texts that the model can see; `serde.dump` makes the report JSON.
 
-    Params that are not bound and cannot be built have their fields stand for themselves in the
-    texts. `session` feeds the selectors that read one.
+    Where params are neither bound nor built without arguments, the texts contain the names of their
+    fields. `session` feeds the selectors that read one.
     """
     prompt = target.bind() if isinstance(target, PromptTemplate) else target
     template, registry, stored = prompt.template, prompt.template.registry, prompt.overrides
     if stored is not None:
         registry = apply_overrides(registry, stored.texts)
-    nodes = registry.sections
-    missing = _stand_ins(nodes, prompt.params)
-    params = {**prompt.params, **missing}
+    placeholders = _placeholders(registry, prompt.params)
     view = PromptView(
-        registry=registry, params=params, session=session, disclosure=template.disclosure
+        registry=registry,
+        params={**prompt.params, **placeholders},
+        session=session,
+        disclosure=template.disclosure,
     )
-    findings = [
-        Finding(
-            "never-enabled", node.path, "warning", "it is never enabled", "enable it, or remove it"
-        )
-        for node in nodes
-        if node.enabled is False
-    ]
-    findings += _descriptions(registry)
-    for stale in stored.stale if stored is not None else ():
-        now = prompt.descriptor.texts.get(stale.id)
-        message = f"the stored override of {stale.id} does not apply: the code's own text {_STALE[stale.reason]}"
-        findings.append(
-            Finding(
-                "override-stale", now.path if now else (), "warning", message, "rebase or delete it"
-            )
-        )
+    findings = [*_disabled(registry), *_descriptions(registry), *_stale_overrides(prompt)]
     states: list[VisibleSections] = []
-    broken = list(_broken(view, missing))
-    if not broken:
-        texts = {one.path: one for one in measure(view)}
+    failures = list(_failures(view, placeholders))
+    if not failures:
+        texts = {section.path: section for section in measure(view)}
         states = [
             view.with_visibility(dict.fromkeys(paths, _FULL)).visible_sections()
             for paths in view.minimal_expansions()
         ]
-        findings += (
-            *_tools_named(view, states, texts),
-            *_summaries(view, texts),
-            *_prefix(view, texts),
-        )
-    return Report(f"{template.ns}/{template.key}", len(states), (*findings, *dict.fromkeys(broken)))
+        findings += _tool_names(view, states, texts)
+        findings += _summaries(registry, texts)
+        findings += _prefix(registry, texts)
+    findings += dict.fromkeys(failures)
+    return Report(f"{template.ns}/{template.key}", len(states), tuple(findings))
 
 
-# Any: params of every type, each looked up by its own.
-def _stand_ins(
-    nodes: tuple[SectionNode, ...], bound: Mapping[type[Any], object]
-) -> dict[type[Any], object]:
-    """An instance for each params type that is missing, whose fields hold their own placeholders."""
-    found: dict[type[Any], object] = {}
-    for kind in [
-        node.params_type
-        for node in nodes
-        if node.params_type not in bound and node.default_params is None
-    ]:
-        if kind is not None:
-            try:
-                kind()
-            except Exception:  # fields are missing, or __post_init__ wants other ones
-                found[kind] = object.__new__(kind)
-                for one in fields(kind):
-                    object.__setattr__(found[kind], one.name, f"${one.name}")
-    return found
+def _finding(code: str, path: SectionPath, message: str, remedy: str) -> Finding:
+    return Finding(code, path, SEVERITIES[code], message, remedy)
+
+
+def _placeholders(registry: RegistrySnapshot, bound: _Params) -> _Params:
+    """Makes an instance of each missing params type, whose fields hold their own placeholders."""
+    instances: dict[type[Any], object] = {}
+    for node in registry.sections:
+        kind = node.params_type
+        if kind is None or kind in bound or node.default_params is not None:
+            continue
+        try:
+            kind()
+        except Exception:  # fields are missing, or __post_init__ wants other ones
+            instance = instances[kind] = object.__new__(kind)
+            for field in fields(kind):
+                object.__setattr__(instance, field.name, f"${field.name}")
+    return instances
+
+
+def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:
+    for node in registry.sections:
+        if node.enabled is False:
+            message, remedy = "it is never enabled", "enable it, or remove it"
+            yield _finding("never-enabled", node.path, message, remedy)
 
 
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Tools whose descriptions hold what belongs into a section."""
+    """Finds tools whose descriptions say what belongs into a section."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
         length = 0 if tool is None else len(tool.description)
         if length > _LONG_DESCRIPTION:
-            message = f"the description of its tool `{name}` has {length:,} characters, which every request sends"
+            size = f"{length:,} characters, which every request sends"
+            message = f"the description of its tool `{name}` has {size}"
             remedy = f"say it in {_LONG_DESCRIPTION}, and the rest in the section's text"
-            yield Finding("description-too-long", path, "warning", message, remedy)
+            yield _finding("description-too-long", path, message, remedy)
 
 
-# Any: see `_stand_ins`
-def _broken(view: PromptView, missing: Mapping[type[Any], object]) -> Iterator[Finding]:
-    """The sections whose conditions or texts fail."""
+# Any: prompts of every output.
+def _stale_overrides(prompt: Prompt[Any]) -> Iterator[Finding]:
+    for stale in prompt.overrides.stale if prompt.overrides is not None else ():
+        text = prompt.descriptor.texts.get(stale.id)
+        reason = f"the code's own text {_STALE[stale.reason]}"
+        message = f"the stored override of {stale.id} does not apply: {reason}"
+        yield _finding("override-stale", text.path if text else (), message, "rebase or delete it")
+
+
+def _failures(view: PromptView, placeholders: _Params) -> Iterator[Finding]:
+    """Finds sections whose conditions or texts fail."""
     for node in view.registry.sections:
         try:
             if view.is_enabled(node):
@@ -149,114 +162,93 @@ def _broken(view: PromptView, missing: Mapping[type[Any], object]) -> Iterator[F
                 for visibility in SectionVisibility:
                     view.render({node: visibility})
         except PromptRenderError as error:
-            place = view.registry.get_section(error.section_path or ()) or node
-            if place.params_type in missing and error.placeholder is None:
-                message = (
-                    f"it cannot be checked, and so the prompt is not: {error.message.rstrip('.')}"
-                )
-                yield Finding("cannot-check", place.path, "warning", message, _to_bind(place))
+            failed = view.registry.get_section(error.section_path or ()) or node
+            if failed.params_type in placeholders and error.placeholder is None:
+                reason = error.message.rstrip(".")
+                message = f"it cannot be checked, and so the prompt is not: {reason}"
+                kind = failed.params_type.__name__ if failed.params_type else ""
+                remedy = f"analyze a prompt that has a {kind} bound"
+                yield _finding("cannot-check", failed.path, message, remedy)
             else:
                 remedy = "mend the section, or bind params that it can take"
-                yield Finding("cannot-render", place.path, "error", str(error), remedy)
+                yield _finding("cannot-render", failed.path, str(error), remedy)
 
 
-def _to_bind(node: SectionNode) -> str:
-    return (
-        f"analyze a prompt that has a {node.params_type.__name__ if node.params_type else ''} bound"
-    )
-
-
-def _tools_named(
-    view: PromptView, states: list[VisibleSections], texts: Mapping[SectionPath, SectionTexts]
+def _tool_names(
+    view: PromptView, states: list[VisibleSections], texts: _Texts
 ) -> Iterator[Finding]:
-    """Tools that a text names although they cannot be called while it is read."""
-    homes = view.registry.tool_paths
+    """Finds texts that name a tool which the model cannot call while it reads them."""
+    paths = view.registry.tool_paths
     seen: set[tuple[SectionPath, SectionVisibility]] = set()
     for sections in states:
-        tools = {tool.name for tool in tools_of(sections)}
-        for path, visibility in [(node.path, how) for node, how in sections.items()]:
+        callable_tools = {tool.name for tool in tools_of(sections)}
+        for node, visibility in sections.items():
+            path = node.path
             if (path, visibility) in seen:
                 continue
             seen.add((path, visibility))
-            one = texts[path]
-            text = (
-                "\n".join([one.full, *one.tools.values()])
-                if visibility is _FULL
-                else one.summary or ""
-            )
-            for name in dict.fromkeys(_NAMED.findall(text)):
-                home = homes.get(name, path)
-                if (
-                    name in tools
-                    or name not in homes
-                    or (visibility is _SUMMARY and home[: len(path)] == path)
-                ):
-                    continue  # it can be called, it is no tool, or a summary says what it hides
-                what = f"its {visibility.value} text names the tool `{name}` of section {'.'.join(home)!r}, which "
-                if home in texts:
+            section = texts[path]
+            text = section.summary or ""
+            if visibility is _FULL:
+                text = "\n".join([section.full, *section.tools.values()])
+            for name in dict.fromkeys(_TOOL_NAME.findall(text)):
+                owner = paths.get(name)
+                hides = visibility is _SUMMARY and owner is not None and owner[: len(path)] == path
+                if owner is None or name in callable_tools or hides:
+                    continue
+                of = f"its {visibility.value} text names the tool `{name}` of section"
+                message = f"{of} {'.'.join(owner)!r}, which "
+                if owner in texts:
+                    message += "may not be open then"
                     remedy = "move the sentence there, or show that section in full"
-                    yield Finding(
-                        "tool-not-open", path, "warning", f"{what}may not be open then", remedy
-                    )
+                    yield _finding("tool-not-open", path, message, remedy)
                 else:
-                    yield Finding(
-                        "tool-not-enabled", path, "error", f"{what}is not enabled", "enable it"
-                    )
+                    message += "is not enabled"
+                    yield _finding("tool-not-enabled", path, message, "enable it")
 
 
-def _summaries(view: PromptView, texts: Mapping[SectionPath, SectionTexts]) -> Iterator[Finding]:
-    for node in view.registry.sections:
-        text = texts.get(node.path)
-        if text is None or text.summary is None or node.visibility is _FULL:
+def _summaries(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
+    for node in registry.sections:
+        section = texts.get(node.path)
+        if section is None or section.summary is None or node.visibility is _FULL:
             continue
-        if (
-            node.section.summary is None
-            and type(node.section).render_summary is Section.render_summary
-        ):
-            message, remedy = (
-                "it can be summarized but has no summary",
-                "say in summary= when the section is needed",
-            )
-            yield Finding("summary-missing", node.path, "warning", message, remedy)
-        elif len(text.summary) >= text.expanded_size:
-            takes = f"its summary and the line that opens it take {len(text.summary):,} characters"
-            message = f"{takes}, and what it hides takes {text.expanded_size:,}"
-            yield Finding(
-                "summary-too-long",
-                node.path,
-                "warning",
-                message,
-                "shorten it, or show the section in full",
-            )
+        own_code = type(node.section).render_summary is not Section.render_summary
+        if node.section.summary is None and not own_code:
+            message = "it can be summarized but has no summary"
+            remedy = "say in summary= when the section is needed"
+            yield _finding("summary-missing", node.path, message, remedy)
+        elif len(section.summary) >= section.expanded_size:
+            summary = f"its summary and the line that opens it take {len(section.summary):,}"
+            message = f"{summary} characters, and what it hides takes {section.expanded_size:,}"
+            remedy = "shorten it, or show the section in full"
+            yield _finding("summary-too-long", node.path, message, remedy)
 
 
-def _prefix(view: PromptView, texts: Mapping[SectionPath, SectionTexts]) -> Iterator[Finding]:
-    """Text that changes with the session before text that does not: a prefix that a provider has
-    cached ends there.
+def _prefix(registry: RegistrySnapshot, texts: _Texts) -> Iterator[Finding]:
+    """Finds text that changes with the session before text that does not.
+
+    A provider's cache reuses a prompt only up to the first change.
     """
-    shown = {(): _FULL, **{path: one.visibility for path, one in texts.items()}}
+    shown = {(): _FULL, **{path: section.visibility for path, section in texts.items()}}
     nodes = [
         node
-        for node in view.registry.sections
+        for node in registry.sections
         if shown.get(node.path)
         or (shown.get(node.path[:-1]) is _FULL and isinstance(node.enabled, BoundSelector))
     ]
-    changing = next((node for node in nodes if _asks_session(node)), None)
-    if changing is not None:
-        after = [node for node in nodes if node.index > changing.index and not _asks_session(node)]
-        stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
-        if stable:
-            message = (
-                f"it depends on the session and stands before {stable:,} characters that do not"
-            )
-            remedy = (
-                f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
-            )
-            yield Finding("session-first", changing.path, "warning", message, remedy)
+    changing = next((node for node in nodes if _reads_session(node)), None)
+    if changing is None:
+        return
+    after = [node for node in nodes if node.index > changing.index and not _reads_session(node)]
+    stable = sum(len(texts[node.path].shown) for node in after if node.path in texts)
+    if stable:
+        message = f"it depends on the session and stands before {stable:,} characters that do not"
+        remedy = f"put it after {after[-1].key!r}, so that a provider can reuse what it has cached"
+        yield _finding("session-first", changing.path, message, remedy)
 
 
-def _asks_session(node: SectionNode) -> bool:
+def _reads_session(node: SectionNode) -> bool:
+    selectors = node.enabled, node.visibility
     return any(
-        isinstance(one, BoundSelector) and one.needs_session
-        for one in (node.enabled, node.visibility)
+        isinstance(selector, BoundSelector) and selector.needs_session for selector in selectors
     )

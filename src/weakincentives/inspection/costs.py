@@ -1,8 +1,8 @@
-"""What each section and tool of a prompt cost over logged runs, and which way to show a section
-would have cost less.
+"""What each section and tool of a prompt cost over logged runs, and how to show a section for less.
 
-Read from the records of `event_log` alone; all sizes are characters. A section is sent with every
-request, and what was read of it stays in the conversation, so every later request carries that too.
+The costs follow from the records of `event_log` alone; all sizes are characters. Every request
+sends the sections that are shown. What the model read of a section stays in the conversation, so
+every later request sends that too.
 """
 
 from collections import Counter
@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 from .event_log import LoggedEvaluation, Record, RunningEvaluations
 
-__all__ = ["Advice", "SectionCost", "ToolCost", "ledger"]
+__all__ = ["Advice", "SectionCost", "ToolCost", "section_costs"]
 
-_SHORT_SUMMARY = 200  # with the line below it that says how to open the section
+type _Json = Any  # Any: records are JSON, read key by key
+
+_ASSUMED_SUMMARY = 200  # characters, with the line that says how to open the section
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCost:
-    """One tool: the `requests` that carried it, characters of its declaration `sent` in them,
-    `calls` by the model.
-    """
+    """One tool: the number of `requests` with it, its characters `sent` in them, and its calls."""
 
     name: str
     requests: int
@@ -31,9 +31,7 @@ class ToolCost:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The way to show a section that would have cost less over the same requests, and the
-    arithmetic.
-    """
+    """The visibility that would have cost less over the same requests, and the arithmetic."""
 
     visibility: Literal["FULL", "SUMMARY"]
     arithmetic: str
@@ -41,12 +39,11 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class SectionCost:
-    """One section of one prompt: the `requests` that carried it, characters `sent` in them, how
-    often it was `opened`.
+    """One section of one prompt: the `requests` with it, characters `sent`, how often `opened`.
 
-    `advice` is `None` where every run began with the section shown so already, and where a log
-    cannot tell: nobody sees whether a text without tools was needed, or how the author shows a
-    section that lies in a summarized one.
+    `advice` is `None` where every run began with the section shown in the best way, and where a log
+    cannot tell: it does not show whether the model needed a text without tools, or how the author
+    shows a section inside a summarized one.
     """
 
     prompt: str
@@ -58,41 +55,39 @@ class SectionCost:
     advice: Advice | None
 
 
-def ledger(events: Iterable[Record]) -> tuple[SectionCost, ...]:
-    """The cost of every section, in order of appearance, from the records of any number of runs.
+def section_costs(records: Iterable[Record]) -> tuple[SectionCost, ...]:
+    """Adds up the cost of every section over logged runs, in order of appearance.
 
     Runs of different sessions may overlap.
     """
-    tallies: dict[tuple[str, str], _Tally] = {}
+    totals: dict[tuple[str, str], _Total] = {}
     evaluations: dict[LoggedEvaluation, _Evaluation] = {}
     running = RunningEvaluations()
-    for record in events:
+    for record in records:
         for logged in running.add(record)[-1:]:
             match record:
                 case {"event": "PromptRendered", "ns": ns, "key": key, "sections": list()}:
                     before = evaluations.pop(logged.restarted, None) if logged.restarted else None
-                    evaluations[logged] = _Evaluation(record, f"{ns}/{key}", before, tallies)
+                    evaluations[logged] = _Evaluation(record, f"{ns}/{key}", before, totals)
                 case {"event": "PromptExecuted"}:
                     evaluations.pop(logged, None)
                 case _ if logged in evaluations:
-                    evaluations[logged].hear(record)
+                    evaluations[logged].add(record)
                 case _:
                     pass
-    return tuple(tally.cost() for tally in tallies.values())
+    return tuple(total.cost() for total in totals.values())
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What is added up for one section; `request_sizes` is that of all requests that carried it,
-    whole.
-    """
+class _Total:
+    """The sums of one section; `request_sizes` adds up the whole of the requests that sent it."""
 
     prompt: str
     path: str
     expanded_size: int = 0
     summary: int | None = None
-    shows_need: bool = False
-    shown_as: set[str] = field(default_factory=set[str])  # visibilities that evaluations began with
+    need_shows: bool = False  # in the log: the model opens the section or calls its tools
+    initial: set[str] = field(default_factory=set[str])  # visibilities that evaluations began with
     requests: int = 0
     sent: int = 0
     request_sizes: int = 0
@@ -108,62 +103,63 @@ class _Tally:
             ToolCost(name, requests, self.tool_sent[name], self.tool_calls[name])
             for name, requests in self.tool_requests.items()
         )
-        advice = self._advice() if self.requests and self.shows_need and self.shown_as else None
-        if advice is not None and self.shown_as == {advice.visibility.lower()}:
-            advice = None
-        return SectionCost(
-            self.prompt, self.path, self.requests, self.sent, self.opened, tools, advice
-        )
+        sums = self.requests, self.sent, self.opened
+        return SectionCost(self.prompt, self.path, *sums, tools, self._advice())
 
-    def _advice(self) -> Advice:
+    def _advice(self) -> Advice | None:
+        if not (self.requests and self.need_shows and self.initial):
+            return None
         request = self.request_sizes // self.requests
-        size = _SHORT_SUMMARY if self.summary is None else self.summary
+        size = _ASSUMED_SUMMARY if self.summary is None else self.summary
         opened, requests = max(self.opened, self.needed), self.requests - self.opened
-        full = requests * self.expanded_size
-        summary = requests * size + opened * request + self.requests_in_need * self.expanded_size
-        arithmetic = (
-            f"FULL: {requests:,} request{'' if requests == 1 else 's'} x {self.expanded_size:,} = {full:,}. "
-            f"SUMMARY: {requests:,} x {size:,}{' (assumed)' if self.summary is None else ''} + to open it {opened:,} x "
-            f"{request:,} + open {self.requests_in_need:,} x {self.expanded_size:,} = {summary:,}"
+        expanded, in_need = self.expanded_size, self.requests_in_need
+        full = requests * expanded
+        summary = requests * size + opened * request + in_need * expanded
+        visibility: Literal["FULL", "SUMMARY"] = "SUMMARY" if summary < full else "FULL"
+        if self.initial == {visibility.lower()}:
+            return None
+        plural, assumed = "" if requests == 1 else "s", " (assumed)" * (self.summary is None)
+        return Advice(
+            visibility,
+            f"FULL: {requests:,} request{plural} x {expanded:,} = {full:,}. "
+            f"SUMMARY: {requests:,} x {size:,}{assumed} + to open it {opened:,} x {request:,} "
+            f"+ open {in_need:,} x {expanded:,} = {summary:,}",
         )
-        return Advice("SUMMARY" if summary < full else "FULL", arithmetic)
 
 
 class _Evaluation:
-    """One evaluation as its events tell it; one that starts again goes on in the next."""
+    """One evaluation in a log; one that starts again continues the one `before`."""
 
-    # Any: records are JSON, read key by key.
     def __init__(
         self,
-        record: Any,
+        record: _Json,
         prompt: str,
         before: "_Evaluation | None",
-        tallies: dict[tuple[str, str], _Tally],
+        totals: dict[tuple[str, str], _Total],
     ) -> None:
         self.needed: set[str] = before.needed if before else set()
-        self._read: Counter[str] = Counter()
+        self._read: Counter[str] = Counter()  # characters in the conversation, by section
         self._tools: set[str] = set(record["tool_names"])
-        self._sections: dict[str, Any] = {one["path"]: one for one in record["sections"]}
-        self._tallies = {
-            path: tallies.setdefault((prompt, path), _Tally(prompt, path))
-            for path in self._sections
+        self._sections: dict[str, _Json] = {row["path"]: row for row in record["sections"]}
+        self._totals = {
+            path: totals.setdefault((prompt, path), _Total(prompt, path)) for path in self._sections
         }
-        for path, tally in self._tallies.items():
-            below = [one for key, one in self._sections.items() if f"{key}.".startswith(f"{path}.")]
-            if before is None and below[0]["visibility"] != "hidden":
-                tally.shown_as.add(below[0]["visibility"])
-            tally.expanded_size, tally.summary = below[0]["weight"], below[0]["summary"]
-            tally.shows_need |= below[0]["visibility"] == "summary" or any(
-                one["tools"] for one in below
-            )
+        for path, total in self._totals.items():
+            section = self._sections[path]
+            subtree = [row for key, row in self._sections.items() if _is_inside(key, path)]
+            visibility = section["visibility"]
+            if before is None and visibility != "hidden":
+                total.initial.add(visibility)
+            total.expanded_size, total.summary = section["expanded_size"], section["summary"]
+            total.need_shows |= visibility == "summary" or any(row["tools"] for row in subtree)
 
-    def hear(self, record: Any) -> None:
-        """Adds what one event tells."""
+    def add(self, record: _Json) -> None:
+        """Adds the costs of one event."""
         match record["event"]:
             case "ProviderCalled":
-                self._request()
+                self._add_request()
             case "ToolInvoked":
-                self._call(record)
+                self._add_call(record)
             case "ToolsInjected":
                 self._tools.update(record["tool_names"])
             case "ToolsWithdrawn":
@@ -171,40 +167,42 @@ class _Evaluation:
             case _:
                 pass
 
-    def _request(self) -> None:
-        shown = Counter({path: one["shown"] for path, one in self._sections.items()}) + self._read
-        whole = shown.total()
-        for path, one in self._sections.items():
-            for name in one["tools"].keys() & self._tools:
-                whole += one["tools"][name]
-                self._tallies[path].tool_requests[name] += 1
-                self._tallies[path].tool_sent[name] += one["tools"][name]
+    def _add_request(self) -> None:
+        shown = Counter({path: row["shown"] for path, row in self._sections.items()}) + self._read
+        request = shown.total()
+        for path, row in self._sections.items():
+            total = self._totals[path]
+            for name in row["tools"].keys() & self._tools:
+                request += row["tools"][name]
+                total.tool_requests[name] += 1
+                total.tool_sent[name] += row["tools"][name]
         for path, size in shown.items():
-            tally = self._tallies[path]
-            tally.requests += 1
-            tally.sent += size
-            tally.request_sizes += whole
-            tally.requests_in_need += path in self.needed
+            total = self._totals[path]
+            total.requests += 1
+            total.sent += size
+            total.request_sizes += request
+            total.requests_in_need += path in self.needed
 
-    def _call(self, record: Any) -> None:
+    def _add_call(self, record: _Json) -> None:
         name = record["name"]
-        for path in self._sections:
-            if (
-                path in record["requested_sections"]
-                and name != "close_section"
-                and record["result"]["success"]
-            ):
-                self._tallies[path].opened += 1
-                self._need(path)
+        opens = record["result"]["success"] and name != "close_section"
+        for path, row in self._sections.items():
+            if opens and path in record["requested_sections"]:
+                self._totals[path].opened += 1
+                self._add_need(path)
                 if name == "read_section":
                     self._read[path] += len(record["content"])
-            elif name in self._sections[path]["tools"]:
-                self._tallies[path].tool_calls[name] += 1
-                self._need(path)
+            elif name in row["tools"]:
+                self._totals[path].tool_calls[name] += 1
+                self._add_need(path)
 
-    def _need(self, path: str) -> None:
-        """The section was needed from here on, and so were those it lies in."""
-        for above in self._sections.keys() - self.needed:
-            if f"{path}.".startswith(f"{above}."):
-                self.needed.add(above)
-                self._tallies[above].needed += 1
+    def _add_need(self, path: str) -> None:
+        """From here on the model needs the section and those around it."""
+        for around in self._sections.keys() - self.needed:
+            if _is_inside(path, around):
+                self.needed.add(around)
+                self._totals[around].needed += 1
+
+
+def _is_inside(path: str, around: str) -> bool:
+    return f"{path}.".startswith(f"{around}.")

@@ -1,6 +1,4 @@
-"""Events as lines of JSON: written while a run goes on, read back without the types that they were
-made of.
-"""
+"""Events as lines of JSON: a run writes them, and readers need none of the types in them."""
 
 import json
 from collections import defaultdict
@@ -27,11 +25,11 @@ __all__ = [
 type Record = dict[str, Json]
 """An event as plain JSON values; `event` is the name of its type."""
 
-_DEEPEST = 8
+_MAX_DEPTH = 8
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
-    """Writes each `Event` on `bus` to `file` from now on, one a line; the result ends that."""
+    """Writes each later `Event` on `bus` to `file` as a line; returns a function that stops it."""
 
     def write(event: object) -> None:
         file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
@@ -43,24 +41,24 @@ def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
 def event_record(event: object) -> Record:
     """Returns the event as JSON values; a value that JSON cannot hold becomes `{"$repr": …}`.
 
-    `PromptRendered` gets `sections`: for each enabled section its `path`, `visibility` and sizes in
-    characters, of the text as it is `shown`, of its `summary`, of its `tools`, and `weight` of all
-    texts and tools that opening it shows.
+    `PromptRendered` gets `sections`: for each enabled section its `path`, `visibility`, and sizes
+    in characters: of the text as it is `shown`, of its `summary`, of its `tools`, and, as
+    `expanded_size`, of all texts and tools that opening it shows.
     """
     name = type(event).__name__
     if not is_dataclass(event):
-        return {"event": name, "value": _plain(event)}
-    values: dict[str, object] = {one.name: getattr(event, one.name) for one in fields(event)}
+        return {"event": name, "value": _to_json(event)}
+    values: dict[str, object] = {field.name: getattr(event, field.name) for field in fields(event)}
     if isinstance(event, PromptRendered):
         del values["visibility"], values["measure"]
         values["sections"] = [_sizes(texts) for texts in event.measure()]
-    return {"event": name, **{key: _plain(value) for key, value in values.items()}}
+    return {"event": name, **{key: _to_json(value) for key, value in values.items()}}
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
-    """The events that `write_events` wrote.
+    """Yields the events that `write_events` wrote.
 
-    Raises `ValueError` with the number of a line that holds none.
+    Raises `ValueError` with the number of a line that is no event.
     """
     for number, line in enumerate(lines, start=1):
         try:
@@ -74,8 +72,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
 
 @dataclass(slots=True, eq=False)
 class LoggedEvaluation:
-    """An evaluation that a log has seen begin; `restarted` is the one that it continues with other
-    sections open.
+    """An evaluation in a log; it continues the `restarted` one with other sections open.
 
     `unanswered` counts the tool calls of its last turn that have not ended yet.
     """
@@ -88,31 +85,28 @@ class LoggedEvaluation:
 
 
 class RunningEvaluations:
-    """Finds out, record by record, which evaluations are running: one that a tool's handler started
-    lies in another.
+    """Follows a log record by record and knows which evaluations run inside which.
 
     A log says when an evaluation begins and when it gives a response, but not when it fails; that
-    follows from what its session publishes next. Evaluations of different sessions may overlap;
-    none lies in one of another session.
+    follows from the next record of its session. Evaluations of different sessions may overlap, and
+    an evaluation runs only inside those of its own session.
     """
 
     def __init__(self) -> None:
         self._by_session: defaultdict[Json, list[LoggedEvaluation]] = defaultdict(list)
 
     def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
-        """The evaluations that are running at the next `record`, the outermost first; the last one
-        published it.
-        """
+        """Returns the evaluations around `record`, outermost first; the last one published it."""
         running = self._by_session[record.get("session_id")]
         match record:
             case {"event": "PromptRendered"}:
                 restarted = running.pop() if running and running[-1].restarting else None
                 while running and not running[-1].unanswered:
-                    running.pop()  # it has failed: only a tool call can start another one within it
+                    running.pop()  # it has failed: only a tool call can start another inside it
                 running.append(LoggedEvaluation(record.get("name"), restarted))
             case {"event": "ProviderCalled", "turn": int(turn)}:
                 while len(running) > 1 and running[-1].turn + 1 != turn:
-                    running.pop()  # it has failed within a tool of the one below
+                    running.pop()  # it has failed inside a tool call of the one around it
                 for evaluation in running[-1:]:
                     evaluation.turn = turn
                     calls = record.get("tool_calls")
@@ -132,35 +126,30 @@ class RunningEvaluations:
         return tuple(running)
 
 
-def _plain(value: object, depth: int = 0) -> Json:
-    """`value` as JSON, taken apart only where it cannot be dumped whole."""
+def _to_json(value: object, depth: int = 0) -> Json:
+    """Converts a value as a whole where `serde` can, else its parts."""
     if isinstance(value, str):
         return sendable(value)
     try:
-        if not isinstance(value, Mapping):  # whose keys may be section paths
+        if not isinstance(value, Mapping):  # its keys may be section paths
             return serde.dump(value)
     except SerdeError:
         pass
-    if depth < _DEEPEST:
-        match value:
-            case Mapping():
-                return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
-            case list() | tuple() | set() | frozenset():
-                return [_plain(item, depth + 1) for item in value]
-            case _ if is_dataclass(value) and not isinstance(value, type):
-                return {
-                    one.name: _plain(getattr(value, one.name, None), depth + 1)
-                    for one in fields(value)
-                }
-            case _:
-                pass
+    if depth < _MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {_to_key(key): _to_json(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_to_json(item, depth + 1) for item in value]
+        if is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in fields(value)]
+            return {name: _to_json(getattr(value, name, None), depth + 1) for name in names}
     try:
         return {"$repr": sendable(repr(value))}
     except Exception as error:  # a foreign type's own repr
         return {"$repr": f"<{type(value).__name__}: its repr raised {type(error).__name__}>"}
 
 
-def _key(key: object) -> str:
+def _to_key(key: object) -> str:
     return sendable(".".join(map(str, key)) if isinstance(key, tuple) else str(key))
 
 
@@ -170,6 +159,6 @@ def _sizes(texts: SectionTexts) -> Record:
         "visibility": texts.visibility.value if texts.visibility else "hidden",
         "shown": len(texts.shown),
         "summary": None if texts.summary is None else len(texts.summary),
-        "weight": texts.expanded_size,
+        "expanded_size": texts.expanded_size,
         "tools": {name: len(text) for name, text in texts.tools.items()},
     }

@@ -1,4 +1,4 @@
-"""Measures the sections of a prompt: their texts in full and summarized, and their tools as JSON."""
+"""Measures the sections of a prompt: texts in full and summarized, and their tools as JSON."""
 
 import json
 from typing import Any
