@@ -1,4 +1,4 @@
-"""The root errors: one base, and faults that say where and what."""
+"""All errors have one base, and issues say where and what."""
 
 import ast
 import copy
@@ -10,12 +10,12 @@ from weakincentives import errors
 from weakincentives.errors import ControlFlow, SerdeError, ValidationIssue, WeakIncentivesError
 
 
-def test_a_fault_reads_as_its_path_and_its_message() -> None:
+def test_an_issue_reads_as_its_path_and_its_message() -> None:
     assert f"{ValidationIssue(('items', 0, 'name'), 'is missing')}" == "items.0.name: is missing"
     assert f"{ValidationIssue((), 'is no object')}" == "is no object"
 
 
-def test_all_faults_stand_in_the_message() -> None:
+def test_the_message_lists_all_issues() -> None:
     error = SerdeError("Order", (ValidationIssue(("a",), "one"), ValidationIssue((), "two")))
     assert str(error) == "Order: a: one; two"
 
@@ -26,7 +26,7 @@ def test_a_serde_error_is_caught_as_ours_and_as_a_value_error() -> None:
             raise SerdeError("Order", (ValidationIssue((), "no"),))
 
 
-def test_a_copied_error_says_the_same() -> None:
+def test_a_copied_error_has_the_same_text_and_issues() -> None:
     error = SerdeError("Order", (ValidationIssue(("a",), "one"),))
     assert (str(copy.copy(error)), copy.copy(error).issues) == (str(error), error.issues)
 
@@ -40,7 +40,8 @@ def test_the_tree_shows_every_kind_of_error_that_has_no_kinds_of_its_own() -> No
     trees = [ast.parse(path.read_text()) for path in Path(errors.__file__).parent.rglob("*.py")]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     bases = {
-        one.name: {base.id for base in one.bases if isinstance(base, ast.Name)} for one in classes
+        node.name: {base.id for base in node.bases if isinstance(base, ast.Name)}
+        for node in classes
     }
     ours = {"WeakIncentivesError"}
     while more := {name for name, above in bases.items() if above & ours} - ours:

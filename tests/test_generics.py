@@ -16,7 +16,7 @@ from weakincentives.generics import Parametrized, Specialisation
 
 T = TypeVar("T")
 
-# Any below: Specialised hides its subscript from type checkers, who read the class's own type
+# Any below: Parametrized hides its subscript from type checkers, who read the class's own type
 # parameters instead.
 
 
@@ -81,9 +81,7 @@ KINDS = st.sampled_from([int, str, bytes, list[int], dict])
 
 
 @given(KINDS, KINDS, st.text(max_size=3))
-def test_a_subscript_gives_the_arguments_and_nothing_else(
-    first: Any, second: Any, name: str
-) -> None:
+def test_a_subscript_passes_the_types_and_nothing_else(first: Any, second: Any, name: str) -> None:
     sugared, plain = Pair[first, second](name=name), Pair(first=first, second=second, name=name)
     assert sugared == plain
     assert hash(sugared) == hash(plain)
@@ -94,7 +92,7 @@ def test_a_subscript_gives_the_arguments_and_nothing_else(
         assert twin == plain
 
 
-def test_an_argument_given_beats_the_subscript() -> None:
+def test_a_keyword_argument_beats_the_subscript() -> None:
     sugared: Any = Pair[int, str]
     assert sugared(second=bytes) == Pair(first=int, second=bytes)
 
@@ -109,12 +107,12 @@ def test_positional_arguments_go_through() -> None:
     assert (made.name, made.kind, type(made)) == ("n", int, Middle)
 
 
-def test_type_variables_say_nothing_yet() -> None:
+def test_type_variables_pass_nothing() -> None:
     assert Middle[T]("n").kind is None  # type: ignore[valid-type]  # pyright: ignore[reportGeneralTypeIssues]
     assert Middle("n").kind is None
 
 
-def test_type_variables_can_be_settled_later() -> None:
+def test_type_variables_can_be_replaced_later() -> None:
     variable: Any = T
     later: Any = Pair[variable, str]
     made = pickle.loads(pickle.dumps(later[int]))(name="n")
@@ -122,7 +120,7 @@ def test_type_variables_can_be_settled_later() -> None:
     assert later[list[variable]][bytes]().first == list[bytes]
 
 
-def test_a_subclass_fixes_the_arguments_for_itself_and_those_below_but_not_for_its_base() -> None:
+def test_a_subclass_fixes_the_types_for_itself_and_its_subclasses_but_not_for_its_base() -> None:
     assert (Fixed().kind, Further().kind, Middle().kind, Old.inherited_arguments) == (
         int,
         int,

@@ -1,4 +1,4 @@
-"""Deadlines know their zone, budgets say which bound was reached, usage adds up."""
+"""Deadlines have a time zone, budgets name the bound that was reached, and usage adds up."""
 
 from dataclasses import FrozenInstanceError, fields
 from datetime import UTC, datetime, timedelta, timezone
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.limits import Budget, Deadline, Spent, TokenUsage, utc_now
+from weakincentives.limits import Budget, Deadline, RunUsage, TokenUsage, utc_now
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 NAIVE = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - what is to be refused
-BOUNDS = [one.name for one in fields(Budget) if one.name.startswith("max_")]
+BOUNDS = [field.name for field in fields(Budget) if field.name.startswith("max_")]
 
 usages = st.builds(TokenUsage, st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
 amounts = st.integers(0, 300)
@@ -35,6 +35,14 @@ def test_a_deadline_without_a_zone_is_refused_with_the_remedy() -> None:
         Deadline(NAIVE)
     with pytest.raises(ValueError, match="timezone-aware"):
         Deadline.after(1, now=NAIVE)
+
+
+def test_a_deadline_of_another_type_is_refused_with_the_remedy() -> None:
+    wrong: Any = "3"
+    with pytest.raises(TypeError, match=r"Deadline got '3'; .* use Deadline\.after\(seconds\)"):
+        Deadline(wrong)
+    with pytest.raises(TypeError, match=r"Deadline\.after is '3'; give seconds or a timedelta"):
+        Deadline.after(wrong)
 
 
 def test_a_deadline_has_passed_from_its_very_moment_on() -> None:
@@ -85,12 +93,19 @@ def test_a_bound_that_bounds_nothing_is_refused_by_name(name: str, bound: float)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_nothing_at_all_may_be_a_bound(name: str) -> None:
+@pytest.mark.parametrize("bound", ["3", True])
+def test_a_bound_that_is_no_number_is_refused_by_name(name: str, bound: Any) -> None:
+    with pytest.raises(TypeError, match=rf"Budget\.{name} is {bound!r}; give a number, or None"):
+        budget(name, bound)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_zero_may_be_a_bound(name: str) -> None:
     assert getattr(budget(name, 0), name) == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "spent"),
+    ("name", "amount"),
     [
         ("max_tokens", 5),
         ("max_input_tokens", 3),
@@ -99,41 +114,44 @@ def test_nothing_at_all_may_be_a_bound(name: str) -> None:
         ("max_tool_calls", 11),
     ],
 )
-def test_each_bound_is_reached_by_its_own_amount_alone(name: str, spent: int) -> None:
-    so_far = Spent(
+def test_each_bound_is_reached_by_its_own_amount_alone(name: str, amount: int) -> None:
+    so_far = RunUsage(
         TokenUsage(input_tokens=3, output_tokens=2, cached_tokens=3), calls=7, tool_calls=11
     )
     before: Literal["request", "tool call"] = "tool call" if name == "max_tool_calls" else "request"
-    assert budget(name, spent + 1).exceeded(so_far, before=before) is None
-    reached = budget(name, spent).exceeded(so_far, before=before)
-    assert reached == f"{name}={spent} reached with {spent}"
+    assert budget(name, amount + 1).exceeded(so_far, before=before) is None
+    reached = budget(name, amount).exceeded(so_far, before=before)
+    assert reached == f"{name}={amount} reached with {amount}"
 
 
 def test_calls_bound_requests_and_tool_calls_bound_tool_calls_alone() -> None:
-    so_far = Spent(calls=1, tool_calls=1)
+    so_far = RunUsage(calls=1, tool_calls=1)
     assert Budget(max_calls=1).exceeded(so_far, before="tool call") is None
     assert Budget(max_tool_calls=1).exceeded(so_far, before="request") is None
 
 
-spendings = st.builds(Spent, usages, amounts, amounts)
+run_usages = st.builds(RunUsage, usages, amounts, amounts)
 
 
-@given(budgets, spendings, spendings, st.sampled_from(["request", "tool call"]))
-def test_what_is_left_is_reached_exactly_when_the_whole_is(
-    budget: Budget, used: Spent, more: Spent, before: Literal["request", "tool call"]
+@given(budgets, run_usages, run_usages, st.sampled_from(["request", "tool call"]))
+def test_the_remaining_budget_is_exceeded_exactly_when_the_whole_one_is(
+    budget: Budget, used: RunUsage, more: RunUsage, before: Literal["request", "tool call"]
 ) -> None:
-    left = budget.less(used)
+    left = budget.after(used)
     rest = left.exceeded(more, before=before)
     whole = budget.exceeded(used + more, before=before)
     assert rest == whole
     assert left.max_seconds is None
 
 
-def test_the_tool_calls_left_are_those_of_the_whole_budget() -> None:
+def test_tool_calls_left_counts_those_of_earlier_evaluations() -> None:
     assert (
-        Budget(max_tool_calls=5).less(Spent(tool_calls=2)).tool_calls_left(Spent(tool_calls=1)) == 2
+        Budget(max_tool_calls=5)
+        .after(RunUsage(tool_calls=2))
+        .tool_calls_left(RunUsage(tool_calls=1))
+        == 2
     )
-    assert Budget(max_calls=1).tool_calls_left(Spent(tool_calls=9)) is None
+    assert Budget(max_calls=1).tool_calls_left(RunUsage(tool_calls=9)) is None
 
 
 def test_seconds_become_a_deadline_from_the_start() -> None:

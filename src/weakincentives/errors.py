@@ -1,22 +1,21 @@
-"""The root of every exception that the library raises, and the one for data that does not fit its
-type.
+"""The base of every exception that the library raises, and the errors that all packages share.
 
     WeakIncentivesError
-    ├── the author must act     prompt.errors     PromptValidationError, PromptRenderError,
-    │                                             OverridesStoreError
-    │                           resources         ResourceError
-    │                           contrib.durable   ReplayError, StepFailedError
-    ├── the model must act      prompt.errors     ToolValidationError, OutputParseError
-    │                           filesystem        PathError, FilesystemLimitError
-    ├── the data must change    errors            SerdeError
-    ├── the provider failed     adapters.errors   PromptEvaluationError, ThrottleError
-    ├── a limit was reached     adapters.errors   DeadlineExceededError, BudgetExceededError,
-    │                                             TurnLimitError
-    │                           runtime           ExpansionLimitError
-    └── control flow            prompt.errors     VisibilityExpansionRequired
+    ├── the author must act     prompt.errors       PromptValidationError, PromptRenderError,
+    │                                               OverridesStoreError
+    │                           resources           ResourceError
+    │                           contrib.durable     ReplayError, StepFailedError
+    ├── the model must act      prompt.errors       ToolValidationError, OutputParseError
+    │                           filesystem          PathError, FilesystemLimitError
+    ├── the data must change    errors              SerdeError
+    ├── the provider failed     evaluation.errors   PromptEvaluationError, ThrottleError
+    ├── a limit was reached     evaluation.errors   DeadlineExceededError, BudgetExceededError,
+    │                                               TurnLimitError
+    │                           evaluation          ExpansionLimitError
+    └── control flow            prompt.errors       VisibilityExpansionRequired
 
-What a model does wrong while it works (an unknown tool, broken arguments) is answered to the model
-and never raised.
+The model's own mistakes, such as an unknown tool or broken arguments, are answered to the model and
+never raised.
 """
 
 from typing import NamedTuple
@@ -37,23 +36,13 @@ class WeakIncentivesError(Exception):
 
 
 class ControlFlow(WeakIncentivesError):
-    """Base of exceptions that steer an evaluation and are no failures: transactions let them pass
-    without an undo.
-    """
-
-
-def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
-    """Returns the exception with other `attributes`; its cause and traceback stay."""
-    # Neither a constructor nor `__reduce__` runs: a subclass may take other arguments.
-    twin = type(error).__new__(type(error), *error.args)
-    vars(twin).update(vars(error), **attributes)
-    twin.__cause__ = error.__cause__
-    return twin.with_traceback(error.__traceback__)
+    """Base of exceptions that redirect an evaluation; a transaction commits when one passes it."""
 
 
 class ValidationIssue(NamedTuple):
-    """One thing that is wrong with some data: where (`path`, empty for the whole) and what
-    (`message`).
+    """One mistake in some data: `path` leads to the place, `message` says what is wrong there.
+
+    The path consists of keys and indexes and is empty for the whole value.
     """
 
     path: tuple[str | int, ...]
@@ -64,11 +53,9 @@ class ValidationIssue(NamedTuple):
 
 
 class SerdeError(WeakIncentivesError, ValueError):
-    """Data that does not fit its type, or a value that JSON cannot hold; `faults` lists everything
-    that is wrong.
+    """Data does not fit its type, or JSON cannot hold a value; `issues` lists all mistakes.
 
-    The message names fields and rules, never the offending values, so that it can be shown to a
-    model.
+    The message names fields and rules and never quotes the data, so a model may read it.
     """
 
     def __init__(self, subject: str, issues: tuple[ValidationIssue, ...]) -> None:
@@ -80,10 +67,17 @@ class SerdeError(WeakIncentivesError, ValueError):
         return f"{self.subject}: " + "; ".join(map(str, self.issues))
 
 
+def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
+    """Returns a copy of `error` with other `attributes`, and with its cause and traceback."""
+    # Neither a constructor nor `__reduce__` runs: a subclass may take other arguments.
+    twin = type(error).__new__(type(error), *error.args)
+    vars(twin).update(vars(error), **attributes)
+    twin.__cause__ = error.__cause__
+    return twin.with_traceback(error.__traceback__)
+
+
 def message_of(error: BaseException) -> str:
-    """The error's own text, or the name of its class where it has none or raises instead of giving
-    it.
-    """
+    """Returns the text of `error`, or its class's name if the text is empty or cannot be read."""
     try:
         return plain_text(str(error)) or type(error).__name__
     except Exception:  # the `__str__` of a user's exception may do anything
@@ -91,5 +85,5 @@ def message_of(error: BaseException) -> str:
 
 
 def plain_text(text: str) -> str:
-    """`text` as a `str` proper: a subclass may override every method that a caller relies on."""
+    """Returns `text` as an exact `str`; a subclass of `str` may override every method."""
     return str.__str__(text)

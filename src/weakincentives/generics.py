@@ -1,10 +1,11 @@
-"""`Thing[A, B](…)` as sugar for `Thing(…, first=A, second=B)`; no class is made at run time.
+"""`Tool[Params, Result](…)` means `Tool(…, params_type=Params, result_type=Result)`.
 
-A generic class that inherits `Parametrized` lists in `type_fields` the keyword arguments that its
-type arguments stand for. Subscripting gives a `Specialisation`: call it to build, inherit from it
-to fix the arguments for a subclass. Identity, equality, pickling and `dataclasses.replace` stay
-those of the plain class, on CPython 3.12.1 too, where stock `Generic` cannot build frozen slotted
-dataclasses through a subscript.
+A generic class that inherits `Parametrized` names the keyword arguments of its type parameters in
+`type_fields`. Subscripting the class returns a `Specialisation`. Calling that passes the types to
+the constructor; inheriting from it stores them in `inherited_arguments` of the subclass. No class
+is made at run time: instances, equality and pickles are those of the plain class. (`typing.Generic`
+sets `__orig_class__` on the instance, which fails for frozen slotted dataclasses on CPython
+3.12.1.)
 """
 
 from types import GenericAlias
@@ -12,39 +13,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 __all__ = ["Parametrized", "Specialisation"]
 
+type AnyClass = Any  # Any: GenericAlias does not say which class was subscripted
+
 
 class Specialisation(GenericAlias):
     """A subscripted `Parametrized` class, such as `Tool[Params, Result]`."""
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        # Any: GenericAlias does not say which class it was made from.
-        origin: Any = self.__origin__
-        return origin(*args, **{**known_arguments(self), **kwargs})
+        origin: AnyClass = self.__origin__
+        return origin(*args, **{**_keyword_arguments(self), **kwargs})
 
     def __getitem__(self, item: object) -> "Specialisation":
-        origin: Any = self.__origin__  # Any: as above
+        origin: AnyClass = self.__origin__
         return Specialisation(origin, super().__getitem__(item).__args__)
 
 
-def known_arguments(alias: GenericAlias) -> dict[str, object]:
-    """The keyword arguments that `alias` stands for; type variables say nothing yet and are left
-    out.
-    """
-    # Any: as in `Specialisation.__call__`.
-    origin: Any = alias.__origin__
+def _keyword_arguments(alias: GenericAlias) -> dict[str, object]:
+    """Returns the types of `alias` by the names in `type_fields`, without type variables."""
+    origin: AnyClass = alias.__origin__
     pairs = zip(origin.type_fields, alias.__args__, strict=False)
-    return {
-        name: argument for name, argument in pairs if name and not isinstance(argument, TypeVar)
-    }
+    return {name: kind for name, kind in pairs if name and not isinstance(kind, TypeVar)}
 
 
 class Parametrized:
-    """Base of the generic classes whose type arguments are known at run time."""
+    """Base of generic classes whose constructors take their type arguments as keywords."""
 
     __slots__ = ()
 
     type_fields: ClassVar[tuple[str, ...]] = ()
-    # Any: types; a constructor takes them for what was not given
+    # Any: types; constructors read them as defaults
     inherited_arguments: ClassVar[dict[str, Any]] = {}
 
     if not TYPE_CHECKING:  # type checkers read the class's own type parameters instead
@@ -56,10 +53,9 @@ class Parametrized:
         super().__init_subclass__(**kwargs)
         for base in cls.__dict__.get("__orig_bases__", ()):
             if isinstance(base, Specialisation):
-                cls.inherited_arguments = {**cls.inherited_arguments, **known_arguments(base)}
-                # Any: as in `Specialisation.__call__`. A subclass has type parameters of its own,
-                # in its own order.
-                origin: Any = base.__origin__
+                cls.inherited_arguments = {**cls.inherited_arguments, **_keyword_arguments(base)}
+                # A subclass has type parameters of its own, in its own order.
+                origin: AnyClass = base.__origin__
                 parameters: tuple[object, ...] = getattr(cls, "__parameters__", ())
                 names = dict(zip(base.__args__, origin.type_fields, strict=False))
                 cls.type_fields = tuple(names.get(parameter, "") for parameter in parameters)

@@ -1,17 +1,16 @@
-"""What an evaluation may take and has taken: deadline, budget, token usage. Plain values, no clock
-inside.
-"""
+"""Deadlines, budgets and usage of evaluations: plain values that read no clock by themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Literal
 
 __all__ = [
     "Budget",
     "Clock",
     "Deadline",
-    "Spent",
+    "RunUsage",
     "TokenUsage",
     "check_count",
     "check_limits",
@@ -19,11 +18,11 @@ __all__ = [
 ]
 
 type Clock = Callable[[], datetime]
-"""Gives the present time, timezone-aware."""
+"""Returns the present time, timezone-aware."""
 
 
 def utc_now() -> datetime:
-    """The present time in UTC; the default `Clock`."""
+    """Returns the present time in UTC; the default `Clock`."""
     return datetime.now(UTC)
 
 
@@ -31,39 +30,45 @@ def utc_now() -> datetime:
 class Deadline:
     """A moment by which an evaluation must have ended.
 
-    Raises `ValueError` for a time without a zone.
+    Raises `TypeError` for what is no `datetime` and `ValueError` for one without a time zone.
     """
 
     expires_at: datetime
 
     def __post_init__(self) -> None:
+        if not isinstance(self.expires_at, datetime):
+            raise TypeError(
+                f"Deadline got {self.expires_at!r}; give a datetime, or use Deadline.after(seconds)"
+            )
         if self.expires_at.utcoffset() is None:
             raise ValueError(
-                f"Deadline needs a timezone-aware datetime, got {self.expires_at!r}; use datetime.now(UTC) + …"
+                f"Deadline needs a timezone-aware datetime, got {self.expires_at!r}; "
+                "use datetime.now(UTC) + …"
             )
 
     @classmethod
     def after(cls, span: timedelta | float, *, now: datetime | None = None) -> "Deadline":
-        """The deadline `span` (a timedelta or seconds) from `now`, by default from the present
-        time.
+        """Returns the deadline `span` (a timedelta or seconds) after `now`, by default the present.
+
+        Raises `TypeError` for another type of `span`.
         """
-        delta = span if isinstance(span, timedelta) else timedelta(seconds=span)
-        return cls((now or utc_now()) + delta)
+        if not isinstance(span, timedelta):
+            _check_number("the span of Deadline.after", span, "seconds or a timedelta")
+            span = timedelta(seconds=span)
+        return cls((now or utc_now()) + span)
 
     def remaining(self, now: datetime) -> timedelta:
-        """Time left at `now`; negative once it has passed."""
+        """Returns the time left at `now`, negative after the deadline."""
         return self.expires_at - now
 
     def has_passed(self, now: datetime) -> bool:
-        """Whether `now` is at or beyond the deadline."""
+        """Tells whether `now` is at or after the deadline."""
         return now >= self.expires_at
 
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens of one or more provider calls; `cached_tokens` is the part of `input_tokens` served
-    from a cache.
-    """
+    """The tokens of provider calls; `cached_tokens` are the input tokens read from a cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -71,7 +76,7 @@ class TokenUsage:
 
     @property
     def total_tokens(self) -> int:
-        """Input and output together."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
@@ -83,32 +88,33 @@ class TokenUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What one or more evaluations have taken: tokens, provider requests (`calls`) and tool calls."""
+class RunUsage:
+    """What evaluations used: tokens, provider requests (`calls`) and tool calls."""
 
     usage: TokenUsage = TokenUsage()
     calls: int = 0
     tool_calls: int = 0
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
+    def __add__(self, other: "RunUsage") -> "RunUsage":
+        return RunUsage(
             self.usage + other.usage, self.calls + other.calls, self.tool_calls + other.tool_calls
         )
 
 
-_NOTHING = Spent()
+_NO_USAGE = RunUsage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Upper bounds of an evaluation; `None` means unbounded. Raises `ValueError` for one that is
-    negative or infinite.
+    """Upper bounds of an evaluation; `None` means unbounded.
 
     `max_calls` counts provider requests and `max_tool_calls` tool calls; `max_seconds` is
-    wall-clock time from the start of the evaluation. Bounds are checked before each provider
-    request and each tool call, `max_calls` before the former and `max_tool_calls` before the latter
-    alone. Tokens count as providers report them, so the request that crosses a bound is still paid
-    for. `spent` is what evaluations before have taken of the budget.
+    wall-clock time from the start of the evaluation. Each bound is checked before every request and
+    tool call, except that `max_calls` holds for requests alone and `max_tool_calls` for tool calls.
+    Tokens count as providers report them, so the request that crosses a bound is still paid for.
+    `run_usage` is what earlier evaluations used of the budget.
+
+    Raises `TypeError` for a bound that is no number, `ValueError` for a negative or infinite one.
     """
 
     max_tokens: int | None = None
@@ -117,59 +123,63 @@ class Budget:
     max_calls: int | None = None
     max_tool_calls: int | None = None
     max_seconds: float | None = None
-    spent: Spent = _NOTHING
+    run_usage: RunUsage = _NO_USAGE
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            bound = None if name == "spent" else getattr(self, name)
-            if bound is not None and not 0 <= bound < float("inf"):  # NaN fails this too
+            bound = getattr(self, name)
+            if name == "run_usage" or bound is None:
+                continue
+            _check_number(f"Budget.{name}", bound, "a number, or None for no bound")
+            if not 0 <= bound < inf:  # NaN fails this too
                 raise ValueError(
-                    f"Budget.{name} must be finite and not negative, got {bound!r}; None means unbounded"
+                    f"Budget.{name} must be finite and not negative, got {bound!r}; "
+                    "None means unbounded"
                 )
 
-    def exceeded(self, spent: Spent, *, before: Literal["request", "tool call"]) -> str | None:
-        """Names the first bound that leaves no room for one more request or tool call, or gives
-        `None`.
-        """
-        if self.spent is not _NOTHING:
-            spent += self.spent
-        reached = [
-            ("max_tokens", self.max_tokens, spent.usage.total_tokens),
-            ("max_input_tokens", self.max_input_tokens, spent.usage.input_tokens),
-            ("max_output_tokens", self.max_output_tokens, spent.usage.output_tokens),
-            ("max_calls", self.max_calls, spent.calls)
+    def exceeded(
+        self, run_usage: RunUsage, *, before: Literal["request", "tool call"]
+    ) -> str | None:
+        """Names the first bound without room for one more request or tool call; `None` if none."""
+        total = run_usage if self.run_usage is _NO_USAGE else self.run_usage + run_usage
+        amounts = [
+            ("max_tokens", self.max_tokens, total.usage.total_tokens),
+            ("max_input_tokens", self.max_input_tokens, total.usage.input_tokens),
+            ("max_output_tokens", self.max_output_tokens, total.usage.output_tokens),
+            ("max_calls", self.max_calls, total.calls)
             if before == "request"
-            else ("max_tool_calls", self.max_tool_calls, spent.tool_calls),
+            else ("max_tool_calls", self.max_tool_calls, total.tool_calls),
         ]
-        for name, bound, amount in reached:
+        for name, bound, amount in amounts:
             if bound is not None and amount >= bound:
                 return f"{name}={bound} reached with {amount}"
         return None
 
-    def tool_calls_left(self, spent: Spent) -> int | None:
-        """How many more tool calls there is room for; `None` for any number."""
-        return (
-            None
-            if self.max_tool_calls is None
-            else self.max_tool_calls - (self.spent + spent).tool_calls
-        )
+    def tool_calls_left(self, run_usage: RunUsage) -> int | None:
+        """Returns how many more tool calls there is room for; `None` for any number."""
+        if self.max_tool_calls is None:
+            return None
+        return self.max_tool_calls - (self.run_usage + run_usage).tool_calls
 
-    def less(self, spent: Spent) -> "Budget":
-        """This budget after `spent`; `max_seconds` is dropped, a deadline carries it."""
-        return replace(self, spent=self.spent + spent, max_seconds=None)
+    def after(self, run_usage: RunUsage) -> "Budget":
+        """Returns the budget after `run_usage`, without `max_seconds`, which a deadline carries."""
+        return replace(self, run_usage=self.run_usage + run_usage, max_seconds=None)
 
     def deadline(self, now: datetime) -> Deadline | None:
-        """The deadline that `max_seconds` sets for an evaluation that starts at `now`; none beyond
-        the calendar.
-        """
+        """Returns the deadline of `max_seconds` after `now`; `None` beyond the calendar."""
         try:
             return None if self.max_seconds is None else Deadline.after(self.max_seconds, now=now)
         except OverflowError:
             return None
 
 
+def _check_number(name: str, value: object, remedy: str) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; give {remedy}")
+
+
 def check_count(name: str, count: object) -> None:
-    """Raises `TypeError` for what is no whole number and `ValueError` for a negative one."""
+    """Raises `TypeError` unless `count` is a whole number and `ValueError` if it is negative."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name} is {count!r}; give a whole number")
     if count < 0:
@@ -177,7 +187,7 @@ def check_count(name: str, count: object) -> None:
 
 
 def check_limits(deadline: object, budget: object) -> None:
-    """Raises `TypeError` for what is neither a limit nor `None`, such as a bare number of seconds."""
+    """Raises `TypeError` unless both are limits or `None`; a number of seconds is no deadline."""
     if not isinstance(deadline, Deadline | None):
         raise TypeError(f"deadline is {deadline!r}; give a Deadline, such as Deadline.after(30)")
     if not isinstance(budget, Budget | None):

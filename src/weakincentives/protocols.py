@@ -1,12 +1,9 @@
-"""The protocols by which a lower layer names something of a higher one, and where users plug in
-their own.
-"""
+"""The protocols by which a lower layer names a higher one, and which users may implement."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from .limits import TokenUsage
+from .limits import TokenUsage
 
 __all__ = [
     "EventBus",
@@ -23,18 +20,18 @@ __all__ = [
 
 
 class SliceView[T](Protocol):
-    """All values of one type in a session, oldest first; for reading."""
+    """All values of one type in a session, oldest first, for reading."""
 
     def all(self) -> tuple[T, ...]:
-        """Every value, oldest first."""
+        """Returns every value, oldest first."""
         ...
 
     def latest(self) -> T | None:
-        """The newest value, or `None` when there is none."""
+        """Returns the newest value, or `None` without any."""
         ...
 
     def where(self, predicate: Callable[[T], bool], /) -> tuple[T, ...]:
-        """The values that `predicate` accepts, oldest first."""
+        """Returns the values that `predicate` accepts, oldest first."""
         ...
 
     def __len__(self) -> int: ...
@@ -52,62 +49,60 @@ class SliceAccessor[T](SliceView[T], Protocol):
     """One slice of a session, for reading and for direct changes."""
 
     def append(self, value: T, /) -> None:
-        """Adds `value` as the newest."""
+        """Adds `value` as the newest one."""
         ...
 
     def seed(self, *values: T) -> None:
-        """Makes `values` the whole content."""
+        """Replaces the content by `values`."""
         ...
 
     def clear(self, predicate: Callable[[T], bool] | None = None, /) -> None:
-        """Removes the values that `predicate` accepts, by default all."""
+        """Removes the values that `predicate` accepts, by default all of them."""
         ...
 
 
 @runtime_checkable
 class Snapshotable(Protocol):
-    """State that can be captured as a value and put back.
+    """State that can be captured as a value and restored.
 
-    A class may also have `release(snapshot)`. It is called once for each snapshot of a transaction,
-    when that has ended and after any `restore`, newest first. After an interrupt, `restore` and
-    `release` may be called again.
+    A class may also have `release(snapshot)`. A transaction calls it once for each of its
+    snapshots, newest first, when it has ended and after any `restore`. After an interrupt it may
+    call `restore` and `release` again.
     """
 
     # Any: only the object that made a snapshot reads it.
     def snapshot(self) -> Any:
-        """The present state as a value."""
+        """Returns the present state as a value."""
         ...
 
     def restore(self, snapshot: Any, /) -> None:
-        """Puts back what `snapshot` captured."""
+        """Restores the state that `snapshot` captured."""
         ...
 
 
 @runtime_checkable
 class Forkable(Snapshotable, Protocol):
-    """State that several tool calls of one turn can use at once, each as if it were alone."""
+    """State that several tool calls of one turn can use at once, each as if it ran alone."""
 
     # Any: only the object that made a fork merges it.
     def fork(self) -> Any:
-        """The same state for one call: it sees no change made elsewhere, and its own changes are
-        seen nowhere else.
-        """
+        """Returns a copy of the state for one call, isolated from changes elsewhere."""
         ...
 
     def merge(self, fork: Any, /) -> bool:
-        """Makes the changes of `fork` here, in their order; `False`, and no change, if what it read
-        is out of date.
+        """Repeats the changes of `fork` here, in order.
+
+        Returns `False` and changes nothing if what the fork read is out of date.
         """
         ...
 
 
 class Resources(Protocol):
-    """Where resources are asked for."""
+    """Gives access to resources by type."""
 
-    # A type is written as a callable so that type checkers accept abstract classes and protocols,
-    # too.
+    # The type is a callable here, so that type checkers accept abstract classes and protocols too.
     def get[T](self, kind: Callable[..., T], /) -> T:
-        """The resource bound for the type `kind`. Raises `ResourceError` when there is none."""
+        """Returns the resource bound for the type `kind`; raises `ResourceError` without one."""
         ...
 
 
@@ -133,20 +128,16 @@ class EventBus(Protocol):
     def subscribe[E](
         self, event_type: type[E], handler: Callable[[E], object], /
     ) -> Callable[[], None]:
-        """Calls `handler` for each later event of `event_type`; the result of this call ends the
-        subscription.
-        """
+        """Calls `handler` for each later event of `event_type`; returns how to unsubscribe."""
         ...
 
     def publish(self, event: object, /) -> None:
-        """Delivers `event` before it returns; a handler that raises is reported and does not stop
-        the others.
-        """
+        """Delivers `event` before it returns; an error of one handler does not stop the others."""
         ...
 
 
 class ToolOutcome(Protocol):
-    """What a tool call came to."""
+    """The result of a tool call."""
 
     @property
     def message(self) -> str: ...
@@ -158,11 +149,11 @@ class ToolOutcome(Protocol):
 
 
 class Response[Out](Protocol):
-    """What an evaluation gave."""
+    """The result of an evaluation."""
 
     @property
     def text(self) -> str: ...
     @property
     def output(self) -> Out | None: ...
     @property
-    def usage(self) -> "TokenUsage": ...
+    def usage(self) -> TokenUsage: ...

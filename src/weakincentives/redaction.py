@@ -1,6 +1,4 @@
-"""Masks credentials in what an adapter reports: those that went out with its requests, and nothing
-else.
-"""
+"""A redactor masks the credentials of an adapter's requests in whatever the adapter reports."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,49 +25,41 @@ _CREDENTIAL_WORDS = (
 class Redactor:
     """Replaces `credentials` in texts by `***`.
 
-    Pass the values that a request sends as credentials: keys, tokens, values of
-    `header_credentials`. A value of fewer than 8 characters stays readable: local servers take
-    words as keys, and a word may stand in any text.
+    Pass what a request sends as credentials: keys, tokens, values of `header_credentials`. Values of
+    fewer than 8 characters stay readable: local servers accept words as keys, and a word may occur
+    in any text.
     """
 
     credentials: tuple[str, ...] = ()
 
     def __call__(self, text: str) -> str:
         """Returns `text` with each credential masked, also where it is escaped for a URL."""
-        known = {value.strip() for value in self.credentials}
-        spellings = {
-            form
-            for value in known
-            if len(value) >= _SHORTEST
-            for form in (value, quote(value, safe=""))
-        }
+        values = {value.strip() for value in self.credentials}
+        values = {value for value in values if len(value) >= _SHORTEST}
+        spellings = values | {quote(value, safe="") for value in values}
         # a credential may be a part of another one
         for spelling in sorted(spellings, key=len, reverse=True):
             text = text.replace(spelling, _MASK)
         return text
 
     def adding(self, credentials: Iterable[str | None]) -> "Redactor":
-        """Returns a redactor that masks `credentials` too; `None` and empty values do not count."""
-        more = tuple([value for value in credentials if value])
-        return (
-            replace(self, credentials=tuple(dict.fromkeys((*self.credentials, *more))))
-            if more
-            else self
-        )
+        """Returns a redactor that masks `credentials` too, except `None` and empty values."""
+        added = [value for value in credentials if value]
+        if not added:
+            return self
+        return replace(self, credentials=tuple(dict.fromkeys([*self.credentials, *added])))
 
     def quoted_in(self, error: BaseException) -> bool:
-        """Tells whether the text of `error`, or of an error that led to it, holds a credential."""
+        """Tells whether the text of `error` or of an error that led to it has a credential."""
         texts = [f"{cause} {cause!r}" for cause in causes(error)]
         return any(self(text) != text for text in texts)
 
 
 def header_credentials(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yields the credentials that request headers carry: whole values, and what follows a scheme
-    such as `Bearer`.
-    """
-    for name, value in headers.items():
-        known = name.lower().replace("_", "-")
-        if known in _CREDENTIAL_HEADERS or any(word in known for word in _CREDENTIAL_WORDS):
+    """Yields the credentials in request headers: whole values, and those after a `Bearer` scheme."""
+    for header, value in headers.items():
+        name = header.lower().replace("_", "-")
+        if name in _CREDENTIAL_HEADERS or any(word in name for word in _CREDENTIAL_WORDS):
             yield value
             scheme, _, credential = value.partition(" ")
             if scheme.isalpha() and credential:

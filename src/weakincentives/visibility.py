@@ -1,4 +1,4 @@
-"""How sections are shown: the choices, a session's overrides, and one conversation's decisions."""
+"""Visibility of sections: full or summary, a session's overrides, a conversation's decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,13 +14,11 @@ __all__ = [
 ]
 
 type SectionPath = tuple[str, ...]
-"""Keys from a root section down to the section meant, such as `("context", "history")`."""
+"""The keys from a root section down to a section, such as `("context", "history")`."""
 
 
 class SectionVisibility(Enum):
-    """How a section is shown: `FULL` with its body, tools and children; `SUMMARY` with its summary
-    alone.
-    """
+    """A section shows its body, tools and children (`FULL`) or only its summary (`SUMMARY`)."""
 
     FULL = "full"
     SUMMARY = "summary"
@@ -31,10 +29,9 @@ _NOTHING: Mapping[SectionPath, SectionVisibility] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class VisibilityOverrides:
-    """Visibility by section path, kept as session state; it beats the sections' own selectors.
+    """Session state: visibility by section path, which beats the sections' own selectors.
 
-    Keyed by path alone: two prompts in one session share it, and paths that a prompt does not have
-    are ignored.
+    All prompts of a session share it; a prompt ignores paths that it does not have.
     """
 
     overrides: Mapping[SectionPath, SectionVisibility] = field(default_factory=lambda: _NOTHING)
@@ -48,19 +45,19 @@ class VisibilityOverrides:
         return VisibilityOverrides, (dict(self.overrides),)
 
     def get(self, path: SectionPath) -> SectionVisibility | None:
-        """The override for `path`, or `None`."""
+        """Returns the override for `path`, or `None`."""
         return self.overrides.get(path)
 
     def with_override(
         self, path: SectionPath, visibility: SectionVisibility
     ) -> "VisibilityOverrides":
-        """A copy in which `path` has `visibility`."""
+        """Returns a copy in which `path` has `visibility`."""
         return VisibilityOverrides({**self.overrides, path: visibility})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetVisibilityOverride:
-    """Event: from now on the section at `path` is shown as `visibility`. Every `Session` folds it."""
+    """Event: the section at `path` has `visibility` from now on; every `Session` stores it."""
 
     path: SectionPath
     visibility: SectionVisibility
@@ -73,12 +70,12 @@ class SetVisibilityOverride:
 
 
 class SectionDecisions:
-    """What one conversation has decided about its sections; plain values, which can be pickled.
+    """The decisions of one conversation about its sections; they can be pickled.
 
-    `overrides` beat the sections' own visibility. `opened` holds what the model has opened and
-    closed: in this conversation, and before it as far as the session remembers. `enabled` and
-    `visibility` keep the answers of conditions, so that each condition is asked once in a
-    conversation; they grow when further ones are asked.
+    `overrides` beat the sections' own visibility. `opened` holds the sections that the model opened
+    or closed in this conversation, and earlier ones that the session remembers. `enabled` and
+    `visibility` store the answers of conditions, since a conversation evaluates each condition only
+    once; both grow with further answers.
     """
 
     __slots__ = ("enabled", "opened", "overrides", "visibility")
@@ -98,17 +95,13 @@ class SectionDecisions:
         )
 
     def changed(self, changes: Mapping[SectionPath, SectionVisibility]) -> "SectionDecisions":
-        """The decisions after the model opened and closed what `changes` says; both share the
-        answers.
-        """
+        """Returns the decisions after the model made `changes`; both share stored answers."""
         return SectionDecisions(
             {**self.overrides, **changes}, {**self.opened, **changes}, self.enabled, self.visibility
         )
 
     def copy(self) -> "SectionDecisions":
-        """The same decisions for another conversation, or for a look at what could be: answers are
-        kept apart.
-        """
+        """Returns equal decisions for another conversation, which stores its own answers."""
         return SectionDecisions(
             self.overrides, self.opened, dict(self.enabled), dict(self.visibility)
         )

@@ -313,7 +313,7 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
         ("prose",): SUMMARY,
     }
     assert session[Note].all() == (Note("noted"),)
-    assert (caught.value.spent.calls, caught.value.spent.usage.total_tokens) == (1, 15)
+    assert (caught.value.run_usage.calls, caught.value.run_usage.usage.total_tokens) == (1, 15)
 
 
 @pytest.mark.claim("DT-26", "DT-29")

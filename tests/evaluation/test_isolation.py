@@ -636,7 +636,7 @@ def test_a_restart_asked_for_amid_a_turn_tells_how_many_calls_came_before_it(
     calls = call(*[("go", {"a": number}) for number in (1, 1, 2, 3)])
     with pytest.raises(VisibilityExpansionRequired) as caught:
         driver(ScriptedAdapter([calls], config=config), prompt(named("go", handler)), Session())
-    assert caught.value.spent.tool_calls == 2
+    assert caught.value.run_usage.tool_calls == 2
 
 
 def test_a_cancellation_waits_for_all_calls_and_leaves_no_trace() -> None:

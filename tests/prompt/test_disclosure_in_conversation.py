@@ -453,7 +453,7 @@ def test_a_long_list_of_reasons_is_cut() -> None:
             of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session()
         )
     assert len(caught.value.reason) == 256
-    assert (caught.value.spent.calls, caught.value.spent.tool_calls) == (1, 2)
+    assert (caught.value.run_usage.calls, caught.value.run_usage.tool_calls) == (1, 2)
 
 
 @pytest.mark.parametrize("mode", ["in_order", "isolated"])

@@ -9,7 +9,7 @@ import pytest
 
 import weakincentives.prompt
 from weakincentives.errors import ControlFlow, WeakIncentivesError
-from weakincentives.limits import Spent
+from weakincentives.limits import RunUsage
 from weakincentives.prompt import SectionPath, SectionVisibility, errors
 from weakincentives.prompt.errors import (
     OutputParseError,
@@ -28,7 +28,7 @@ def expansion(*message: str) -> VisibilityExpansionRequired:
     error = VisibilityExpansionRequired(
         *message, requested_overrides=PATHS, reason="why", section_keys=("a", "b.c")
     )
-    return error.with_progress(Spent(calls=2), None)
+    return error.with_progress(RunUsage(calls=2), None)
 
 
 @pytest.mark.claim("C-29", "PD-13", "PS-30")

@@ -22,7 +22,7 @@ from weakincentives.evaluation.messages import (
     UserMessage,
 )
 from weakincentives.evaluation.response import TextDelta
-from weakincentives.limits import Spent, TokenUsage
+from weakincentives.limits import RunUsage, TokenUsage
 from weakincentives.prompt import VisibilityExpansionRequired
 from weakincentives.runtime.events import ToolInvoked, ToolsInjected
 from weakincentives.testing import ScriptedAdapter
@@ -238,7 +238,7 @@ class StartsEachBudgetAnew(Evaluates):
         try:
             return super().evaluate(prompt, **given)
         except VisibilityExpansionRequired as signal:
-            raise signal.with_progress(Spent(), signal.decisions) from None
+            raise signal.with_progress(RunUsage(), signal.decisions) from None
 
 
 class SwallowsTheNewStart(Evaluates):
@@ -247,7 +247,7 @@ class SwallowsTheNewStart(Evaluates):
             return super().evaluate(prompt, **given)
         except VisibilityExpansionRequired as signal:
             return PromptResponse(
-                prompt_name="", text=str(signal), output=None, usage=signal.spent.usage, turns=1
+                prompt_name="", text=str(signal), output=None, usage=signal.run_usage.usage, turns=1
             )
 
 

@@ -340,7 +340,7 @@ class _Run[Out]:
         """
         if isinstance(error, VisibilityExpansionRequired):
             complete: WeakIncentivesError = error.with_progress(
-                self.loop.spent, self.tools.decisions
+                self.loop.run_usage, self.tools.decisions
             )
         elif isinstance(error, PromptEvaluationError):
             complete = self.loop.failed(error)

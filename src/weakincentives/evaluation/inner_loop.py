@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from ..limits import Budget, Deadline, Spent, TokenUsage, check_count, check_limits
+from ..limits import Budget, Deadline, RunUsage, TokenUsage, check_count, check_limits
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.output import StructuredOutputConfig, parse_output
@@ -171,9 +171,9 @@ class InnerLoop:
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
     @property
-    def spent(self) -> Spent:
+    def run_usage(self) -> RunUsage:
         """What the conversation has taken so far."""
-        return Spent(self.usage, self.turns, self.tool_calls)
+        return RunUsage(self.usage, self.turns, self.tool_calls)
 
     def start(self, now: datetime) -> Step:
         """The first request."""
@@ -252,7 +252,7 @@ class InnerLoop:
     def _affordable(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The first of `calls` for which the budget has room."""
         budget = self.config.budget
-        return calls if budget is None else calls[: budget.tool_calls_left(self.spent)]
+        return calls if budget is None else calls[: budget.tool_calls_left(self.run_usage)]
 
     def _request(self, now: datetime) -> ProviderRequest:
         self._check_limits(now, before="request")
@@ -315,7 +315,7 @@ class InnerLoop:
         if end is not None and end.has_passed(now):
             told = f"the deadline {end.expires_at.isoformat()} has passed"
             raise self._reached(DeadlineExceededError, "deadline", told, "allow more time")
-        if budget is not None and (bound := budget.exceeded(self.spent, before=before)):
+        if budget is not None and (bound := budget.exceeded(self.run_usage, before=before)):
             raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
         if before == "request" and most is not None and self.turns >= most:
             told = f"the model is not done after {self.turns} turns"

@@ -5,7 +5,7 @@ deadline and budget.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from ..limits import Budget, Clock, Deadline, Spent, TokenUsage, check_count, utc_now
+from ..limits import Budget, Clock, Deadline, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
@@ -182,7 +182,7 @@ class _Run[Out]:
         if any(tool.effect in NON_REPEATABLE for tool in tools):
             self._options["call_history"] = CallHistory()
         self._expansions: list[Expansion] = []
-        self._spent = Spent()
+        self._spent = RunUsage()
         self._budget = budget
         ends = [one for one in (deadline, budget and budget.deadline(loop.clock())) if one]
         self._deadline = min(ends, default=None)
@@ -194,7 +194,7 @@ class _Run[Out]:
         return {
             **self._options,
             "deadline": self._deadline,
-            "budget": None if budget is None else budget.less(self._spent),
+            "budget": None if budget is None else budget.after(self._spent),
         }
 
     def rendered(self) -> RenderedPrompt[Out]:
@@ -219,18 +219,18 @@ class _Run[Out]:
             self._expand(error)
             return True
         if isinstance(error, PromptEvaluationError):
-            spent = self._spent
-            if spent != Spent():
+            run_usage = self._spent
+            if run_usage != RunUsage():
                 raise error.with_progress(
-                    usage=spent.usage + error.usage,
-                    turns=spent.calls + error.turns,
+                    usage=run_usage.usage + error.usage,
+                    turns=run_usage.calls + error.turns,
                     transcript=error.transcript,
                 ) from error.__cause__
         return False
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:
         """Writes what the model asked for to the session, or refuses at the limit."""
-        self._spent += signal.spent
+        self._spent += signal.run_usage
         if len(self._expansions) >= self._loop.max_expansions:
             error = ExpansionLimitError(
                 f"the model asked for further sections after {len(self._expansions)} expansions: {signal}",
@@ -238,9 +238,9 @@ class _Run[Out]:
                 code="expansions",
                 remedy="raise max_expansions, or show the sections it always needs in full",
             )
-            spent = self._spent
+            run_usage = self._spent
             raise error.with_progress(
-                usage=spent.usage, turns=spent.calls, transcript=()
+                usage=run_usage.usage, turns=run_usage.calls, transcript=()
             ) from signal
         self._expansions.append(Expansion(signal.section_keys, signal.reason))
         of = self._session.session_id

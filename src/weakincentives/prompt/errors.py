@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Self
 
 from ..errors import ControlFlow, WeakIncentivesError, copy_error
-from ..limits import Spent
+from ..limits import RunUsage
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
 __all__ = [
@@ -100,7 +100,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         self._overrides = MappingProxyType(dict(requested_overrides))
         self._reason = reason
         self._section_keys = section_keys
-        self._spent = Spent()
+        self._spent = RunUsage()
         self._decisions: SectionDecisions | None = None
 
     @property
@@ -119,7 +119,7 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         return self._section_keys
 
     @property
-    def spent(self) -> Spent:
+    def run_usage(self) -> RunUsage:
         """What the interrupted evaluation had spent."""
         return self._spent
 
@@ -128,9 +128,9 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
         """Which sections the interrupted evaluation showed; `None` if its adapter does not say."""
         return self._decisions
 
-    def with_progress(self, spent: Spent, decisions: SectionDecisions | None) -> Self:
+    def with_progress(self, run_usage: RunUsage, decisions: SectionDecisions | None) -> Self:
         """Returns a copy that says how far the interrupted evaluation had come."""
-        return copy_error(self, _spent=spent, _decisions=decisions)
+        return copy_error(self, _spent=run_usage, _decisions=decisions)
 
     def __str__(self) -> str:
         keys = ", ".join(".".join(path) for path in self._overrides)

@@ -287,7 +287,7 @@ def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
     ):
         evaluate(adapter(server), layered(), Session())
     assert caught.value.section_keys == ("more",)
-    assert caught.value.spent.calls == 1
+    assert caught.value.run_usage.calls == 1
 
 
 @pytest.mark.claim("DT-04")
