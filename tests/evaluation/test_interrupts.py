@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 import pytest
 
 from support.agents import Args, Note, prompt, tool
+from support.own_thread import in_own_thread
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolCall
 from weakincentives.evaluation.tool_executor import ToolExecutor
@@ -88,7 +90,7 @@ def at_every_event(run: Callable[[Interrupter], object], most: int = 20_000) -> 
     """
     for at in range(1, most):
         interrupter = Interrupter(at)
-        run(interrupter)
+        in_own_thread(partial(run, interrupter))
         if interrupter.count < at:
             return at - 1
     raise AssertionError("it never ends")

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.files import OPERATIONS, SORTS, TREES, Do, Tree, filesystem, host_tree, tree
+from support.own_thread import in_own_thread
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.transactions import tool_transaction
@@ -147,14 +148,22 @@ def interrupted(run: Callable[[], object], at: int) -> bool:
     return False
 
 
+def interrupt_at_every_line(check: Callable[[int], bool], step: int) -> None:
+    """Calls `check` with the number of the line to interrupt until it says that none was."""
+    at = 1
+    while in_own_thread(partial(check, at)):
+        at += step
+    gc.collect()  # what the interrupts left open, while this test says that it may be
+    assert at > 20
+
+
 @loose_files
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("sort", ["memory", "host", "fork of memory"])
 def test_an_interrupt_at_any_line_leaves_a_state_from_which_restore_is_right(
     sort: str, change: Callable[[Filesystem], object]
 ) -> None:
-    at, came = 1, True
-    while came:
+    def check(at: int) -> bool:
         with filesystem(sort, CONTENT) as files:
             snapshot = files.snapshot()
             came = interrupted(partial(change, files), at)
@@ -162,9 +171,9 @@ def test_an_interrupt_at_any_line_leaves_a_state_from_which_restore_is_right(
             assert tree(files) == CONTENT, at
             if isinstance(files, HostFilesystem):
                 assert list(files.root.glob(".*")) == []
-        at += 1 if sort == "memory" else 7
-    gc.collect()  # what the interrupts left open, while this test says that it may be
-    assert at > 20
+        return came
+
+    interrupt_at_every_line(check, step=1 if sort == "memory" else 7)
 
 
 @loose_files
@@ -173,8 +182,7 @@ def test_an_interrupt_at_any_line_leaves_a_state_from_which_restore_is_right(
 def test_an_interrupt_of_restore_at_any_line_leaves_both_sides_within_reach(
     sort: str, change: Callable[[Filesystem], object]
 ) -> None:
-    at, came = 1, True
-    while came:
+    def check(at: int) -> bool:
         with filesystem(sort, CONTENT) as files:
             snapshot = files.snapshot()
             change(files)
@@ -185,9 +193,9 @@ def test_an_interrupt_of_restore_at_any_line_leaves_both_sides_within_reach(
             assert tree(files) == CONTENT, at
             files.restore(later)
             assert tree(files) == after, at
-        at += 1 if sort == "memory" else 11
-    gc.collect()  # what the interrupts left open, while this test says that it may be
-    assert at > 20
+        return came
+
+    interrupt_at_every_line(check, step=1 if sort == "memory" else 11)
 
 
 class Failing(HostFilesystem):
