@@ -127,7 +127,7 @@ def test_every_page_and_docstring_with_code_is_collected() -> None:
     assert wanted == {line.partition("::")[0] for line in listing.splitlines() if "::" in line}
 
 
-def test_the_table_of_faults_lists_every_code() -> None:
+def test_the_table_of_errors_lists_every_code() -> None:
     codes = {
         code
         for code, _ in (*provider_errors._BY_CODE.values(), *provider_errors._BY_STATUS.values())
@@ -154,7 +154,7 @@ def test_the_table_of_faults_lists_every_code() -> None:
                     )
                 case _:
                     pass
-    assert sorted(first_cells(ROOT / "docs/how-to/running.md", "Faults")) == sorted(codes)
+    assert sorted(first_cells(ROOT / "docs/how-to/running.md", "Errors")) == sorted(codes)
 
 
 @pytest.mark.parametrize(
