@@ -17,7 +17,7 @@ from .tool import AnyTool
 from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
 
 if TYPE_CHECKING:  # what a prompt renders names the prompt
-    from .prompt import Prompt
+    from .template import Prompt
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
@@ -35,9 +35,8 @@ class RenderedPrompt[Out](Parametrized):
     """A prompt's text and tools at one moment.
 
     `tool_param_descriptions` holds overridden texts by tool and field, also for tools that are not
-    open yet; `overrides` is what a store held for the prompt. `missing_params` names the sections
-    that cannot be opened because nothing is bound for their params type, and that type.
-    `sections` holds the visible sections and how each is shown, `section_texts` their texts.
+    open yet; `overrides` is what a store held for the prompt. `sections` holds the visible sections
+    and how each is shown, `section_texts` the text of each.
     """
 
     text: str
@@ -47,7 +46,6 @@ class RenderedPrompt[Out](Parametrized):
     deadline: Deadline | None = None
     prompt: "Prompt[Out] | None" = None
     overrides: PromptOverride | None = None
-    missing_params: Mapping[SectionPath, type[Any]] = EMPTY
     view: PromptView = field(repr=False)
     sections: VisibleSections = field(repr=False)
     section_texts: tuple[str, ...] = field(repr=False)
@@ -76,6 +74,11 @@ class RenderedPrompt[Out](Parametrized):
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
         """How each visible section is shown, by path; hidden and disabled sections are absent."""
         return {node.path: visibility for node, visibility in self.sections.items()}
+
+    @property
+    def missing_params(self) -> Mapping[SectionPath, type[Any]]:  # Any: params of every type
+        """The sections that cannot be opened because their params are not bound, and their type."""
+        return self.view.missing_params(self.sections)
 
     @property
     def tool_paths(self) -> Mapping[str, SectionPath]:
@@ -169,7 +172,6 @@ class PromptRenderer[Out](Parametrized):
             deadline=deadline,
             prompt=prompt,
             overrides=stored,
-            missing_params=view.missing_params(summarized) if summarized else EMPTY,
             view=view,
             sections=sections,
             section_texts=tuple(section_texts),

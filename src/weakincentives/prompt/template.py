@@ -1,33 +1,33 @@
-"""The definition of a prompt: an immutable, checked tree of sections with a name and an output
-type.
+"""`PromptTemplate`, the definition of a prompt, and `Prompt`, a template with params bound.
+
+A template is a value that threads and sessions share; each of its prompts belongs to one session.
 """
 
 import re
 import reprlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
+from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
+from ..limits import Deadline
 from ..protocols import StateView
-from ..resources import Bindable, ResourceRegistry
-from ..visibility import SectionPath, SectionVisibility
+from ..resources import Bindable, ResourceContext, ResourceRegistry
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptValidationError
+from .output import StructuredOutputConfig
+from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection
 from .walk import Disclosure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from typing_extensions import TypeVar
-
-    from ..limits import Deadline
-    from .output import StructuredOutputConfig
-    from .overrides.model import PromptDescriptor
-    from .prompt import Prompt
 
     OutputT = TypeVar("OutputT", default=None)
 else:  # the default is for type checkers; 3.12's own TypeVar knows none
@@ -35,19 +35,19 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 
     OutputT = TypeVar("OutputT")
 
-__all__ = ["PromptTemplate"]
+__all__ = ["Prompt", "PromptTemplate"]
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, init=False)
 class PromptTemplate(Parametrized, Generic[OutputT]):
     """The definition of a prompt; share it freely between threads, sessions and event loops.
 
     `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an
-    array of objects, without a subscript for text. `name` is by default made from `key`.
-    `disclosure` says how summarized sections are opened, `closable` lets the model close them again
-    with `close_section`. `resources` binds what tools use; what sections bind replaces it, and what
-    is bound to a prompt replaces both. Raises `PromptValidationError`, with the path of the
-    section, for everything that cannot work.
+    array of objects, and no subscript for text. `name` is by default made from `key`. `disclosure`
+    says which tools open summarized sections; `closable` lets the model close them again with
+    `close_section`. `resources` binds what tools use; the bindings of sections replace it, and
+    those of a prompt replace both. Raises `PromptValidationError`, with the path of the section,
+    for everything that cannot work.
     """
 
     type_fields = ("output_type",)
@@ -56,12 +56,11 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     key: str
     name: str
     sections: tuple[AnySection, ...]
-    structured_output: "StructuredOutputConfig[OutputT] | None"
+    structured_output: StructuredOutputConfig[OutputT] | None
     disclosure: Disclosure
     closable: bool
     resources: ResourceRegistry
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
-    _descriptor: "PromptDescriptor | None" = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         key: str,
         name: str | None = None,
         sections: Iterable[AnySection] = (),
-        structured_output: "StructuredOutputConfig[OutputT] | None" = None,
+        structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
         resources: ResourceRegistry | None = None,
@@ -87,105 +86,263 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             )
         if not isinstance(resources, ResourceRegistry | None):
             raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
+        output_type = output_type or self.inherited_arguments.get("output_type")
         roots = tuple(sections)
-        assign = object.__setattr__
-        assign(self, "ns", ns)
-        assign(self, "key", key)
-        assign(self, "name", name or re.sub(r"\W+", "_", key).strip("_") or key)
-        assign(self, "sections", roots)
-        declared = output_type or self.inherited_arguments.get("output_type")
-        assign(self, "structured_output", _with_schema(_output(declared, structured_output)))
-        assign(self, "disclosure", disclosure)
-        assign(self, "closable", closable)
-        assign(self, "resources", resources or ResourceRegistry())
-        assign(self, "registry", RegistrySnapshot(roots))
-        assign(self, "_descriptor", None)
+        values = {
+            "ns": ns,
+            "key": key,
+            "name": name or re.sub(r"\W+", "_", key).strip("_") or key,
+            "sections": roots,
+            "structured_output": _output(output_type, structured_output),
+            "disclosure": disclosure,
+            "closable": closable,
+            "resources": resources or ResourceRegistry(),
+            "registry": RegistrySnapshot(roots),
+        }
+        vars(self).update(values)  # the class is frozen
 
     def __repr__(self) -> str:
-        kind = self.output_type
-        output = kind.__name__ if isinstance(kind, type) else str(kind)
+        output = self.output_type
+        name = output.__name__ if isinstance(output, type) else str(output)
+        shown = f" output={name[:60]}" if output else ""
         keys = reprlib.repr([section.key for section in self.sections])
-        shown = f" output={output[:60]}" if kind else ""
-        return f"<PromptTemplate {full_key(self.ns, self.key)}{shown} sections={keys}>"
+        return f"<PromptTemplate {_label(self)}{shown} sections={keys}>"
 
     @property
     def output_type(self) -> type[OutputT] | None:
-        """What an evaluation's `output` is, `list[T]` included; `None` for text."""
+        """The type of an evaluation's `output`, such as `list[T]`; `None` for text."""
         return None if self.structured_output is None else self.structured_output.output_type
 
     @property
-    def descriptor(self) -> "PromptDescriptor":
-        """The hashes of what an author can see, and every text that an override can replace; made
-        on first use.
-        """
-        if self._descriptor is None:
-            from .overrides.descriptors import describe
+    def descriptor(self) -> PromptDescriptor:
+        """Every text that an override can replace, and the hashes that tell whether it changed."""
+        return self._descriptor
 
-            object.__setattr__(self, "_descriptor", describe(self.ns, self.key, self.registry))
-        # set two lines above, which no checker sees
-        return cast("PromptDescriptor", self._descriptor)
+    @cached_property
+    def _descriptor(self) -> PromptDescriptor:
+        # here, since it loads OpenSSL for its hashes, and few prompts have overrides
+        from .overrides.descriptors import describe
+
+        return describe(self.ns, self.key, self.registry)
+
+    @property
+    def renderer(self) -> PromptRenderer[OutputT]:
+        """A renderer of this template's tree."""
+        return PromptRenderer(
+            self.registry, self.structured_output, self.disclosure, closable=self.closable
+        )
 
     def bind(self, *params: object, resources: Bindable | None = None) -> "Prompt[OutputT]":
-        """A new prompt of this template with `params` and `resources` bound; see `Prompt.bind`."""
-        from .prompt import Prompt
-
+        """Makes a prompt of this template and binds `params` and `resources`; see `Prompt.bind`."""
         return Prompt(self).bind(*params, resources=resources)
 
     def render(
         self,
         *params: object,
         session: StateView | None = None,
-        visibility_overrides: "Mapping[SectionPath, SectionVisibility] | None" = None,
-        deadline: "Deadline | None" = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        deadline: Deadline | None = None,
     ) -> RenderedPrompt[OutputT]:
         """Renders with `params` alone; see `Prompt.render`."""
         return self.bind(*params).render(
             session=session, visibility_overrides=visibility_overrides, deadline=deadline
         )
 
+
+class Prompt(Parametrized, Generic[OutputT]):
+    """A prompt that can be bound, rendered and evaluated; it belongs to one session at a time.
+
+    `template.bind(…)` makes one, as do `Prompt(template)` and `Prompt[Out](ns=…, key=…,
+    sections=[…])`, which builds the template itself. At each render, the overrides that
+    `overrides_store` holds under `overrides_tag` replace the template's texts. `with
+    prompt.resources:` opens its resources and `prompt.resources.get(Type)` returns one; an
+    evaluation opens them where they are not open.
+    """
+
+    type_fields = ("output_type",)
+
+    @overload
+    def __init__(
+        self,
+        template: PromptTemplate[OutputT],
+        /,
+        *,
+        overrides_store: PromptOverridesStore | None = None,
+        overrides_tag: str = "latest",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        ns: str,
+        key: str,
+        name: str | None = None,
+        sections: Iterable[AnySection] = (),
+        structured_output: StructuredOutputConfig[OutputT] | None = None,
+        disclosure: Disclosure = Disclosure.READ,
+        closable: bool = False,
+        resources: ResourceRegistry | None = None,
+        overrides_store: PromptOverridesStore | None = None,
+        overrides_tag: str = "latest",
+    ) -> None: ...
+    # Any: the overloads say what may be given; the template checks it.
+    def __init__(
+        self,
+        template: PromptTemplate[OutputT] | None = None,
+        *,
+        overrides_store: PromptOverridesStore | None = None,
+        overrides_tag: str = "latest",
+        **definition: Any,
+    ) -> None:
+        definition = {**self.inherited_arguments, **definition}
+        if template is None:
+            template = PromptTemplate(**definition)
+        elif not isinstance(template, PromptTemplate):
+            raise PromptValidationError(
+                f"{template!r} is no PromptTemplate; make one or give ns=, key= and sections="
+            )
+        elif definition and definition != {"output_type": template.output_type}:
+            raise PromptValidationError(
+                f"{', '.join(definition)} beside a template for {template.output_type!r}: "
+                f"Prompt takes a template or the arguments of one, not both"
+            )
+        self.template = template
+        self._store = overrides_store
+        self._tag = overrides_tag
+        self._renderer: PromptRenderer[OutputT] = template.renderer
+        self._params: dict[type[Any], object] = {}
+        self.resources = ResourceContext(template.resources | template.registry.resources)
+
+    def __repr__(self) -> str:
+        types = [kind.__name__ for kind in self._params]
+        shown = f" params={reprlib.repr(types)}" if types else ""
+        return f"<Prompt {_label(self)}{shown}>"
+
     @property
-    def renderer(self) -> PromptRenderer[OutputT]:
-        """The renderer of this template's tree."""
-        return PromptRenderer(
-            self.registry, self.structured_output, self.disclosure, closable=self.closable
+    def ns(self) -> str:
+        """The template's namespace."""
+        return self.template.ns
+
+    @property
+    def key(self) -> str:
+        """The template's key."""
+        return self.template.key
+
+    @property
+    def name(self) -> str:
+        """The template's display name."""
+        return self.template.name
+
+    @property
+    def output_type(self) -> type[OutputT] | None:
+        """The type of an evaluation's `output`; `None` for text."""
+        return self.template.output_type
+
+    # Any: params of every type, each looked up by its own.
+    @property
+    def params(self) -> Mapping[type[Any], object]:
+        """The bound params, by type."""
+        return MappingProxyType(self._params)
+
+    @property
+    def descriptor(self) -> PromptDescriptor:
+        """The template's descriptor."""
+        return self.template.descriptor
+
+    @property
+    def overrides(self) -> PromptOverride | None:
+        """The overrides that the store holds for this prompt now; `None` without a store."""
+        return None if self._store is None else self._store.resolve(self.descriptor, self._tag)
+
+    def bind(self, *params: object, resources: Bindable | None = None) -> Self:
+        """Binds dataclass instances in place, one for each type, and returns this prompt.
+
+        A later binding of a type replaces the earlier one. `resources`, a registry or a mapping of
+        types to values, replace those of template and sections. Raises `PromptValidationError` for
+        two instances of one type, a type that no section uses, and anything but an instance of a
+        dataclass; `RuntimeError` for resources while they are open.
+        """
+        by_type = self._by_type(params)
+        if resources is not None:
+            self.resources.rebind(self.resources.registry | resources)
+        self._params.update(by_type)
+        return self
+
+    def render(
+        self,
+        *params: object,
+        session: StateView | None = None,
+        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        decisions: SectionDecisions | None = None,
+        deadline: Deadline | None = None,
+    ) -> RenderedPrompt[OutputT]:
+        """Renders text and tools; `params` replace the bound ones for this call only.
+
+        `session` feeds conditions and holds visibility overrides, which `visibility_overrides`
+        beat. The `decisions` of a conversation that goes on replace both, and the conditions that
+        were asked in it. Raises `PromptRenderError` with the path of the section.
+        """
+        return self._renderer.render(
+            param_lookup={**self._params, **self._by_type(params)},
+            session=session,
+            visibility_overrides=visibility_overrides,
+            decisions=decisions,
+            stored=self.overrides,
+            deadline=deadline,
+            prompt=self,
         )
 
+    # Any: params of every type, each looked up by its own.
+    def _by_type(self, params: tuple[object, ...]) -> dict[type[Any], object]:
+        types = self.template.registry.params_types
+        by_type: dict[type[Any], object] = {}
+        for value in params:
+            kind = type(value)
+            if isinstance(value, type) or not is_dataclass(value):
+                raise PromptValidationError(
+                    "Prompt expects dataclass instances.", detail=f"Got {value!r}."
+                )
+            if kind in by_type:
+                raise PromptValidationError(
+                    "Duplicate params type supplied to prompt.",
+                    detail=f"{kind.__name__} was given twice; give one.",
+                )
+            if kind not in types:
+                names = ", ".join(sorted(known.__name__ for known in types)) or "none"
+                raise PromptValidationError(
+                    "Unexpected params type supplied to prompt.",
+                    detail=f"No section uses {kind.__name__}; the sections use {names}.",
+                )
+            by_type[kind] = value
+        return by_type
 
-def full_key(ns: str, key: str) -> str:
+
+# Any: prompts of every output type.
+def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
     """`ns/key` in one line of at most 100 characters."""
-    return " ".join(f"{ns}/{key}".split())[:100]
+    return " ".join(f"{prompt.ns}/{prompt.key}".split())[:100]
 
 
 # Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: type[Any] | None, config: "StructuredOutputConfig[Any] | None"
-) -> "StructuredOutputConfig[Any] | None":
+    output_type: type[Any] | None, config: StructuredOutputConfig[Any] | None
+) -> StructuredOutputConfig[Any] | None:
+    """The declared output, which must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
-        return config
-    if config is None:
-        from .output import StructuredOutputConfig
-
-        return StructuredOutputConfig(output_type)
+        output_type = None if config is None else config.output_type
+    if output_type is None:
+        return None
+    config = config or StructuredOutputConfig(output_type)
     if config.output_type != output_type:
         raise PromptValidationError(
-            f"the prompt is declared for {output_type!r} and its structured_output for {config.output_type!r}; "
-            f"declare one of them"
+            f"the prompt is declared for {output_type!r} and its structured_output for "
+            f"{config.output_type!r}; declare one of them"
         )
-    return config
-
-
-def _with_schema(
-    config: "StructuredOutputConfig[Any] | None",
-) -> "StructuredOutputConfig[Any] | None":
-    """`config`, whose type must have a JSON schema, as the params of tools must."""
-    if config is not None:
-        from .. import serde
-
-        try:
-            serde.json_schema(config.item_type)
-        except SerdeError as error:
-            raise PromptValidationError(
-                f"output type {config.output_type!r} has no JSON schema ({error}); "
-                f"use types that JSON can hold and that are defined by now"
-            ) from error
+    try:
+        serde.json_schema(config.item_type)
+    except SerdeError as error:
+        raise PromptValidationError(
+            f"output type {config.output_type!r} has no JSON schema ({error}); "
+            f"use types that JSON can hold and that are defined by now"
+        ) from error
     return config

@@ -210,15 +210,15 @@ class PromptView:
         return OPEN_SECTIONS if opens else READ_SECTION
 
     # Any: as `params`.
-    def missing_params(self, summarized: list[SectionNode]) -> Mapping[SectionPath, type[Any]]:
-        """The sections below `summarized` whose params are not bound and cannot be built, by path.
+    def missing_params(self, sections: VisibleSections) -> Mapping[SectionPath, type[Any]]:
+        """The hidden sections whose params are neither bound nor built without arguments, by path.
 
         Asks no condition.
         """
         missing: dict[SectionPath, type[Any]] = {}
         required = self.registry.required_params - self.params.keys()
-        for node in summarized if required else ():
-            for section in self._subsections(node, ask=False):
+        for node, visibility in sections.items() if required else ():
+            for section in self._subsections(node, ask=False) if visibility is _SUMMARY else ():
                 if section.params_type in required:
                     missing[section.path] = section.params_type
         return missing
