@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.redaction import Redactor, causes, header_credentials
+from weakincentives.redaction import Redactor, causes, credentials_in
 
 KEY = "sk-marked-0123456789+secret/"
 KEYS = st.text(
@@ -48,10 +48,10 @@ def test_a_word_that_stands_for_a_key_stays_readable(word: str) -> None:
     assert Redactor((word,))(text) == text
 
 
-def test_adding_nothing_gives_the_same_redactor() -> None:
+def test_a_redactor_is_extended_by_values_alone() -> None:
     redactor = Redactor((KEY,))
-    assert redactor.adding([None, ""]) is redactor
-    assert redactor.adding([KEY, "another-key"]).credentials == (KEY, "another-key")
+    assert redactor.extend([None, ""]) == redactor
+    assert redactor.extend([None, "another-key"]).credentials == (KEY, "another-key")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_adding_nothing_gives_the_same_redactor() -> None:
     ],
 )
 def test_a_header_that_carries_a_credential_is_known_by_its_name(name: str, value: str) -> None:
-    assert KEY in header_credentials({"content-type": "application/json", name: value})
+    assert KEY in credentials_in({"content-type": "application/json", name: value})
 
 
 def test_no_other_header_is_a_credential() -> None:
@@ -79,15 +79,15 @@ def test_no_other_header_is_a_credential() -> None:
         "idempotency-key": "abc",
         "x-request-id": "1",
     }
-    assert list(header_credentials(headers)) == []
+    assert list(credentials_in(headers)) == []
 
 
 def test_an_error_quotes_a_credential_if_what_led_to_it_does() -> None:
     redactor, error = Redactor((KEY,)), RuntimeError("failed")
     error.__cause__ = ValueError(f"no room for {KEY}")
     assert list(causes(error)) == [error, error.__cause__]
-    assert redactor.quoted_in(error)
-    assert not Redactor(("another-key",)).quoted_in(error)
+    assert redactor.finds_in(error)
+    assert not Redactor(("another-key",)).finds_in(error)
 
 
 def test_an_error_that_leads_to_itself_is_followed_once() -> None:

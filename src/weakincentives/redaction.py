@@ -1,23 +1,16 @@
-"""A redactor masks the credentials of an adapter's requests in whatever the adapter reports."""
+"""Masks the credentials that an adapter sends with its requests in everything that it reports."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import quote
 
-__all__ = ["Redactor", "causes", "header_credentials"]
+__all__ = ["Redactor", "causes", "credentials_in"]
 
 _MASK = "***"
 _SHORTEST = 8
-_CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
-_CREDENTIAL_WORDS = (
-    "api-key",
-    "apikey",
-    "token",
-    "secret",
-    "password",
-    "credential",
-    "subscription-key",
-    "auth-key",
+_CREDENTIAL_NAME = re.compile(
+    "authorization|cookie|key|token|secret|password|credential|jwt", re.IGNORECASE
 )
 
 
@@ -25,9 +18,8 @@ _CREDENTIAL_WORDS = (
 class Redactor:
     """Replaces `credentials` in texts by `***`.
 
-    Pass what a request sends as credentials: keys, tokens, values of `header_credentials`. Values of
-    fewer than 8 characters stay readable: local servers accept words as keys, and a word may occur
-    in any text.
+    A value of fewer than 8 characters stays readable: local servers take words as keys, and a word
+    may stand in any text.
     """
 
     credentials: tuple[str, ...] = ()
@@ -35,35 +27,39 @@ class Redactor:
     def __call__(self, text: str) -> str:
         """Returns `text` with each credential masked, also where it is escaped for a URL."""
         values = {value.strip() for value in self.credentials}
-        values = {value for value in values if len(value) >= _SHORTEST}
-        spellings = values | {quote(value, safe="") for value in values}
-        # a credential may be a part of another one
-        for spelling in sorted(spellings, key=len, reverse=True):
+        plain = {value for value in values if len(value) >= _SHORTEST}
+        # longest first: a credential may be a part of another one
+        for spelling in sorted(plain | {quote(value, safe="") for value in plain}, key=len)[::-1]:
             text = text.replace(spelling, _MASK)
         return text
 
-    def adding(self, credentials: Iterable[str | None]) -> "Redactor":
-        """Returns a redactor that masks `credentials` too, except `None` and empty values."""
-        added = [value for value in credentials if value]
-        if not added:
-            return self
-        return replace(self, credentials=tuple(dict.fromkeys([*self.credentials, *added])))
+    def extend(self, credentials: Iterable[str | None]) -> "Redactor":
+        """Returns a redactor that masks `credentials` too; `None` and empty values do not count."""
+        return Redactor((*self.credentials, *[value for value in credentials if value]))
 
-    def quoted_in(self, error: BaseException) -> bool:
-        """Tells whether the text of `error` or of an error that led to it has a credential."""
+    def finds_in(self, error: BaseException) -> bool:
+        """Tells whether the text of `error`, or of an error that led to it, holds a credential."""
         texts = [f"{cause} {cause!r}" for cause in causes(error)]
         return any(self(text) != text for text in texts)
 
 
-def header_credentials(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yields the credentials in request headers: whole values, and those after a `Bearer` scheme."""
-    for header, value in headers.items():
-        name = header.lower().replace("_", "-")
-        if name in _CREDENTIAL_HEADERS or any(word in name for word in _CREDENTIAL_WORDS):
+def credentials_in(values: Mapping[str, object]) -> Iterator[str]:
+    """Yields the credentials among headers, variables or options, which it knows by their names.
+
+    A value such as `Bearer …` comes whole and without its scheme. Mappings inside are read too.
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from credentials_in({f"{key}": inner for key, inner in value.items()})
+        elif isinstance(value, str) and _names_credential(name):
             yield value
             scheme, _, credential = value.partition(" ")
             if scheme.isalpha() and credential:
                 yield credential.strip()
+
+
+def _names_credential(name: str) -> bool:
+    return name.lower() != "idempotency-key" and bool(_CREDENTIAL_NAME.search(name))
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from support.agents import tool
 from support.codecs import ANY_JSON, ANY_TEXT, Growth, Talk, broken, encoded
 from weakincentives.adapters.chat import ChatCodec
-from weakincentives.adapters.codec import CodecOptions, decoded
+from weakincentives.adapters.codec import CodecOptions, decode_reply
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.messages import (
     AssistantMessage,
@@ -269,7 +269,7 @@ def test_an_empty_answer_has_content_all_the_same() -> None:
 )
 def test_what_is_no_reply_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
-        decoded(codec(), value)
+        decode_reply(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
         "response",
         "malformed",
@@ -345,7 +345,7 @@ def test_what_an_sdk_leaves_in_a_reply_beside_json_does_not_make_it_unreadable()
 
 def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
     said = {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
-    assert codec().joined([{"usage": {"prompt_tokens": 3}, **said}, {"choices": []}]) == {
+    assert codec().join_events([{"usage": {"prompt_tokens": 3}, **said}, {"choices": []}]) == {
         "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3},
     }
@@ -394,21 +394,21 @@ def further_named(name: str, **more: Any) -> dict[str, Any]:
 def test_the_calls_of_a_stream_are_told_apart_however_a_server_counts_them(
     pieces: tuple[dict[str, Any], ...],
 ) -> None:
-    answer = decoded(codec(), pieces_of(*pieces), joined=True)
+    answer = decode_reply(codec(), pieces_of(*pieces), streamed=True)
     assert answer.tool_calls == (ToolCall("a", "probe", "{}"), ToolCall("b", "probe", "{}"))
     assert "index" not in str(answer.wire)
 
 
 def test_an_id_that_changes_from_piece_to_piece_makes_no_further_calls() -> None:
-    answer = decoded(
-        codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), joined=True
+    answer = decode_reply(
+        codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), streamed=True
     )
     assert [one.arguments for one in answer.tool_calls] == ["{}"]
 
 
 def test_calls_run_in_the_order_of_their_index_whichever_came_first() -> None:
     order = (begun("b", index=1), begun("a", index=0), further(index=0), further(index=1))
-    answer = decoded(codec(), pieces_of(*order), joined=True)
+    answer = decode_reply(codec(), pieces_of(*order), streamed=True)
     assert answer.tool_calls == (ToolCall("a", "probe", "{}"), ToolCall("b", "probe", "{}"))
     sent_back = json.dumps(answer.wire)
     assert sent_back.index('"a"') < sent_back.index('"b"')
@@ -419,15 +419,15 @@ def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> N
         {**CALL, "id": name, "index": index}
         for name, index in (("a", 0), ("b", 1), ("c", 0), ("d", 1))
     ]
-    answer = decoded(codec(), pieces_of(*calls), joined=True)
+    answer = decode_reply(codec(), pieces_of(*calls), streamed=True)
     assert [one.call_id for one in answer.tool_calls] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("items", [["a", "b"], [{"url": "a"}, {"url": "b"}]])
 def test_lists_whose_items_have_no_index_come_whole(items: list[Any]) -> None:
     events: list[Any] = [{"choices": [{"delta": {"annotations": [one]}}]} for one in items]
-    answer = decoded(
-        codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], joined=True
+    answer = decode_reply(
+        codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], streamed=True
     )
     assert answer.wire == ({"role": "assistant", "annotations": items},)
 
@@ -452,9 +452,9 @@ def two_choices(*indexes: int | None, first: str = "Mine.") -> list[Any]:
 
 def test_a_stream_is_read_by_the_index_of_its_choices() -> None:
     events = two_choices(1, 0, 0, 1, None, 0, 0, 1)
-    answer = decoded(codec(), events, joined=True)
+    answer = decode_reply(codec(), events, streamed=True)
     assert (answer.text, answer.tool_calls) == ("Mine.", ())
-    assert "".join(codec().text_of(event) for event in events) == "Mine."
+    assert "".join(codec().read_text(event) for event in events) == "Mine."
 
 
 def test_a_reply_is_read_by_the_index_of_its_choices() -> None:
@@ -473,7 +473,7 @@ def test_a_reply_without_the_choice_of_index_0_is_malformed(joined: bool) -> Non
     }
     value: Any = {"choices": [other]}
     with pytest.raises(PromptEvaluationError, match="no choice of index 0"):
-        decoded(codec(), [value] if joined else value, joined=joined)
+        decode_reply(codec(), [value] if joined else value, streamed=joined)
 
 
 # --- What a turn costs
@@ -485,7 +485,7 @@ def seconds_to_join(pieces: int, text: str) -> float:
         one["function"]["arguments"] = text
     events = pieces_of(begun("a", index=0), *more)
     started = perf_counter()
-    [joined] = decoded(codec(), events, joined=True).tool_calls
+    [joined] = decode_reply(codec(), events, streamed=True).tool_calls
     took = perf_counter() - started
     assert len(joined.arguments) == 1 + pieces * len(text)
     return took

@@ -23,7 +23,7 @@ from support.agents import prompt
 from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retried_later
 from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.openai import OpenAIAdapter
-from weakincentives.adapters.portal import portal
+from weakincentives.adapters.portal import portal, run_on
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.response import Completed, TextDelta
 from weakincentives.limits import Deadline
@@ -222,7 +222,7 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         gc.collect()  # on the portal's own thread
         return monotonic() - started
 
-    with HostileServer(one_word) as server, portal.open() as run:
+    with HostileServer(one_word) as server:
         adapter: OpenAIAdapter = OpenAIAdapter(
             "m", api="chat", base_url=server.openai_url, api_key="test"
         )
@@ -231,7 +231,7 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
             next(events)
             Holder(events)
             del events
-        assert run(collect(), 30) < 1.5  # each of them took half a second
+        assert run_on(portal.loop(), collect(), 30) < 1.5  # each of them took half a second
         assert server.left()
 
 

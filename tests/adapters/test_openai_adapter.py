@@ -326,7 +326,7 @@ def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
 @pytest.mark.parametrize("key", ["input", "messages", "stream"])
 def test_an_option_that_the_adapter_writes_itself_is_refused(api: Any, key: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"options \['{key}'\] are set by the adapter; leave them out"
+        ValueError, match=rf"the adapter sets options \['{key}'\] itself; leave them out"
     ):
         OpenAIAdapter("m", api=api, options={"temperature": 0, key: []})
 
@@ -483,7 +483,7 @@ def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections()
     with ScriptedServer(Say("one"), Say("two")) as server:
         one = adapter(server)
         assert evaluate_async(one, prompt()).text == "one"
-        assert one._async_clients == {}
+        assert list(one._async_clients) == []
         assert evaluate_async(one, prompt()).text == "two"
 
 

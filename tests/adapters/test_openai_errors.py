@@ -214,9 +214,21 @@ def test_an_error_without_the_usual_envelope_is_typed_by_its_status(body: bytes)
         assert error.message
 
 
-def test_a_long_message_is_cut() -> None:
-    error = failure("chat", evaluate, Raw(b"<html>" + b"x" * 100_000, "text/html", status=500))
-    assert len(str(error)) < 700
+LONG = f"{'x' * 490}{KEY}{'x' * 100_000}"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Raw(f"<html>{LONG}".encode(), "text/html", status=500),
+        Raw.json({"error": {"message": LONG}}),
+    ],
+    ids=["page", "failure"],
+)
+def test_a_long_message_is_cut(step: Step) -> None:
+    error = failure("chat", evaluate, step)
+    assert len(error.message) == 500
+    assert KEY[:4] not in error.message  # masked before the cut
 
 
 @ways

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from weakincentives.adapters.codec import Codec, decoded
+from weakincentives.adapters.codec import Codec, decode_reply
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from weakincentives.evaluation.schemas import OutputSpec, ToolSpec
@@ -46,7 +46,7 @@ class Talk:
 
     def hear(self, reply: object) -> AssistantMessage:
         """Takes a reply into the conversation; the wire's own objects are not touched."""
-        answer = decoded(self.codec, deepcopy(reply))
+        answer = decode_reply(self.codec, deepcopy(reply))
         self.transcript.append(answer)
         return answer
 

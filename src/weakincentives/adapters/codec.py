@@ -1,19 +1,16 @@
-"""What codecs are and share: writing a transcript piece by piece, reading a reply without trusting
-its shape.
+"""Codecs: how a conversation is written in a provider's terms, and how its replies are read.
 
-And the conversation that goes by way of one: what asking is like, whichever SDK sends the requests.
+A codec does no I/O. `codec_adapter` sends what a codec writes.
 """
 
-import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
 from ..evaluation.errors import PromptEvaluationError
-from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import (
     AssistantMessage,
     ToolCall,
@@ -23,54 +20,47 @@ from ..evaluation.messages import (
     UserMessage,
     sendable,
 )
-from ..evaluation.response import TextDelta
 from ..evaluation.schemas import OutputSpec, ToolSpec
-from ..limits import Clock, Deadline, TokenUsage
-from ..prompt.renderer import RenderedPrompt
+from ..limits import TokenUsage
 from ..serde import Json
-from .core import Connection, LoopAdapter
-from .portal import pieces_from_thread, portal
-from .provider_errors import error_from_request
+from .provider_errors import error_from_reply
 
 __all__ = [
+    "AnyJson",
     "Codec",
-    "CodecAdapter",
     "CodecOptions",
-    "call_of",
-    "decoded",
-    "malformed",
+    "PromptRole",
+    "Wire",
+    "decode_reply",
     "output_instructions",
-    "provider_failed",
-    "usage_of",
+    "read_call",
+    "read_usage",
 ]
 
-_GRACE = 0.25
-"""Seconds that a request may take to end after its deadline before a synchronous caller leaves it
-behind.
-"""
-
-_NO_EVENT = object()
-
-# Any: wire payloads are dicts of the provider's grammar, and become keyword arguments of its SDK.
+# Any: JSON objects of the provider's grammar, which become keyword arguments of its SDK.
 type Wire = dict[str, Any]
+# Any: JSON that a provider sent, of whatever shape; codecs check each key where they read it.
+type AnyJson = Any
+type PromptRole = Literal["user", "system", "developer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecOptions:
-    """How requests are written.
+    """How a codec writes requests.
 
     `prompt_role` is the role of the prompt's message: every server takes a user message, not all a
     system message. `structured_output` asks for typed output by the API's own means, or by words in
     the prompt for servers without it. `tools_in_conversation` places tools that are added later in
     the conversation instead of the tools list, which keeps the part of the request that the
-    provider has cached. `extra` goes into every request and replaces what it names there, but for
-    the prompt's tools, before which its own stand, and the declared output. Raises `ValueError` for
-    a role or a way of output that there is not, and for `extra` that holds the conversation or
-    `stream`.
+    provider has cached. `extra` goes into every request and replaces what it names there; but its
+    tools stand before the prompt's, and the prompt's declared output holds.
+
+    Raises `ValueError` for an unknown role or way of output, and for `extra` that holds the
+    conversation or `stream`.
     """
 
     model: str
-    prompt_role: Literal["user", "system", "developer"] = "user"
+    prompt_role: PromptRole = "user"
     structured_output: Literal["native", "prompted"] = "native"
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -84,29 +74,37 @@ class CodecOptions:
             raise ValueError(
                 f"prompt_role is {self.prompt_role!r}; use 'user', 'system' or 'developer'"
             )
-        if ours := self.extra.keys() & {"input", "messages", "stream"}:
-            raise ValueError(f"options {sorted(ours)} are set by the adapter; leave them out")
+        if names := self.extra.keys() & {"input", "messages", "stream"}:
+            raise ValueError(f"the adapter sets options {sorted(names)} itself; leave them out")
 
-    def around(self, body: Wire) -> Wire:
-        """A whole request of what the prompt puts into it."""
+    def apply(self, body: Wire) -> Wire:
+        """Returns the whole request for the prompt's part of it."""
         body = {"model": self.model, **body}
         for key, value in self.extra.items():
             match key, value, body.get(key):
-                case _, Mapping(), dict() as own:
-                    body[key] = {**value, **own}
-                case "tools", [*theirs], [*own]:  # the last to come stand last, for caches
-                    body[key] = [*theirs, *own]
+                case _, Mapping(), dict() as ours:
+                    body[key] = {**value, **ours}
+                case "tools", [*theirs], [*ours]:  # the last to come stand last, for caches
+                    body[key] = [*theirs, *ours]
                 case _:
                     body[key] = value
         return body
 
 
 class Codec(ABC):
-    """One conversation in a provider's terms; it encodes only what is new since its last request.
+    """Writes the requests of one conversation and reads the replies to them.
 
-    `items` are the messages of the next request and `tools` its tools by name; both only grow, but
-    for removed tools. A subclass says how each of them is written and how a reply is read.
+    Encoding is append-only: `encode` writes the messages that are new since its last request and
+    leaves earlier ones as they are, so that each request begins with the bytes of the one before
+    and the provider finds them in its cache. `items` are the messages written so far and `tools`
+    the tools by name; only a removed tool changes what was written.
+
+    A subclass says how a tool, the model's message and a tool's answer are written, and how a
+    reply is read, whole (`decode`) or in events (`read_text`, `join_events`).
     """
+
+    stream_options: Wire
+    """The part of a request that asks for its reply in events."""
 
     def __init__(self, options: CodecOptions, provider: str) -> None:
         self.options = options
@@ -116,353 +114,118 @@ class Codec(ABC):
         self._encoded = 0
 
     def encode(self, request: ProviderRequest) -> Wire:
-        """The request's body; its lists are this codec's own."""
+        """Returns the body of a request; its lists belong to the codec.
+
+        The transcript must begin with that of the last request.
+        """
         if not self._encoded:
-            self.tools = {spec.name: self.tool(spec) for spec in request.tools}
+            self.tools = {spec.name: self.encode_tool(spec) for spec in request.tools}
         output, native = request.output, self.options.structured_output == "native"
         for message in request.transcript[self._encoded :]:
             match message:
                 case UserMessage(content) if self.items:
                     self.items.append({"role": "user", "content": content})
                 case UserMessage(content):
-                    asked = "" if output is None or native else f"\n\n{output_instructions(output)}"
-                    self.items.append(
-                        {"role": self.options.prompt_role, "content": content + asked}
-                    )
+                    if output is not None and not native:
+                        content += f"\n\n{output_instructions(output)}"
+                    self.items.append({"role": self.options.prompt_role, "content": content})
                 case AssistantMessage():
-                    self.items += self.assistant(message)
+                    self.items += self.encode_assistant(message)
                 case ToolMessage():
-                    self.items.append(self.answer(message))
+                    self.items.append(self.encode_answer(message))
                 case ToolsAdded(added):
-                    self.add_tools({spec.name: self.tool(spec) for spec in added})
+                    self.add_tools({spec.name: self.encode_tool(spec) for spec in added})
                 case ToolsRemoved(names):
                     self.remove_tools(names)
                 case never:
                     assert_never(never)
         self._encoded = len(request.transcript)
         tools = {"tools": list(self.tools.values())} if self.tools else {}
-        return self.options.around({**self.body(output if native else None), **tools})
+        return self.options.apply({**self.encode_items(output if native else None), **tools})
 
     @abstractmethod
-    # Any: read key by key, each checked where it matters
-    def decode(self, reply: Any) -> AssistantMessage:
-        """The reply, given as plain JSON values.
-
-        Raises `PromptEvaluationError` for what is no reply.
-        """
-
-    streaming: Wire
-    """What a request has besides when its reply is to come in pieces."""
+    def encode_items(self, output: OutputSpec | None) -> Wire:
+        """Returns the part of the body with the items, and with the output to declare, if any."""
 
     @abstractmethod
-    def text_of(self, event: Any) -> str:  # Any: as in `decode`
-        """The text that one event of a streamed reply brings, `""` for none."""
+    def encode_tool(self, spec: ToolSpec) -> Wire:
+        """Returns an entry of the tools list."""
 
     @abstractmethod
-    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
-        """The whole reply for `decode`, from all events of its stream; `None` when they do not make
-        one.
-        """
+    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+        """Returns the items that send the model's own message back, unchanged where it has them."""
 
     @abstractmethod
-    def body(self, output: OutputSpec | None) -> Wire:
-        """The request's own part: the items, and the declared output if the API is to be asked for
-        it.
-        """
-
-    @abstractmethod
-    def tool(self, spec: ToolSpec) -> Wire:
-        """One entry of the tools list."""
-
-    @abstractmethod
-    def assistant(self, message: AssistantMessage) -> list[Wire]:
-        """The items by which the model's own message is sent back."""
-
-    @abstractmethod
-    def answer(self, message: ToolMessage) -> Wire:
-        """The item that answers a tool call."""
+    def encode_answer(self, message: ToolMessage) -> Wire:
+        """Returns the item that answers a tool call."""
 
     def add_tools(self, added: Mapping[str, Wire]) -> None:
-        """Makes further tools available from here on."""
+        """Offers further tools, given by name, from the next request on."""
         self.tools |= added
 
     def remove_tools(self, names: Collection[str]) -> None:
-        """Takes tools away from here on."""
+        """Offers these tools no more from the next request on."""
         for name in names:
             self.tools.pop(name, None)
 
-
-class CodecAdapter(LoopAdapter):
-    """An adapter that asks by way of a codec; a subclass sends the requests and says what it means
-    when that fails.
-
-    `left` are the seconds until the deadline, `None` without one.
-    """
-
-    def __init__(
-        self,
-        codec: type[Codec],
-        options: CodecOptions,
-        *,
-        config: InnerLoopConfig | None,
-        clock: Clock,
-    ) -> None:
-        super().__init__(config=config, clock=clock)
-        self.model = options.model
-        self._codec = codec
-        self._options = options
-
-    @property
-    def cancellable(self) -> bool:
-        """Whether a synchronous evaluation with a deadline may ask by `send_async`, on an event
-        loop of ours.
-
-        It can be cancelled there. Otherwise `send` runs in a thread, which is left behind when the
-        deadline passes.
-        """
-        return True
-
     @abstractmethod
-    # Any: bytes of JSON, JSON, or a stream
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
-        """The reply to a request as JSON, in bytes or in plain values, or its events, to iterate
-        over.
+    def decode(self, reply: AnyJson) -> AssistantMessage:
+        """Returns the message that a whole reply holds.
+
+        Raises `PromptEvaluationError` for a reply without one. `decode_reply` makes such an error
+        of any other exception.
         """
 
     @abstractmethod
-    # Any: as above
-    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
-        """As `send`, without blocking the event loop."""
-
-    def end(self, events: Any) -> None:
-        """Ends a stream, read to its end or not."""
-        events.close()
-
-    async def end_async(self, events: Any) -> None:
-        """As `end`, without blocking the event loop."""
-        await events.close()
+    def read_text(self, event: AnyJson) -> str:
+        """Returns the text that an event of a streamed reply adds, `""` for none."""
 
     @abstractmethod
-    def fault(self, error: Exception) -> PromptEvaluationError:
-        """What sending raised, as one of our errors."""
-
-    @abstractmethod
-    def safe_cause(self, error: Exception) -> Exception | None:
-        """`error` as a cause to show, unless it could quote the key."""
-
-    @abstractmethod
-    def without_keys(self, text: str) -> str:
-        """`text` without the keys of this adapter."""
-
-    # Any: a prompt of any output
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
-        """A new conversation with this adapter's model."""
-        return _CodecConversation(self, self._codec(self._options, self.name))
-
-
-@dataclass(frozen=True, slots=True)
-class _CodecConversation(Connection):
-    adapter: CodecAdapter  # Any: prompts of every output
-    codec: Codec
-
-    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        body = self.codec.encode(request)
-        with self._faults(request.deadline) as left:
-            if left is None:
-                return decoded(self.codec, self.adapter.send(body, None, stream=False))
-            if not self.adapter.cancellable:
-                with closing(self._from_thread(body, request.deadline, stream=False)) as replies:
-                    return decoded(self.codec, next(replies))
-            with portal.open() as run:
-                reply = run(self._reply(body, left), left + _GRACE)
-            return decoded(self.codec, reply)
-
-    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        body = self.codec.encode(request)
-        with self._faults(request.deadline) as left:
-            return decoded(self.codec, await self._reply(body, left))
-
-    # Any: as `send` gives it
-    async def _reply(self, body: Wire, left: float | None, *, stream: bool = False) -> Any:
-        # an SDK's own time-out starts anew with each byte and each retry
-        async with asyncio.timeout(left):
-            return await self.adapter.send_async(body, left, stream=stream)
-
-    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        body, deadline = self.codec.encode(request) | self.codec.streaming, request.deadline
-        events: list[Any] = []  # Any: the SDK's own, or JSON
-        with self._faults(deadline):
-            if deadline is None:
-                source = self._direct(body, None, stream=True)
-            elif self.adapter.cancellable:
-                source = self._from_portal(body, deadline)
-            else:
-                source = self._from_thread(body, deadline, stream=True)
-            with closing(source):
-                for event in source:
-                    self.adapter.check_deadline(deadline)
-                    events.append(event)
-                    if text := self.codec.text_of(event):
-                        yield TextDelta(text)
-            answer = decoded(self.codec, events, joined=True)
-        yield answer
-
-    async def ask_stream_async(
-        self, request: ProviderRequest, /
-    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        body = self.codec.encode(request) | self.codec.streaming
-        events: list[Any] = []  # Any: the SDK's own, or JSON
-        with self._faults(request.deadline) as left:
-            source = await self._reply(body, left, stream=True)
-            try:
-                async for event in (
-                    source if left is None else self._timed(source, request.deadline)
-                ):
-                    events.append(event)
-                    if text := self.codec.text_of(event):
-                        yield TextDelta(text)
-            finally:
-                await self.adapter.end_async(source)
-            answer = decoded(self.codec, events, joined=True)
-        yield answer
-
-    # Any: an SDK's own stream
-    async def _timed(self, source: Any, deadline: Deadline | None) -> AsyncGenerator[Any]:
-        """The events of a stream, each of which must come before the deadline."""
-        events = aiter(source)
-        while (event := await self._next_event(events, deadline)) is not _NO_EVENT:
-            yield event
-
-    # Any: an SDK's iterator and its items
-    async def _next_event(self, events: Any, deadline: Deadline | None) -> Any:
-        """The next event of a stream, `_NO_EVENT` at its end."""
-        async with asyncio.timeout(self.adapter.seconds_left(deadline)):
-            event = await anext(events, _NO_EVENT)
-        # a flood of events leaves a time-out no moment to act
-        self.adapter.check_deadline(deadline)
-        return event
-
-    # Any: as `send` gives it
-    def _direct(self, body: Wire, left: float | None, *, stream: bool) -> Generator[Any]:
-        """The events of a stream, or the one reply."""
-        reply = self.adapter.send(body, left, stream=stream)
-        if not stream:
-            yield reply
-            return
-        try:
-            yield from reply
-        finally:
-            self.adapter.end(reply)
-
-    def _from_portal(self, body: Wire, deadline: Deadline) -> Generator[Any]:  # Any: as above
-        """The events of a stream that is read asynchronously, so that each wait for one can be
-        cancelled.
-        """
-        with portal.open() as run:
-            left = self.adapter.seconds_left(deadline) or 0
-            source = run(self._reply(body, left, stream=True), left + _GRACE)
-            try:
-                events = aiter(source)
-                while True:
-                    left = self.adapter.seconds_left(deadline) or 0
-                    event = run(self._next_event(events, deadline), left + _GRACE)
-                    if event is _NO_EVENT:
-                        return
-                    yield event
-            finally:
-                # not awaited: the garbage collector may close this on the loop's thread
-                run.start(self._end(source))
-
-    async def _end(self, source: Any) -> None:  # Any: an SDK's own stream
-        with suppress(Exception):  # such as that the garbage collector has begun to close it
-            await self.adapter.end_async(source)
-
-    # Any: as above
-    def _from_thread(
-        self, body: Wire, deadline: Deadline | None, *, stream: bool
-    ) -> Generator[Any]:
-        """The events of a stream, or the one reply, from a client that can only be left behind."""
-
-        def seconds_left() -> float:
-            return self.adapter.seconds_left(deadline) or 0
-
-        return pieces_from_thread(
-            lambda: self._direct(body, seconds_left(), stream=stream), seconds_left
-        )
-
-    @contextmanager
-    def _faults(self, deadline: Deadline | None) -> Generator[float | None]:
-        """Makes what sending raises one of our errors, without keys; gives the seconds until the
-        deadline.
-        """
-        try:
-            yield self.adapter.seconds_left(deadline)
-        except PromptEvaluationError as error:
-            # of a reply that quotes the request
-            error.message = self.adapter.without_keys(error.message)
-            error.args = (error.message,)
-            raise
-        except Exception as error:
-            raise self.adapter.fault(error) from self.adapter.safe_cause(error)
+    def join_events(self, events: list[AnyJson]) -> object:
+        """Returns the whole reply for `decode` from all events of its stream; `None` without one."""
 
 
 def output_instructions(output: OutputSpec) -> str:
-    """Words that ask for the declared output where the API cannot."""
+    """Returns the words that ask for the declared output where the API cannot."""
     schema = json.dumps(output.schema, ensure_ascii=False)
-    return f"Give your final answer as one JSON value that fits this JSON schema, and nothing beside it:\n\n{schema}"
+    return (
+        "Give your final answer as one JSON value that fits this JSON schema, and nothing beside"
+        f" it:\n\n{schema}"
+    )
 
 
-# Any: as in `Codec.decode`
-def decoded(codec: Codec, reply: Any, *, joined: bool = False) -> AssistantMessage:
-    """What `codec` reads in `reply`, or in the events of its stream if it is to be `joined` from
-    them.
+def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
+    """Returns the message that `codec` reads in bytes of JSON, in JSON values or in events.
 
-    A shape that the codec did not expect is a malformed reply, whatever it trips over.
+    Raises `PromptEvaluationError` of code `"malformed"` for a shape that the codec does not
+    expect, whatever it trips over.
     """
     try:
-        if joined:
-            reply = codec.joined(reply)
+        if streamed:
+            reply = codec.join_events(reply)
         elif isinstance(reply, bytes):
             reply = json.loads(reply)
-        # What is read must go back: no lone surrogates, which JSON can spell, and no objects of an
-        # SDK.
-        return codec.decode(
-            json.loads(sendable(json.dumps(reply, ensure_ascii=False, default=str)))
-        )
+        # What is read goes back to the provider: no lone surrogates, which JSON can spell, and no
+        # objects of an SDK.
+        text = sendable(json.dumps(reply, ensure_ascii=False, default=str))
+        return codec.decode(json.loads(text))
     except PromptEvaluationError:
         raise
     except Exception as error:
-        told = None if isinstance(error, UnicodeError) else error  # its repr holds the whole reply
-        raise malformed(codec.provider, f"reading it failed with {type(error).__name__}") from told
+        cause = None if isinstance(error, UnicodeError) else error  # its repr holds the reply
+        reason = f"reading it failed with {type(error).__name__}"
+        raise error_from_reply(codec.provider, reason) from cause
 
 
-def provider_failed(provider: str, message: object) -> PromptEvaluationError:
-    """The error for a reply that says itself that there is no answer."""
-    return error_from_request(
-        provider, "provider_failed", str(message), "try again later", phase="response"
-    )
+def read_call(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:
+    """Returns a tool call; some servers leave the id out or send arguments as an object."""
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments)
+    return ToolCall(str(call_id or fallback_id), str(name or ""), arguments)
 
 
-def malformed(provider: str, what: str) -> PromptEvaluationError:
-    """The error for a reply of the wrong shape."""
-    told, remedy = f"the reply is malformed: {what}", "check that base_url serves this API"
-    return error_from_request(provider, "malformed", told, remedy, phase="response")
-
-
-def call_of(call_id: object, name: object, arguments: object, *, fallback_id: str) -> ToolCall:
-    """A tool call; some servers leave the id out or send arguments as an object."""
-    text = (
-        arguments
-        if isinstance(arguments, str)
-        else json.dumps({} if arguments is None else arguments)
-    )
-    return ToolCall(str(call_id or fallback_id), str(name or ""), text)
-
-
-def usage_of(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
-    """Token counts by the provider's `names` for input, output and the details that hold cached
-    input.
-    """
+def read_usage(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
+    """Returns the token counts under the names of input, output, and the details of cached input."""
     if not isinstance(usage, dict):
         return TokenUsage()
     details = usage.get(names[2])

@@ -1,32 +1,57 @@
-"""A provider's failures by HTTP status and code, for every SDK alike: which error, and what to do
-about it.
+"""The errors of all providers by HTTP status and code: which error it is, and what to do about it.
+
+These functions keep messages as they are. `redact_error` masks credentials in a message and cuts
+it; adapters call it once, where an error leaves them.
 """
 
-from collections.abc import Iterable
 from datetime import timedelta
 
-from ..evaluation.errors import EvaluationPhase, PromptEvaluationError, ThrottleError
+from ..evaluation.errors import PromptEvaluationError, ThrottleError
+from ..redaction import Redactor
 
-__all__ = ["check_key", "error_from_request", "error_from_status", "without_keys"]
+__all__ = [
+    "check_key",
+    "error_from_redirect",
+    "error_from_reply",
+    "error_from_request",
+    "error_from_status",
+    "redact_error",
+]
 
 _MAX_MESSAGE = 500
 _SERVER_ERRORS = 500
-_SHORTEST_KEY = 8
 
-_BY_CODE = {
-    "context_length_exceeded": ("context_length", "shorten the prompt or summarize sections"),
-    "insufficient_quota": ("quota", "check the plan and billing of this account"),
-    "model_not_found": ("not_found", "check the model's name"),
+_REMEDIES = {
+    "authentication": "check the API key",
+    "bad_request": "the request does not suit this model or server; read the message",
+    "client_error": "check the adapter's options",
+    "connection": "check base_url and the network",
+    "context_length": "shorten the prompt or summarize sections",
+    "malformed": "check that base_url serves this API",
+    "not_found": "check the model's name and base_url",
+    "permission": "this key may not use this model",
+    "provider_failed": "try again later",
+    "quota": "check the plan and billing of this account",
+    "redirect": "set base_url to the address that serves this API",
+    "reply_too_large": "raise max_reply_bytes",
+    "server_error": "try again later",
+    "throttled": "slow down and try again later",
+    "timeout": "try again or raise timeout",
+    "too_large": "shorten the prompt",
 }
-_BY_STATUS = {
-    400: ("bad_request", "the request does not suit this model or server; read the message"),
-    401: ("authentication", "check the API key"),
-    403: ("permission", "this key may not use this model"),
-    404: ("not_found", "check the model's name and base_url"),
-    408: ("timeout", "try again or raise timeout"),
-    413: ("too_large", "shorten the prompt"),
-    422: ("bad_request", "the request does not suit this model or server; read the message"),
-    429: ("throttled", "slow down and try again later"),
+_REPLY_CODES = {"malformed", "provider_failed", "reply_too_large"}
+_CODES_BY_STATUS = {
+    401: "authentication",
+    403: "permission",
+    404: "not_found",
+    408: "timeout",
+    413: "too_large",
+    429: "throttled",
+}
+_CODES_BY_PROVIDER_CODE = {
+    "context_length_exceeded": "context_length",
+    "insufficient_quota": "quota",
+    "model_not_found": "not_found",
 }
 
 
@@ -37,30 +62,19 @@ def error_from_status(
     message: str,
     code: object = None,
     retry_after: str | None = None,
-    secret: str | None = None,
 ) -> PromptEvaluationError:
-    """The error for a reply with an error status. `retry_after` is the header in seconds; `secret`
-    is cut out.
+    """Returns the error for a reply with an error status; status 429 gives a `ThrottleError`.
 
-    `code` is what the reply has in its place, of whatever type.
+    `code` is the provider's own, of whatever type the reply has there. `retry_after` is the header
+    in seconds; a date is ignored.
     """
-    other = _BY_STATUS[400] if status < _SERVER_ERRORS else ("server_error", "try again later")
-    kind, remedy = _BY_CODE.get(
-        code if isinstance(code, str) else "", _BY_STATUS.get(status, other)
-    )
+    by_status = "bad_request" if status < _SERVER_ERRORS else "server_error"
+    by_status = _CODES_BY_STATUS.get(status, by_status)
+    kind = _CODES_BY_PROVIDER_CODE.get(code, by_status) if isinstance(code, str) else by_status
     if kind == "authentication":
         message = "the provider refused the API key"  # its own text often quotes the key
-    elif secret:
-        message = without_keys(message, [secret])
-    error_type = ThrottleError if kind == "throttled" else PromptEvaluationError
-    error = error_type(
-        message[:_MAX_MESSAGE],
-        phase="request",
-        code=kind,
-        provider=provider,
-        status=status,
-        remedy=remedy,
-    )
+    error = error_from_request(provider, kind, message)
+    error.status = status
     if isinstance(error, ThrottleError):
         error.retry_after = _wait(retry_after)
     return error
@@ -75,27 +89,53 @@ def _wait(retry_after: str | None) -> timedelta | None:
 
 
 def error_from_request(
-    provider: str, code: str, message: str, remedy: str, *, phase: EvaluationPhase = "request"
+    provider: str, code: str, message: str, remedy: str | None = None
 ) -> PromptEvaluationError:
-    """The error for a request that got no reply, or in phase `"response"` none that can be used."""
-    return PromptEvaluationError(
-        message[:_MAX_MESSAGE], phase=phase, code=code, provider=provider, remedy=remedy
+    """Returns the error of kind `code` for a request without a status, or without a usable reply.
+
+    Each code of the table has its remedy by default. The phase is `"response"` for `"malformed"`,
+    `"provider_failed"` and `"reply_too_large"`, else `"request"`.
+    """
+    error_type = ThrottleError if code == "throttled" else PromptEvaluationError
+    return error_type(
+        message,
+        phase="response" if code in _REPLY_CODES else "request",
+        code=code,
+        provider=provider,
+        remedy=_REMEDIES.get(code, "") if remedy is None else remedy,
     )
 
 
-def without_keys(text: str, keys: Iterable[str]) -> str:
-    """`text` without the `keys`, but for short ones: they are words for local servers, which may
-    stand in any text.
+def error_from_reply(provider: str, reason: str) -> PromptEvaluationError:
+    """Returns the error for a reply of the wrong shape."""
+    return error_from_request(provider, "malformed", f"the reply is malformed: {reason}")
+
+
+def error_from_redirect(provider: str, status: int, host: str) -> PromptEvaluationError:
+    """Returns the error for a redirect; none is followed: the prompt and the key would go along."""
+    place = f" to {host!r}" if host else ""
+    message = f"the server redirects{place}, and redirects are not followed"
+    error = error_from_request(provider, "redirect", message)
+    error.status = status
+    return error
+
+
+def redact_error(error: PromptEvaluationError, redactor: Redactor) -> PromptEvaluationError:
+    """Masks credentials in the message of `error`, cuts it to 500 characters, and returns `error`.
+
+    It masks first: a credential that the cut goes through would not be known any more.
     """
-    for key in keys:
-        if len(key.strip()) >= _SHORTEST_KEY:
-            text = text.replace(key.strip(), "***")
-    return text
+    error.message = redactor(error.message)[:_MAX_MESSAGE]
+    error.args = (error.message,)
+    return error
 
 
 def check_key(provider: str, key: str) -> None:
-    """Refuses a key that no header can hold: the HTTP library would quote it whole in its error."""
+    """Raises `PromptEvaluationError` for a key that no header can hold.
+
+    The HTTP library would quote the key whole in its own error.
+    """
     if not key.isascii() or not key.isprintable() or " " in key:
-        told = "the API key holds white space or characters that no HTTP header can hold"
+        reason = "the API key holds white space or characters that no HTTP header can hold"
         remedy = "check where it comes from; a line break at its end is a usual cause"
-        raise error_from_request(provider, "authentication", told, remedy)
+        raise error_from_request(provider, "authentication", reason, remedy)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal, Protocol
 
-from ..adapters.codec import malformed
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
 from ..adapters.provider_errors import error_from_request, error_from_status
 from ..evaluation.inner_loop import InnerLoopConfig
@@ -123,11 +122,7 @@ class ScriptedHarness:
 
 def _raised(fault: ProviderFault) -> PromptEvaluationError:
     if fault.status is None:
-        return (
-            malformed("it", "")
-            if fault.code == "malformed"
-            else error_from_request("it", fault.code, "failed", "")
-        )
+        return error_from_request("it", fault.code, "failed")
     wait = None if fault.retry_after is None else str(fault.retry_after)
     return error_from_status(
         "it", fault.status, message="failed", code=fault.kind, retry_after=wait

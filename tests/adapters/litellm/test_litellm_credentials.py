@@ -74,7 +74,7 @@ def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
 ) -> None:
     monkeypatch.setenv(name, GIVEN)
     one: LiteLLMAdapter = LiteLLMAdapter(model)
-    assert one.without_keys(f"Not with {GIVEN}.") == "Not with ***."
+    assert one.redactor()(f"Not with {GIVEN}.") == "Not with ***."
 
 
 def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(

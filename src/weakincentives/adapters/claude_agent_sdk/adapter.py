@@ -34,11 +34,16 @@ from ...limits import Clock, Deadline, TokenUsage, utc_now
 from ...prompt.context import ToolContext
 from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import Tool, ToolResult
-from ...redaction import Redactor, header_credentials
+from ...redaction import Redactor, credentials_in
 from ...resources import ResourceError
-from ..codec import Wire, malformed, provider_failed
+from ..codec import Wire
 from ..core import Connection, LoopAdapter
-from ..provider_errors import error_from_request, error_from_status
+from ..provider_errors import (
+    error_from_reply,
+    error_from_request,
+    error_from_status,
+    redact_error,
+)
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
 
@@ -204,15 +209,14 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         """The key, if it is known here."""
         return self._env.get(_KEY) or os.environ.get(_KEY)
 
-    @property
-    def redact(self) -> Redactor:
+    def redactor(self) -> Redactor:
         """Masks the key, and what `env` holds under a name of credentials."""
-        return Redactor().adding([self.api_key, *header_credentials(self._env)])
+        return Redactor().extend([self.api_key, *credentials_in(self._env)])
 
     def stderr_tail(self) -> StderrTail:
         """Takes what the CLI writes to stderr in one evaluation."""
         listener: Any = self._options.get("stderr")  # Any: the user's own function
-        return StderrTail(self.redact, listener)
+        return StderrTail(self.redactor(), listener)
 
     def environment(self, home: str) -> dict[str, str]:
         """The variables that are set for the CLI."""
@@ -328,12 +332,13 @@ class _Conversation(Connection):
                 self._transcript = request.transcript
                 await self._tell()
                 return await self._hear()
-        except PromptEvaluationError:
+        except PromptEvaluationError as error:
+            redact_error(error, self._adapter.redactor())
             raise
         except Exception as error:
-            raise self._client_error(error) from (
-                None if self._adapter.redact.quoted_in(error) else error
-            )
+            cause = None if self._adapter.redactor().finds_in(error) else error
+            redactor = self._adapter.redactor()
+            raise redact_error(self._client_error(error), redactor) from cause
 
     async def _builtin_result(self, call_id: str, deadline: Deadline | None) -> ToolResult[object]:
         # the CLI runs the calls of a turn one after another, and may be waiting for one before
@@ -345,22 +350,17 @@ class _Conversation(Connection):
             return ToolResult(message="The deadline passed.", success=False)
         # A tool of the CLI can read what this user can, the key in this process's environment among
         # it.
-        return ToolResult(message=self._adapter.redact(answer.content), success=answer.success)
+        return ToolResult(message=self._adapter.redactor()(answer.content), success=answer.success)
 
     def _client_error(self, error: Exception) -> PromptEvaluationError:
         """The error for what the SDK raises.
 
         Its text says how the process ended, the process itself said why.
         """
-        reason = self._adapter.redact(f"{type(error).__name__}: {error}").replace(_NO_STDERR, "")
+        reason = f"{type(error).__name__}: {error}".replace(_NO_STDERR, "")
         if "maximum buffer size" in reason:
-            remedy = "raise max_reply_bytes or ask for less"
             return error_from_request(
-                _PROVIDER,
-                "reply_too_large",
-                "a message of the CLI is too large",
-                remedy,
-                phase="response",
+                _PROVIDER, "reply_too_large", "a message of the CLI is too large"
             )
         if last_lines := str(self._stderr):
             reason = f"{reason}; the CLI wrote: {last_lines}"
@@ -397,7 +397,7 @@ class _Conversation(Connection):
             await self._client.disconnect()
         except Exception as error:  # the evaluation has its result, or a failure that matters more
             _log.warning(
-                "The CLI did not end well", extra={"error": self._adapter.redact(str(error))}
+                "The CLI did not end well", extra={"error": self._adapter.redactor()(str(error))}
             )
         finally:
             if self._reader is not None:
@@ -617,9 +617,7 @@ class _Conversation(Connection):
 
     def _failure(self, result: Any) -> PromptEvaluationError:  # Any: the SDK's
         """Why the CLI gives up; its `subtype` says "success" of most failures."""
-        said = self._adapter.redact(
-            str(result.result or "; ".join(result.errors or ()) or result.subtype)
-        )
+        said = str(result.result or "; ".join(result.errors or ()) or result.subtype)
         status: int | None = result.api_error_status
         if result.subtype == "error_max_structured_output_retries":
             return PromptEvaluationError(said, phase="response", code="output", provider=_PROVIDER)
@@ -635,13 +633,11 @@ class _Conversation(Connection):
                     _PROVIDER, "authentication", said, "pass api_key or set ANTHROPIC_API_KEY"
                 )
             case "server_error":
-                return error_from_request(
-                    _PROVIDER, "connection", said, "check base_url and the network"
-                )
+                return error_from_request(_PROVIDER, "connection", said)
             case "unknown":
-                return malformed(_PROVIDER, said)
+                return error_from_reply(_PROVIDER, said)
             case _:
-                return provider_failed(_PROVIDER, said)
+                return error_from_request(_PROVIDER, "provider_failed", said)
 
 
 def _usage(counts: Mapping[str, Any], names: tuple[str, str, str, str]) -> TokenUsage:  # Any: JSON

@@ -6,12 +6,10 @@ use for. Every reply is asked for as a stream, because the SDK reads any other o
 can bound it.
 """
 
-import asyncio
 import json
-import weakref
 import zlib
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,16 +17,26 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...limits import Clock, utc_now
-from ...redaction import Redactor, header_credentials
+from ...redaction import Redactor, credentials_in
 from ..chat import ChatCodec
-from ..codec import Codec, CodecAdapter, CodecOptions, Wire, malformed, provider_failed
-from ..provider_errors import check_key, error_from_request, error_from_status
-from ..replies import (
+from ..codec import Codec, CodecOptions, PromptRole, Wire
+from ..codec_adapter import AnyReply, CodecAdapter
+from ..http_clients import (
     ACCEPTED_ENCODINGS,
     MAX_REPLY_BYTES,
+    LoopClients,
     ReplyTooLargeError,
     bound_reply,
-    redirect_error,
+    check_max_reply_bytes,
+    host_of,
+    is_http_error,
+)
+from ..provider_errors import (
+    check_key,
+    error_from_redirect,
+    error_from_reply,
+    error_from_request,
+    error_from_status,
 )
 from .responses import ResponsesCodec
 
@@ -38,10 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["OpenAIAdapter"]
 
 type _Client = openai.OpenAI | openai.AsyncOpenAI
-# Any: finalizers of whatever is finalized.
-type _HeldClients = dict[
-    asyncio.AbstractEventLoop, tuple["openai.AsyncOpenAI", weakref.finalize[..., Any]]
-]
 
 _PROVIDER = "openai"
 _NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
@@ -50,6 +54,7 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "chat": (ChatCodec, "/chat/completions"),
 }
 """Codecs, and paths under the client's base URL."""
+_NO_ANSWER = "the provider did not answer in time"
 
 
 class OpenAIAdapter(CodecAdapter):
@@ -77,7 +82,7 @@ class OpenAIAdapter(CodecAdapter):
         max_reply_bytes: int = MAX_REPLY_BYTES,
         client: "openai.OpenAI | None" = None,
         async_client: "openai.AsyncOpenAI | None" = None,
-        prompt_role: Literal["user", "system", "developer"] = "user",
+        prompt_role: PromptRole = "user",
         structured_output: Literal["native", "prompted"] = "native",
         tools_in_conversation: bool = False,
         options: Mapping[str, object] | None = None,
@@ -99,25 +104,26 @@ class OpenAIAdapter(CodecAdapter):
             extra=dict(options or {}),
         )
         super().__init__(codec, codec_options, config=config, clock=clock)
+        self._max_reply_bytes = check_max_reply_bytes(max_reply_bytes)
         self._client_arguments: Wire = {
             "base_url": base_url,
             "api_key": api_key,
             "timeout": timeout,
             "max_retries": max_retries,
         }
-        if max_reply_bytes < 1:
-            raise ValueError(
-                f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0"
-            )
-        self._max_reply_bytes = max_reply_bytes
-        self._given_clients = [given for given in (client, async_client) if given is not None]
         self._client = client
-        self._given_async_client = async_client
-        self._async_clients: _HeldClients = {}
         self._lock = Lock()
+        self._async_client = async_client
+        self._async_clients = LoopClients(
+            partial(_async_client, self._client_arguments, max_reply_bytes)
+        )
+        self._has_ready_client = client is not None or async_client is not None
 
     def client(self) -> "openai.OpenAI":
-        """The client, made on first use. Raises `openai.OpenAIError` when there is no key."""
+        """Returns the client, made on first use.
+
+        Raises `openai.OpenAIError` when there is no key.
+        """
         import openai
 
         with self._lock:
@@ -127,32 +133,17 @@ class OpenAIAdapter(CodecAdapter):
             return self._client
 
     async def async_client(self) -> "openai.AsyncOpenAI":
-        """The client of the running event loop, made on first use: connections cannot move between
-        loops.
+        """Returns the client of the running event loop, made on first use and closed with the loop.
 
-        It is closed with the loop, as `asyncio.run` does it; a given client is the caller's to
-        close.
+        A client that was passed as `async_client` is the caller's to close.
         """
-        if self._given_async_client is not None:
-            return self._given_async_client
-        loop = asyncio.get_running_loop()
-        if loop not in self._async_clients:
-            held = _hold_client(
-                self._async_clients, loop, self._client_arguments, self._max_reply_bytes
-            )
-            client = await anext(held)
-            # It keeps the client alive until the adapter has gone: as garbage, connections would
-            # end in any order.
-            finalizer = weakref.finalize(self, _end_client, loop, held)
-            finalizer.atexit = False
-            self._async_clients[loop] = client, finalizer
-        return self._async_clients[loop][0]
+        return self._async_client or await self._async_clients.get()
 
     @property
     def cancellable(self) -> bool:
-        return not self._given_clients  # one that is given is for its owner's threads or event loop
+        return not self._has_ready_client  # it belongs to its owner's threads or event loop
 
-    def send(self, body: Wire, left: float | None, *, stream: bool) -> Any:
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
         import openai
 
         client = self.client()
@@ -169,7 +160,7 @@ class OpenAIAdapter(CodecAdapter):
         finally:
             reply.close()
 
-    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> Any:
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
         import openai
 
         client = await self.async_client()
@@ -184,33 +175,28 @@ class OpenAIAdapter(CodecAdapter):
         finally:
             await reply.close()
 
-    def fault(self, error: Exception) -> PromptEvaluationError:
+    def translate(self, error: Exception) -> PromptEvaluationError:
         import openai
 
+        fail = partial(error_from_request, _PROVIDER)
         match error:
             case ReplyTooLargeError():
-                return error_from_request(
-                    _PROVIDER,
-                    "reply_too_large",
-                    str(error),
-                    "raise max_reply_bytes",
-                    phase="response",
-                )
+                return fail("reply_too_large", str(error))
             case openai.APITimeoutError() | TimeoutError():
-                return _timed_out()
+                return fail("timeout", _NO_ANSWER)
             case openai.APIConnectionError():
-                return _not_connected(error.__cause__ or error)
-            case openai.APIStatusError() if error.response.is_redirect:
-                location = error.response.headers.get("location", "")
-                return redirect_error(_PROVIDER, error.status_code, location, self._redactor(error))
-            case openai.APIStatusError():
+                return fail("connection", _no_connection(error.__cause__ or error))
+            case openai.APIStatusError(status_code=status, response=response):
+                if response.is_redirect:
+                    host = host_of(response.headers.get("location", ""))
+                    return error_from_redirect(_PROVIDER, status, host)
                 body = error.body if isinstance(error.body, dict) else {"message": error.body}
                 return error_from_status(
                     _PROVIDER,
-                    error.status_code,
-                    message=self._redactor(error)(str(body.get("message") or "no message")),
-                    code=None if error.code is None else str(error.code),
-                    retry_after=error.response.headers.get("retry-after"),
+                    status,
+                    message=str(body.get("message") or "no message"),
+                    code=error.code,
+                    retry_after=response.headers.get("retry-after"),
                 )
             case (
                 openai.APIResponseValidationError()
@@ -218,86 +204,50 @@ class OpenAIAdapter(CodecAdapter):
                 | UnicodeDecodeError()
                 | RecursionError()
             ):
-                return malformed(_PROVIDER, "it is no JSON of this API")
+                return error_from_reply(_PROVIDER, "it is no JSON of this API")
             case zlib.error():
-                return malformed(_PROVIDER, str(error))
-            case openai.APIError():  # said in the middle of a stream
-                return provider_failed(_PROVIDER, self._redactor(error)(error.message))
+                return error_from_reply(_PROVIDER, str(error))
+            case openai.APIError():  # an event of a stream reports it
+                return fail("provider_failed", error.message)
             case openai.OpenAIError():
-                return error_from_request(
-                    _PROVIDER, "authentication", str(error), "pass api_key or set OPENAI_API_KEY"
-                )
-            case _ if _is_http_error(error, "TimeoutException"):
-                return _timed_out()
-            case _ if _is_http_error(error, "TransportError"):
-                return _not_connected(error)
+                remedy = "pass api_key or set OPENAI_API_KEY"
+                return fail("authentication", str(error), remedy)
+            case _ if is_http_error(error, "TimeoutException"):
+                return fail("timeout", _NO_ANSWER)
+            case _ if is_http_error(error, "TransportError"):
+                return fail("connection", _no_connection(error))
             case _:
-                told = self._redactor(error)(f"{type(error).__name__}: {error}")
-                return error_from_request(
-                    _PROVIDER, "client_error", told, "check the adapter's options"
-                )
+                return fail("client_error", f"{type(error).__name__}: {error}")
 
-    def without_keys(self, text: str) -> str:
-        return self._redactor()(text)
+    def redactor(self, error: Exception | None = None) -> Redactor:
+        redactor = Redactor()
+        for client in (self._client, self._async_client, *self._async_clients):
+            if client is not None:
+                headers = credentials_in(client.default_headers)
+                redactor = redactor.extend([client.api_key, *headers])
+        request = getattr(error, "request", None)
+        return redactor if request is None else redactor.extend(credentials_in(request.headers))
 
     def safe_cause(self, error: Exception) -> Exception | None:
-        """`error`, unless it or its causes could quote the request's headers and with them the key."""
-        return (
-            None
-            if isinstance(error.__cause__, Exception) or self._redactor(error).quoted_in(error)
-            else error
-        )
-
-    def _redactor(self, error: Exception | None = None) -> Redactor:
-        """Masks what the clients send as credentials, and what the request of `error` did."""
-        held = [client for client, _ in list(self._async_clients.values())]
-        clients = [
-            client
-            for client in (self._client, self._given_async_client, *held)
-            if client is not None
-        ]
-        redactor = Redactor()
-        for client in clients:
-            sent = {name: str(value) for name, value in client.default_headers.items()}
-            redactor = redactor.adding([client.api_key, *header_credentials(sent)])
-        request = getattr(error, "request", None)
-        return redactor if request is None else redactor.adding(header_credentials(request.headers))
+        # the HTTP library's own errors may quote headers in other spellings
+        return None if isinstance(error.__cause__, Exception) else super().safe_cause(error)
 
 
-async def _hold_client(
-    clients: _HeldClients, loop: asyncio.AbstractEventLoop, arguments: Wire, max_reply_bytes: int
-) -> "AsyncGenerator[openai.AsyncOpenAI]":
-    """A generator, because these are what a loop ends before it closes."""
+def _async_client(arguments: Wire, max_reply_bytes: int) -> "openai.AsyncOpenAI":
     import openai
 
-    async with openai.AsyncOpenAI(**arguments) as client:
-        _bound_errors(client, max_reply_bytes)
-        try:
-            yield client
-        finally:
-            _, finalizer = clients.pop(loop)
-            finalizer.detach()
-
-
-def _end_client(
-    loop: asyncio.AbstractEventLoop, held: "AsyncGenerator[openai.AsyncOpenAI]"
-) -> None:
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(lambda: loop.create_task(_close(held)))
-
-
-async def _close(held: "AsyncGenerator[openai.AsyncOpenAI]") -> None:
-    await held.aclose()
+    client = openai.AsyncOpenAI(**arguments)
+    _bound_errors(client, max_reply_bytes)
+    return client
 
 
 def _arguments(client: _Client, body: Wire, left: float | None) -> Wire:
-    """What `post` takes: the client's own time-out, but no more than the seconds `left`, and no
-    redirects.
-    """
+    """Returns what `post` takes; the client's own time-out holds unless fewer seconds are `left`."""
     if client.api_key != _NO_KEY:
         check_key(_PROVIDER, client.api_key)
-    own = client.timeout
-    seconds = own if left is None else min(own, left) if isinstance(own, int | float) else left
+    seconds = client.timeout
+    if left is not None:
+        seconds = min(seconds, left) if isinstance(seconds, int | float) else left
     headers = {"Accept-Encoding": ACCEPTED_ENCODINGS}
     options = {"timeout": seconds, "follow_redirects": False, "headers": headers}
     return {"body": body, "cast_to": object, "options": options, "stream": True}
@@ -321,17 +271,5 @@ def _bound_errors(client: _Client, max_bytes: int) -> None:
     hooks["response"].append(bound if isinstance(client, openai.OpenAI) else bound_async)
 
 
-def _timed_out() -> PromptEvaluationError:
-    return error_from_request(
-        _PROVIDER, "timeout", "the provider did not answer in time", "raise timeout"
-    )
-
-
-def _not_connected(error: BaseException) -> PromptEvaluationError:
-    told = f"no connection ({type(error).__name__})"
-    return error_from_request(_PROVIDER, "connection", told, "check base_url and the network")
-
-
-def _is_http_error(error: Exception, name: str) -> bool:
-    """Compares names, since the SDK's version decides whether the HTTP library is httpx or httpx2."""
-    return any(base.__name__ == name for base in type(error).__mro__)
+def _no_connection(error: BaseException) -> str:
+    return f"no connection ({type(error).__name__})"

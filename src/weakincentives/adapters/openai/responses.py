@@ -3,35 +3,34 @@ conversation.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
-from ..codec import Codec, Wire, call_of, malformed, provider_failed, usage_of
+from ..codec import AnyJson, Codec, Wire, read_call, read_usage
+from ..provider_errors import error_from_reply, error_from_request
 
 __all__ = ["ResponsesCodec"]
 
 _USAGE = ("input_tokens", "output_tokens", "input_tokens_details")
+_ADDED_TOOLS = "additional_tools"
 
 
 class ResponsesCodec(Codec):
-    """One conversation as Responses input items; all output items go back unchanged, reasoning
-    included.
-    """
+    """One conversation as Responses input items; all output items go back, reasoning included."""
 
-    streaming = {"stream": True}  # noqa: RUF012 - never changed
+    stream_options = {"stream": True}  # noqa: RUF012 - never changed
 
-    def text_of(self, event: Any) -> str:  # Any: as in `decode`
+    def read_text(self, event: AnyJson) -> str:
         match event:
             case {"type": "response.output_text.delta", "delta": str() as text}:
                 return text
             case {"type": "error", "message": message}:
-                raise provider_failed(self.provider, message)
+                raise error_from_request(self.provider, "provider_failed", str(message))
             case _:
                 return ""
 
-    def joined(self, events: list[Any]) -> object:  # Any: as in `decode`
-        """The last event holds all of it."""
+    def join_events(self, events: list[AnyJson]) -> object:
+        """The last event holds the whole reply."""
         for event in reversed(events):
             match event:
                 case {
@@ -43,18 +42,17 @@ class ResponsesCodec(Codec):
                     pass
         return None
 
-    # Any: read key by key, each checked where it matters
-    def decode(self, reply: Any) -> AssistantMessage:
-        """All output items of a reply."""
+    def decode(self, reply: AnyJson) -> AssistantMessage:
         match reply:
             case {"error": {"message": message}}:
-                raise provider_failed(self.provider, message)
+                raise error_from_request(self.provider, "provider_failed", str(message))
             case {"status": "failed" | "cancelled" | "queued" | "in_progress" as status}:
-                raise provider_failed(self.provider, f"the response is {status}")
+                message = f"the response is {status}"
+                raise error_from_request(self.provider, "provider_failed", message)
             case {"output": list() as items}:
                 pass
             case _:
-                raise malformed(self.provider, "no output items")
+                raise error_from_reply(self.provider, "no output items")
         texts: list[str] = []
         refusals: list[str] = []
         calls: list[ToolCall] = []
@@ -70,45 +68,41 @@ class ResponsesCodec(Codec):
                             case _:
                                 pass
                 case {"type": "function_call"}:
-                    fallback = f"call_{len(self.items)}_{index}"
-                    call = call_of(
+                    call = read_call(
                         item.get("call_id"),
                         item.get("name"),
                         item.get("arguments"),
-                        fallback_id=fallback,
+                        fallback_id=f"call_{len(self.items)}_{index}",
                     )
                     item["call_id"] = call.call_id
                     calls.append(call)
                 case {"type": _}:
                     pass  # reasoning and items of built-in tools go back as they are
                 case _:
-                    raise malformed(self.provider, "an output item without a type")
+                    raise error_from_reply(self.provider, "an output item without a type")
         return AssistantMessage(
             text="".join(refusals or texts),
             tool_calls=tuple(calls),
             finish="refusal" if refusals else _finish(reply, calls),
-            usage=usage_of(reply.get("usage"), _USAGE),
+            usage=read_usage(reply.get("usage"), _USAGE),
             wire=tuple(items),
         )
 
-    def body(self, output: OutputSpec | None) -> Wire:
-        if output is None:
-            return {"input": self.items}
-        return {
-            "input": self.items,
-            "text": {"format": {"type": "json_schema", **output.as_dict()}},
-        }
+    def encode_items(self, output: OutputSpec | None) -> Wire:
+        body: Wire = {"input": self.items}
+        if output is not None:
+            body["text"] = {"format": {"type": "json_schema", **output.as_dict()}}
+        return body
 
-    def tool(self, spec: ToolSpec) -> Wire:
+    def encode_tool(self, spec: ToolSpec) -> Wire:
         return {"type": "function", **spec.as_dict()}
 
-    def assistant(self, message: AssistantMessage) -> list[Wire]:
+    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
         if message.wire:
-            # Any: the provider's items, returned as they came
-            items: list[Any] = list(message.wire)
+            items: list[AnyJson] = list(message.wire)
             return items
-        said: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
-        return said + [
+        text: list[Wire] = [{"role": "assistant", "content": message.text}] if message.text else []
+        return text + [
             {
                 "type": "function_call",
                 "call_id": call.call_id,
@@ -118,29 +112,25 @@ class ResponsesCodec(Codec):
             for call in message.tool_calls
         ]
 
-    def answer(self, message: ToolMessage) -> Wire:
-        return {
-            "type": "function_call_output",
-            "call_id": message.call_id,
-            "output": message.content,
-        }
+    def encode_answer(self, message: ToolMessage) -> Wire:
+        item = {"type": "function_call_output", "call_id": message.call_id}
+        return item | {"output": message.content}
 
     def add_tools(self, added: Mapping[str, Wire]) -> None:
-        if self.options.tools_in_conversation:
-            self.items.append(
-                {"type": "additional_tools", "role": "developer", "tools": list(added.values())}
-            )
-        else:
+        if not self.options.tools_in_conversation:
             super().add_tools(added)
+            return
+        tools = list(added.values())
+        self.items.append({"type": _ADDED_TOOLS, "role": "developer", "tools": tools})
 
     def remove_tools(self, names: Collection[str]) -> None:
         super().remove_tools(names)
         for item in self.items:
-            # what brought them changes, and the cached prefix ends there
-            if item.get("type") == "additional_tools":
+            # an item that added them changes, and the cached prefix ends there
+            if item.get("type") == _ADDED_TOOLS:
                 item["tools"] = [tool for tool in item["tools"] if tool["name"] not in names]
         self.items[:] = [
-            item for item in self.items if item.get("type") != "additional_tools" or item["tools"]
+            item for item in self.items if item.get("type") != _ADDED_TOOLS or item["tools"]
         ]
 
 

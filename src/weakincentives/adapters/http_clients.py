@@ -1,21 +1,23 @@
-"""Bounds HTTP replies: how many bytes one may have, and where it may lead."""
+"""HTTP clients of adapters: a client for each event loop, and a bound for the bytes of a reply."""
 
 import asyncio
+import weakref
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
-
-from ..evaluation.errors import PromptEvaluationError
-from .provider_errors import error_from_request
 
 __all__ = [
     "ACCEPTED_ENCODINGS",
     "MAX_REPLY_BYTES",
+    "LoopClients",
     "ReplyTooLargeError",
     "bound_reply",
-    "redirect_error",
+    "check_max_reply_bytes",
+    "host_of",
+    "is_http_error",
 ]
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -31,11 +33,74 @@ reader here.
 _PIECE = 1024 * 1024
 _PART = 2048  # of events, which an SDK may take a millisecond each to read
 _LONGEST_TURN = 0.05  # seconds
-_LONGEST_HOST = 200
+
+
+# Any: finalizers take functions of every kind.
+type _Finalizer = weakref.finalize[..., Any]
+type _Clients[C] = dict[asyncio.AbstractEventLoop, tuple[C, _Finalizer]]
+
+
+class _Client(Protocol):
+    def close(self) -> Awaitable[object]: ...
+
+
+class LoopClients[C: _Client]:
+    """Makes one client for each event loop, since connections cannot move between loops.
+
+    A client is closed before its loop, as `asyncio.run` and portals end theirs, or once this
+    object is gone.
+    """
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._clients: _Clients[C] = {}
+
+    def __iter__(self) -> Iterator[C]:
+        return iter([client for client, _ in list(self._clients.values())])
+
+    async def get(self) -> C:
+        """Returns the client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            holder = _hold(self._clients, loop, self._make())
+            client = await anext(holder)
+            # It keeps the client alive until this object is gone: as garbage, connections would
+            # end in any order.
+            finalizer = weakref.finalize(self, _release, loop, holder)
+            finalizer.atexit = False
+            self._clients[loop] = client, finalizer
+        return self._clients[loop][0]
+
+
+async def _hold[C: _Client](
+    clients: _Clients[C], loop: asyncio.AbstractEventLoop, client: C
+) -> AsyncGenerator[C]:
+    """Closes `client` when the generator ends: a loop ends its generators before it closes."""
+    try:
+        yield client
+    finally:
+        _, finalizer = clients.pop(loop)
+        finalizer.detach()
+        await client.close()
+
+
+def _release[C](loop: asyncio.AbstractEventLoop, holder: AsyncGenerator[C]) -> None:
+    async def end() -> None:
+        await holder.aclose()
+
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(lambda: loop.create_task(end()))
 
 
 class ReplyTooLargeError(Exception):
     """A reply has more bytes than `max_reply_bytes`."""
+
+
+def check_max_reply_bytes(max_reply_bytes: int) -> int:
+    """Returns `max_reply_bytes`; raises `ValueError` unless it is above 0."""
+    if max_reply_bytes < 1:
+        raise ValueError(f"max_reply_bytes is {max_reply_bytes}; give a number of bytes above 0")
+    return max_reply_bytes
 
 
 def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
@@ -112,24 +177,17 @@ def _inflated(zipped: Any, raw: bytes) -> Iterator[bytes]:
         raw = zipped.unconsumed_tail
 
 
-def redirect_error(
-    provider: str, status: int, location: str, redact: Callable[[str], str]
-) -> PromptEvaluationError:
-    """Returns the error for a redirect, which is never followed: the prompt and the key would go
-    along.
-    """
+def host_of(location: str) -> str:
+    """Returns the host and port that `location` names, without user and password; `""` for none."""
     try:
-        host = urlsplit(location).netloc.rpartition("@")[2]
+        return urlsplit(location).netloc.rpartition("@")[2]
     except ValueError:  # brackets that hold no address
-        host = ""
-    shown = redact(host)[:_LONGEST_HOST]
-    message = (
-        f"the server redirects to {shown!r}, and redirects are not followed"
-        if host
-        else "the server redirects"
-    )
-    error = error_from_request(
-        provider, "redirect", message, "set base_url to the address that serves this API"
-    )
-    error.status = status
-    return error
+        return ""
+
+
+def is_http_error(error: BaseException, name: str) -> bool:
+    """Tells whether the class of `error`, or a base of it, has that name.
+
+    The SDK's version decides whether its HTTP library is httpx or httpx2.
+    """
+    return any(base.__name__ == name for base in type(error).__mro__)

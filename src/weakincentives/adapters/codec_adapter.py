@@ -1,0 +1,224 @@
+"""`CodecAdapter`: an adapter that asks its provider in the words of a codec.
+
+A subclass sends requests through its SDK. This module decides which way a request goes, so that a
+synchronous caller can stop waiting at the deadline, and lets no error out with a credential in it.
+"""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
+from ..evaluation.messages import AssistantMessage
+from ..evaluation.response import TextDelta
+from ..limits import Clock, Deadline
+from ..prompt.renderer import RenderedPrompt
+from ..redaction import Redactor
+from .codec import AnyJson, Codec, CodecOptions, Wire, decode_reply
+from .core import Connection, LoopAdapter
+from .portal import portal, run_on, start_on, yield_from_thread
+from .provider_errors import redact_error
+
+__all__ = ["CodecAdapter"]
+
+_GRACE = 0.25
+"""Seconds that a synchronous caller waits beyond the deadline for a request to end."""
+
+_END = object()
+
+# Any: bytes of JSON, JSON values, or an SDK's stream of events.
+type AnyReply = Any
+
+
+class CodecAdapter(LoopAdapter):
+    """An adapter that writes and reads with a codec; a subclass sends the requests.
+
+    `left` are the seconds until the deadline, `None` without one.
+    """
+
+    def __init__(
+        self,
+        codec: type[Codec],
+        options: CodecOptions,
+        *,
+        config: InnerLoopConfig | None,
+        clock: Clock,
+    ) -> None:
+        super().__init__(config=config, clock=clock)
+        self.model = options.model
+        self._codec = codec
+        self._options = options
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether a synchronous evaluation with a deadline may ask by `send_async`, on the portal.
+
+        The request can be cancelled there. Otherwise `send` runs in a thread, which is left behind
+        when the deadline passes.
+        """
+        return True
+
+    @abstractmethod
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+        """Returns the reply to a request as bytes of JSON or as JSON values, or its events."""
+
+    @abstractmethod
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+        """As `send`, without blocking the event loop."""
+
+    def end(self, events: AnyReply) -> None:
+        """Ends a stream, read to its end or not."""
+        events.close()
+
+    async def end_async(self, events: AnyReply) -> None:
+        """As `end`, without blocking the event loop."""
+        await events.close()
+
+    @abstractmethod
+    def translate(self, error: Exception) -> PromptEvaluationError:
+        """Returns the error of ours for what `send` raised; its text may hold credentials."""
+
+    @abstractmethod
+    def redactor(self, error: Exception | None = None) -> Redactor:
+        """Returns what masks the credentials of this adapter, and those that `error` knows of."""
+
+    def safe_cause(self, error: Exception) -> Exception | None:
+        """Returns `error` as a cause to show, `None` if it or its own causes quote a credential."""
+        return None if self.redactor(error).finds_in(error) else error
+
+    # Any: a prompt of any output
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+        return _CodecConnection(self, self._codec(self._options, self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class _CodecConnection(Connection):
+    """The requests of one evaluation."""
+
+    adapter: CodecAdapter
+    codec: Codec
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        body = self.codec.encode(request)
+        with (
+            self._errors(),
+            closing(self._replies(body, request.deadline, stream=False)) as replies,
+        ):
+            return decode_reply(self.codec, next(replies))
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        body = self.codec.encode(request)
+        with self._errors():
+            reply = await self._send_async(body, request.deadline, stream=False)
+            return decode_reply(self.codec, reply)
+
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        body = self.codec.encode(request) | self.codec.stream_options
+        events: list[AnyJson] = []
+        with self._errors():
+            with closing(self._replies(body, request.deadline, stream=True)) as replies:
+                for event in replies:
+                    self.adapter.check_deadline(request.deadline)
+                    events.append(event)
+                    if text := self.codec.read_text(event):
+                        yield TextDelta(text)
+            answer = decode_reply(self.codec, events, streamed=True)
+        yield answer
+
+    async def ask_stream_async(
+        self, request: ProviderRequest, /
+    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        body = self.codec.encode(request) | self.codec.stream_options
+        events: list[AnyJson] = []
+        with self._errors():
+            stream = await self._send_async(body, request.deadline, stream=True)
+            try:
+                source = aiter(stream)
+                while (event := await self._next_event(source, request.deadline)) is not _END:
+                    events.append(event)
+                    if text := self.codec.read_text(event):
+                        yield TextDelta(text)
+            finally:
+                await self.adapter.end_async(stream)
+            answer = decode_reply(self.codec, events, streamed=True)
+        yield answer
+
+    def _replies(
+        self, body: Wire, deadline: Deadline | None, *, stream: bool
+    ) -> Generator[AnyReply]:
+        """Yields the reply, or the events of a stream, in a way that keeps the deadline."""
+        if deadline is None:
+            return self._direct(body, None, stream=stream)
+        if self.adapter.cancellable:
+            return self._from_portal(body, deadline, stream=stream)
+
+        def seconds_left() -> float:
+            return self.adapter.seconds_left(deadline) or 0
+
+        return yield_from_thread(
+            lambda: self._direct(body, seconds_left(), stream=stream), seconds_left
+        )
+
+    def _direct(self, body: Wire, left: float | None, *, stream: bool) -> Generator[AnyReply]:
+        reply = self.adapter.send(body, left, stream=stream)
+        if not stream:
+            yield reply
+            return
+        try:
+            yield from reply
+        finally:
+            self.adapter.end(reply)
+
+    def _from_portal(self, body: Wire, deadline: Deadline, *, stream: bool) -> Generator[AnyReply]:
+        """Reads asynchronously, so that each wait can be cancelled."""
+        loop = portal.loop()
+
+        def limit() -> float:
+            return (self.adapter.seconds_left(deadline) or 0) + _GRACE
+
+        reply = run_on(loop, self._send_async(body, deadline, stream=stream), limit())
+        if not stream:
+            yield reply
+            return
+        try:
+            source = aiter(reply)
+            while (event := run_on(loop, self._next_event(source, deadline), limit())) is not _END:
+                yield event
+        finally:
+            # not awaited: the garbage collector may close this generator on the loop's thread
+            start_on(loop, self._end_quietly(reply))
+
+    async def _send_async(self, body: Wire, deadline: Deadline | None, *, stream: bool) -> AnyReply:
+        left = self.adapter.seconds_left(deadline)
+        # an SDK's own time-out starts anew with each byte and each retry
+        async with asyncio.timeout(left):
+            return await self.adapter.send_async(body, left, stream=stream)
+
+    # Any: an SDK's iterator
+    async def _next_event(self, source: Any, deadline: Deadline | None) -> AnyJson:
+        """Returns the next event of a stream, `_END` after the last one."""
+        async with asyncio.timeout(self.adapter.seconds_left(deadline)):
+            event = await anext(source, _END)
+        # a flood of events leaves a time-out no moment to act
+        self.adapter.check_deadline(deadline)
+        return event
+
+    async def _end_quietly(self, stream: AnyReply) -> None:
+        with suppress(Exception):  # such as that the garbage collector has begun to close it
+            await self.adapter.end_async(stream)
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        """Translates what sending and reading raise, without credentials."""
+        try:
+            yield
+        except PromptEvaluationError as error:
+            redact_error(error, self.adapter.redactor(error))  # a reply may quote the request
+            raise
+        except Exception as error:
+            translated = redact_error(self.adapter.translate(error), self.adapter.redactor(error))
+            raise translated from self.adapter.safe_cause(error)
