@@ -17,14 +17,14 @@ from .prompt import SAMPLE, Finding, Review, reviewer
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The verdict, and the findings that stand behind it."""
+    """The verdict and its findings."""
 
     review: Review
     findings: tuple[Finding, ...]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Reviews one project; 0 when that was done, whatever the verdict, 1 when the provider failed."""
+    """Reviews one project; returns 0 whatever the verdict, 1 when the provider fails."""
     parser = command_line("code_reviewer", __doc__)
     parser.add_argument(
         "path", nargs="?", type=Path, default=SAMPLE, help="a folder; by default a small sample"
@@ -37,19 +37,18 @@ def main(arguments: list[str] | None = None) -> int:
     console, session = Console(quiet=options.json, highlight=False), Session()
     Watch(console).attach(session.bus)
     prompt = reviewer(options.path).bind()
-    about = f"Reviewing {options.path.resolve().name}"
+    task = f"Reviewing {options.path.resolve().name}"
     review = run(
-        prompt, session=session, options=options, console=console, about=about, offline=OFFLINE
+        prompt, session=session, options=options, console=console, task=task, offline=OFFLINE
     )
     if review is None:
         return 1
     report = Report(review, session[Finding].all())
     if options.json:
         sys.stdout.write(serde.dump_json(report) + "\n")
-    for one in report.findings:
-        console.print(
-            f"{one.path}:{one.line}: {one.severity}: {one.title}. {one.suggestion}", markup=False
-        )
+    for finding in report.findings:
+        place = f"{finding.path}:{finding.line}: {finding.severity}"
+        console.print(f"{place}: {finding.title}. {finding.suggestion}", markup=False)
     console.print(f"{review.verdict}: {review.summary}", markup=False)
     return 0
 

@@ -1,6 +1,4 @@
-"""Suspicious places in Python source, found without judgement: a reviewer reads them and decides.
-Nothing is run.
-"""
+"""Finds suspicious places in Python source; a reviewer reads them and decides. Nothing is run."""
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
@@ -14,12 +12,12 @@ type Project = Mapping[str, ast.Module]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A place to look at: what is odd there, and what is usually done instead."""
+    """A place to look at, the possible problem and its usual remedy."""
 
     path: str
     line: int
-    odd: str
-    instead: str
+    problem: str
+    remedy: str
 
 
 type Check = Callable[[Project], Iterator[Hint]]
@@ -30,21 +28,15 @@ def correctness(project: Project) -> Iterator[Hint]:
     for path, node in _nodes(project):
         match node:
             case ast.arguments():
-                for one in [*node.defaults, *node.kw_defaults]:
-                    if isinstance(one, ast.List | ast.Dict | ast.Set):
+                for default in [*node.defaults, *node.kw_defaults]:
+                    if isinstance(default, ast.List | ast.Dict | ast.Set):
+                        problem = "all calls share one default"
                         yield Hint(
-                            path,
-                            one.lineno,
-                            "all calls share one default",
-                            "Default to None, make it inside.",
+                            path, default.lineno, problem, "Default to None, make it inside."
                         )
             case ast.ExceptHandler(type=None | ast.Name(id="Exception"), body=[ast.Pass()]):
-                yield Hint(
-                    path,
-                    node.lineno,
-                    "every error is swallowed",
-                    "Catch what is expected, and tell of it.",
-                )
+                remedy = "Catch what is expected, and tell of it."
+                yield Hint(path, node.lineno, "every error is swallowed", remedy)
             case _:
                 pass
 
@@ -54,67 +46,47 @@ def security(project: Project) -> Iterator[Hint]:
     for path, node in _nodes(project):
         match node:
             case ast.Call(func=ast.Name(id="eval" | "exec")):
-                yield Hint(
-                    path,
-                    node.lineno,
-                    "text is run as code",
-                    "Parse what is allowed and refuse the rest.",
-                )
+                remedy = "Parse what is allowed and refuse the rest."
+                yield Hint(path, node.lineno, "text is run as code", remedy)
             case ast.Call(
                 func=ast.Attribute(attr="execute"), args=[ast.JoinedStr() | ast.BinOp(), *_]
             ):
-                yield Hint(
-                    path,
-                    node.lineno,
-                    "SQL is put together from text",
-                    "Pass the values as parameters.",
-                )
+                problem = "SQL is put together from text"
+                yield Hint(path, node.lineno, problem, "Pass the values as parameters.")
             case _:
                 pass
 
 
 def tests(project: Project) -> Iterator[Hint]:
     """Find public functions that no test names."""
-    named = {
+    names = {
         getattr(node, "id", getattr(node, "attr", ""))
         for path, node in _nodes(project)
-        if _of_tests(path)
+        if _is_test(path)
     }
-    for path, function in _public(project):
-        if function.name not in named:
-            yield Hint(
-                path,
-                function.lineno,
-                f"no test names {function.name!r}",
-                "Add a test of what it promises.",
-            )
+    for path, function in _public_functions(project):
+        if function.name not in names:
+            problem = f"no test names {function.name!r}"
+            yield Hint(path, function.lineno, problem, "Add a test of what it promises.")
 
 
 def style(project: Project) -> Iterator[Hint]:
     """Find public functions without a docstring."""
-    for path, function in _public(project):
+    for path, function in _public_functions(project):
         if not ast.get_docstring(function):
-            yield Hint(
-                path,
-                function.lineno,
-                f"{function.name!r} has no docstring",
-                "Say in a sentence what it does.",
-            )
+            problem = f"{function.name!r} has no docstring"
+            yield Hint(path, function.lineno, problem, "Say in a sentence what it does.")
 
 
 def _nodes(project: Project) -> Iterator[tuple[str, ast.AST]]:
     return ((path, node) for path, module in project.items() for node in ast.walk(module))
 
 
-def _public(project: Project) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _public_functions(project: Project) -> Iterator[tuple[str, ast.FunctionDef]]:
     for path, node in _nodes(project):
-        if (
-            isinstance(node, ast.FunctionDef)
-            and not node.name.startswith("_")
-            and not _of_tests(path)
-        ):
+        if isinstance(node, ast.FunctionDef) and not (node.name.startswith("_") or _is_test(path)):
             yield path, node
 
 
-def _of_tests(path: str) -> bool:
+def _is_test(path: str) -> bool:
     return any(part.startswith("test") for part in path.split("/"))

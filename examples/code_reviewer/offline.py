@@ -1,6 +1,6 @@
-"""Stands in for a model when there is none: a fixed plan of calls. It is no LLM and judges nothing.
+"""Replaces the model by a fixed plan of calls. It is no LLM and judges nothing.
 
-It opens the topics one by one, and reports what their checks find in the checks' own words.
+The plan opens the topics one after the other and reports the hints of their checks.
 """
 
 import json
@@ -11,32 +11,25 @@ from examples.offline_model import Call, Plan, embedded_json, follow
 __all__ = ["OFFLINE"]
 
 _SEVERITY = {"security": "blocker", "correctness": "major", "tests": "minor", "style": "minor"}
-_MOST = 5  # findings of a topic
+_MAX_FINDINGS = 5  # of a topic
 
 
 def review() -> Plan:
-    """Opens a topic, runs its check, reports; then the next one."""
+    """Opens each topic, runs its check and reports the hints."""
     count = 0
     for topic, severity in _SEVERITY.items():
         yield Call(name="read_section", arguments={"section_key": f"guidelines.{topic}"})
-        _, hints = embedded_json((yield Call(name=f"check_{topic}", arguments={"limit": _MOST})))
+        answer = yield Call(name=f"check_{topic}", arguments={"limit": _MAX_FINDINGS})
+        _, hints = embedded_json(answer)
         for hint in hints if isinstance(hints, list) else []:
-            finding = {
-                "path": hint["path"],
-                "line": hint["line"],
-                "severity": severity,
-                "title": hint["odd"],
-            }
-            finding |= {
-                "explanation": f"The check of {topic} found it.",
-                "suggestion": hint["instead"],
-            }
+            finding = {"path": hint["path"], "line": hint["line"], "severity": severity}
+            finding |= {"title": hint["problem"], "suggestion": hint["remedy"]}
+            finding["explanation"] = f"The check of {topic} found it."
             yield Call(name="report_finding", arguments=finding)
             count += 1
     verdict = "request changes" if count else "approve"
-    return json.dumps(
-        {"verdict": verdict, "summary": f"The checks of four topics gave {count} findings."}
-    )
+    summary = f"The checks of four topics gave {count} findings."
+    return json.dumps({"verdict": verdict, "summary": summary})
 
 
 OFFLINE = Offline(

@@ -1,6 +1,4 @@
-"""The reviewer as a prompt: files it can read, guidelines it can open, and the one tool by which it
-reports.
-"""
+"""The reviewer as a prompt: files to read, guidelines to open, and one tool to report findings."""
 
 import ast
 from dataclasses import dataclass, field
@@ -27,7 +25,7 @@ SAMPLE = Path(__file__).with_name("sample")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One defect; kept in the session."""
+    """One defect; the session stores it."""
 
     path: str = field(metadata={"description": "The file, as the workspace names it."})
     line: int = field(metadata={"description": "The line of the defect, counted from 1."})
@@ -53,43 +51,41 @@ class Scan:
 
 def report_finding(params: Finding, *, context: ToolContext) -> ToolResult[None]:
     """Report one defect at a line of a file."""
+    files = context.resources.get(Filesystem)
     try:
-        lines = (
-            context.resources.get(Filesystem).read_text(params.path).removesuffix("\n").split("\n")
-        )
+        lines = files.read_text(params.path).removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:  # no such file, no text, or no path at all
         raise ToolValidationError(f"Not reported: {error}") from error
     if not 1 <= params.line <= len(lines):
         raise ToolValidationError(
-            f"Not reported: {params.path!r} has {len(lines)} lines, so there is no line {params.line}. Read the file."
+            f"Not reported: {params.path!r} has {len(lines)} lines, so there is no line "
+            f"{params.line}. Read the file."
         )
     context.session.dispatch(params)
     return ToolResult(message=f"Reported at: {lines[params.line - 1].strip()}")
 
 
 def scan(check: Check) -> ToolHandler[Scan, list[Hint]]:
-    """The handler of a tool that runs one check over the workspace."""
+    """Returns the handler of a tool that runs one check over the workspace."""
 
     def handler(params: Scan, *, context: ToolContext) -> ToolResult[list[Hint]]:
         files = context.resources.get(Filesystem)
         project: dict[str, ast.Module] = {}
-        unread: list[str] = []
-        for one in files.glob(params.glob):
+        skipped: list[str] = []
+        for file in files.glob(params.glob):
             try:
-                project[one.path] = ast.parse(files.read_text(one.path))
+                project[file.path] = ast.parse(files.read_text(file.path))
             except (SyntaxError, ValueError):
-                unread.append(one.path)
+                skipped.append(file.path)
         hints = list(check(project))
-        left_out = f" Not Python: {', '.join(unread)}." if unread else ""
-        return ToolResult(message=f"{len(hints)} places.{left_out}", value=hints[: params.limit])
+        note = f" Not Python: {', '.join(skipped)}." if skipped else ""
+        return ToolResult(message=f"{len(hints)} places.{note}", value=hints[: params.limit])
 
     return handler
 
 
 def guideline(check: Check, summary: str, template: str) -> MarkdownSection:
-    """A topic that stays closed until the model opens it; the tool that checks for it arrives with
-    it.
-    """
+    """Returns a topic that stays closed until the model opens it; its tool arrives with it."""
     topic = check.__name__
     return MarkdownSection(
         title=topic.capitalize(),
@@ -104,32 +100,36 @@ GUIDELINES = [
     guideline(
         correctness,
         "Where code does not do what it says: state, errors, edges.",
-        "Ask of each function what it does with nothing, with one thing and with a wrong thing. Look for state that "
-        "outlives a call, errors that nobody hears of, resources that stay open, and comments that the code belies.",
+        "Ask of each function what it does with nothing, with one thing and with a wrong thing. "
+        "Look for state that outlives a call, errors that nobody hears of, resources that stay "
+        "open, and comments that the code belies.",
     ),
     guideline(
         security,
         "What a stranger's input can do: code, queries, paths, secrets.",
-        "Follow every text that comes from outside to where it is used. It must never become code, SQL, a command or a "
-        "path without a check. Say who could send such a text; without such a person it is no blocker.",
+        "Follow every text that comes from outside to where it is used. It must never become code, "
+        "SQL, a command or a path without a check. Say who could send such a text; without such a "
+        "person it is no blocker.",
     ),
     guideline(
         tests,
         "Which promises no test holds.",
-        "A function without a test is worth a finding when it decides something: money, access, what is kept or "
-        "deleted. Look also for tests that cannot fail, that share state, or that repeat the code they test.",
+        "A function without a test is worth a finding when it decides something: money, access, "
+        "what is kept or deleted. Look also for tests that cannot fail, that share state, or that "
+        "repeat the code they test.",
     ),
     guideline(
         style,
         "What makes the code hard to read: names, length, missing words.",
-        "Report what hinders understanding, never mere taste: a name that misleads, a function that does two things, a "
-        "promise that stands nowhere. One finding may speak for all others of its kind.",
+        "Report what hinders understanding, never mere taste: a name that misleads, a function "
+        "that does two things, a promise that stands nowhere. One finding may speak for all others "
+        "of its kind.",
     ),
 ]
 
 
 def reviewer(root: Path) -> PromptTemplate[Review]:
-    """The reviewer of the Python project in `root`, of which it sees a copy without hidden files."""
+    """Returns the reviewer of the project in `root`; it sees a copy without hidden files."""
     mount = HostMount(root, include=("**/*.py", "**/*.md", "**/*.toml"), exclude=("**/.*/**",))
     return PromptTemplate[Review](
         ns="examples/code",
@@ -137,13 +137,17 @@ def reviewer(root: Path) -> PromptTemplate[Review]:
         sections=[
             MarkdownSection(
                 title="Task",
-                template="Review the Python project in your workspace, topic by topic. Then give your verdict.",
+                template=(
+                    "Review the Python project in your workspace, topic by topic. "
+                    "Then give your verdict."
+                ),
             ),
             MarkdownSection(
                 title="Findings",
                 template=(
-                    "Report each defect that you have seen in the code, at its line. A place that a check finds need "
-                    "not be one. A blocker harms users or data, a major one breaks a promise, a minor one costs time."
+                    "Report each defect that you have seen in the code, at its line. A place that "
+                    "a check finds need not be one. A blocker harms users or data, a major one "
+                    "breaks a promise, a minor one costs time."
                 ),
                 tools=[Tool(name="report_finding", handler=report_finding)],
             ),
@@ -158,5 +162,5 @@ def reviewer(root: Path) -> PromptTemplate[Review]:
 
 
 def sample() -> PromptTemplate[Review]:
-    """The reviewer of the sample project: `wink check examples.code_reviewer.prompt:sample`."""
+    """Returns the reviewer of the sample: `wink check examples.code_reviewer.prompt:sample`."""
     return reviewer(SAMPLE)

@@ -1,3 +1,1 @@
-"""What the example agents share: `models` says which model answers, `watch` shows a run, `command`
-does both.
-"""
+"""Shared by the example agents: `models` chooses the model, `watch` shows a run, `command` both."""

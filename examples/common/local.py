@@ -13,9 +13,10 @@ __all__ = ["local_model"]
 
 @contextmanager
 def local_model() -> Generator[tuple[str, OpenAIAdapter]]:
-    """What to call the model, and an adapter for it while the context lasts.
+    """Yields the model's name, and an adapter for it that works until the block ends.
 
-    The server cannot hold a response format and tools at once, so the output is asked for in words.
+    The server cannot enforce a response format beside tools, so the prompt asks for the output in
+    words.
     """
     weights = find_weights(lambda text: sys.stderr.write(f"{text}\n"))
     with serve_model(weights) as url:

@@ -1,6 +1,4 @@
-"""Which model answers: a named one, OpenAI's if there is a key, else an offline one, which is no
-LLM.
-"""
+"""Chooses the model: a named one, OpenAI's if there is a key, else an offline one (no LLM)."""
 
 import os
 from collections.abc import Generator
@@ -18,7 +16,7 @@ _DEFAULT_MODEL = "gpt-5.2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the command line says about the model."""
+    """The command line's options about the model."""
 
     model: str | None = None
     base_url: str | None = None
@@ -28,12 +26,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """What answers without a key: `decide` gives each step by rules, and `name` says so to whoever
-    watches.
-    """
+    """A policy that answers without a key; `name` tells the user that it is no LLM."""
 
     name: str
-    decide: Policy
+    policy: Policy
 
 
 EXTRACTIVE = Offline("the offline extractive model (no LLM: it quotes what it finds)", extract)
@@ -43,24 +39,21 @@ EXTRACTIVE = Offline("the offline extractive model (no LLM: it quotes what it fi
 def chosen_model(
     choice: Choice, offline: Offline = EXTRACTIVE
 ) -> Generator[tuple[str, OpenAIAdapter]]:
-    """What to call the model, and an adapter for it while the context lasts."""
+    """Yields the model's name, and an adapter for it that works until the block ends."""
+    key, base_url = os.environ.get("OPENAI_API_KEY"), choice.base_url
     if choice.local:
-        from .local import local_model
+        from .local import local_model  # needs an extra
 
-        with local_model() as (name, adapter):
-            yield name, adapter
-    elif choice.model or choice.base_url or os.environ.get("OPENAI_API_KEY"):
+        with local_model() as named_adapter:
+            yield named_adapter
+    elif choice.model or base_url or key:
         model = choice.model or _DEFAULT_MODEL
-        api = choice.api or ("chat" if choice.base_url else "responses")
-        key = os.environ.get("OPENAI_API_KEY") or ("none" if choice.base_url else None)
-        place = f" at {choice.base_url}" if choice.base_url else ""
-        yield (
-            f"{model}{place}",
-            OpenAIAdapter(model, api=api, base_url=choice.base_url, api_key=key),
-        )
+        if base_url:
+            api, key, name = choice.api or "chat", key or "none", f"{model} at {base_url}"
+        else:
+            api, name = choice.api or "responses", model
+        yield name, OpenAIAdapter(model, api=api, base_url=base_url, api_key=key)
     else:
-        with start_offline_model(offline.decide) as url:
-            adapter = OpenAIAdapter(
-                "offline", api=choice.api or "responses", base_url=url, api_key="none"
-            )
-            yield offline.name, adapter
+        with start_offline_model(offline.policy) as url:
+            api = choice.api or "responses"
+            yield offline.name, OpenAIAdapter("offline", api=api, base_url=url, api_key="none")

@@ -1,4 +1,4 @@
-"""Shows a run as it happens: a subscriber that prints events, and the outline of a rendered prompt."""
+"""Shows a run live: a subscriber that prints events, and the outline of a rendered prompt."""
 
 import json
 from collections.abc import Callable
@@ -12,72 +12,66 @@ from weakincentives import serde
 from weakincentives.prompt import RenderedPrompt
 from weakincentives.runtime.events import EventBus, ProviderCalled, ToolInvoked, ToolsInjected
 
-__all__ = ["Watch", "outline"]
+__all__ = ["Watch", "print_outline"]
 
 
 # Any: prompts of every output
-def outline(rendered: RenderedPrompt[Any], console: Console) -> None:
-    """Prints the sections with what each costs in characters, and the tools."""
-    tree = Tree(
-        f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {', '.join(t.name for t in rendered.tools)}"
-    )
+def print_outline(rendered: RenderedPrompt[Any], console: Console) -> None:
+    """Prints the sections with the length of each in characters, and the tools."""
+    tools = ", ".join(tool.name for tool in rendered.tools)
+    tree = Tree(f"[bold]Prompt[/] {len(rendered.text):,} characters, tools: {tools}")
     branches: dict[tuple[str, ...], Tree] = {(): tree}
     for (node, visibility), span in zip(rendered.sections.items(), rendered.spans, strict=True):
-        label = f"{node.number}. {escape(node.section.title)} [dim]{visibility.value}, {span.end - span.start:,}[/]"
-        branches[node.path] = branches[node.path[:-1]].add(label)
+        label = f"{node.number}. {escape(node.section.title)}"
+        size = f"[dim]{visibility.value}, {span.end - span.start:,}[/]"
+        branches[node.path] = branches[node.path[:-1]].add(f"{label} {size}")
     console.print(tree)
 
 
 class Watch:
-    """Prints turns, tool calls and tools that arrive.
+    """Prints turns, tool calls and injected tools.
 
-    With `probe`, a text of what the tools work on, it also says whether a failed call left that as
-    it was.
+    `state` returns, as text, the state that the tools change; with it, each failed call is followed
+    by whether that state was rolled back.
     """
 
-    def __init__(self, console: Console, probe: Callable[[], str] | None = None) -> None:
-        self._console, self._probe = console, probe
-        self._before = probe() if probe else ""
+    def __init__(self, console: Console, state: Callable[[], str] | None = None) -> None:
+        self._console, self._state = console, state
+        self._before = state() if state else ""
 
     def attach(self, bus: EventBus) -> None:
-        """Listens to `bus` from now on."""
-        bus.subscribe(ProviderCalled, self._turn)
-        bus.subscribe(ToolInvoked, self._tool)
-        bus.subscribe(ToolsInjected, self._tools)
+        """Subscribes to the events of `bus`."""
+        bus.subscribe(ProviderCalled, self._print_turn)
+        bus.subscribe(ToolInvoked, self._print_call)
+        bus.subscribe(ToolsInjected, self._print_tools)
 
-    def _turn(self, event: ProviderCalled) -> None:
+    def _print_turn(self, event: ProviderCalled) -> None:
         calls = f"{event.tool_calls} tool call{'' if event.tool_calls == 1 else 's'}"
-        what = event.error or (calls if event.tool_calls else "answer")
-        self._line(
-            f"[bold cyan]turn {event.turn}[/] {escape(what)}",
-            f"{event.usage.total_tokens:,} tokens, {event.seconds:.2f} s",
-        )
+        step = event.error or (calls if event.tool_calls else "answer")
+        costs = f"{event.usage.total_tokens:,} tokens, {event.seconds:.2f} s"
+        self._print(f"[bold cyan]turn {event.turn}[/] {escape(step)}", costs)
 
-    def _tool(self, event: ToolInvoked) -> None:
-        arguments = (
-            "" if event.params is None else json.dumps(serde.dump(event.params), ensure_ascii=False)
-        )
-        mark = "[green]✓[/]" if event.success else "[red]✗[/]"
+    def _print_call(self, event: ToolInvoked) -> None:
+        params = serde.dump(event.params)
+        arguments = "" if params is None else json.dumps(params, ensure_ascii=False)
+        call = f"[bold]{escape(event.name)}[/] {escape(arguments)}"
         answer = escape(" ".join(event.content.split()))
-        self._line(
-            f"  {mark} [bold]{escape(event.name)}[/] {escape(arguments)}",
-            answer if event.success else "",
-        )
-        if not event.success:
-            self._line(f"    [red]{answer}[/]", "")
-        if self._probe is not None:
-            before, self._before = self._before, self._probe()
+        if event.success:
+            self._print(f"  [green]✓[/] {call}", answer)
+        else:
+            self._print(f"  [red]✗[/] {call}")
+            self._print(f"    [red]{answer}[/]")
+        if self._state is not None:
+            before, self._before = self._before, self._state()
             if not event.success:
-                same = self._before == before
-                self._line(
-                    f"    [yellow]rolled back[/]{' to the byte' if same else ', but NOT ALL'}", ""
-                )
+                extent = " to the byte" if self._before == before else ", but NOT ALL"
+                self._print(f"    [yellow]rolled back[/]{extent}")
 
-    def _tools(self, event: ToolsInjected) -> None:
-        self._line(
-            f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]",
-            ", ".join(event.tool_names),
+    def _print_tools(self, event: ToolsInjected) -> None:
+        section = f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]"
+        self._print(section, ", ".join(event.tool_names))
+
+    def _print(self, line: str, detail: str = "") -> None:
+        self._console.print(
+            f"{line} [dim]{detail}[/]", no_wrap=True, overflow="ellipsis", crop=True
         )
-
-    def _line(self, head: str, tail: str) -> None:
-        self._console.print(f"{head} [dim]{tail}[/]", no_wrap=True, overflow="ellipsis", crop=True)

@@ -1,6 +1,4 @@
-"""`python -m examples.data_cleaner [FILE]`: cleans a CSV file and shows each attempt, and what was
-undone.
-"""
+"""`python -m examples.data_cleaner [FILE]`: cleans a CSV file and shows attempts and rollbacks."""
 
 import sys
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ SAMPLE = Path(__file__).with_name("orders.csv")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The facts, which the session has, and what the model says about them."""
+    """The facts from the session, and the model's conclusion."""
 
     kept: int
     changed: tuple[Change, ...]
@@ -32,7 +30,7 @@ class Report:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Cleans one file; 0 when it was written, 1 when it cannot be read or the provider failed."""
+    """Cleans one file; returns 1 when it cannot be read or the provider fails, else 0."""
     parser = command_line("data_cleaner", __doc__)
     parser.add_argument(
         "file", nargs="?", type=Path, default=SAMPLE, help="by default a small sample"
@@ -50,13 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{options.file} cannot be read: {error}\n")
         return 1
-    prompt = CLEANER.bind(
-        Table(options.file.name, ", ".join(sheet.columns)), resources={Sheet: sheet}
-    )
-    Watch(console, probe=sheet.text).attach(session.bus)
-    about = f"Cleaning {options.file.name}"
+    table = Table(options.file.name, ", ".join(sheet.columns))
+    prompt = CLEANER.bind(table, resources={Sheet: sheet})
+    Watch(console, state=sheet.text).attach(session.bus)
+    task = f"Cleaning {options.file.name}"
     conclusion = run(
-        prompt, session=session, options=options, console=console, about=about, offline=OFFLINE
+        prompt, session=session, options=options, console=console, task=task, offline=OFFLINE
     )
     if conclusion is None:
         return 1
@@ -65,14 +62,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         sys.stdout.write(serde.dump_json(report) + "\n")
     for change in report.changed:
-        told = f"row {change.row} {change.column}: {change.before!r} -> {change.after!r}, {change.reason}"
-        console.print(told, markup=False)
+        cell = f"row {change.row} {change.column}: {change.before!r} -> {change.after!r}"
+        console.print(f"{cell}, {change.reason}", markup=False)
     for drop in report.dropped:
         console.print(f"row {drop.row} dropped: {drop.reason}", markup=False)
     console.print(conclusion.summary, *conclusion.doubts, sep="\n", markup=False)
-    console.print(
-        f"{report.kept} rows kept, {len(report.dropped)} dropped; written to {output}", markup=False
-    )
+    counts = f"{report.kept} rows kept, {len(report.dropped)} dropped"
+    console.print(f"{counts}; written to {output}", markup=False)
     return 0
 
 

@@ -1,8 +1,6 @@
-"""Stands in for a model when there is none: a fixed plan of calls that reads the tools' answers. It
-is no LLM.
+"""Replaces the model by a fixed plan of calls that reads the tools' answers. It is no LLM.
 
-It takes a column for what its first value looks like, and lets each refusal tell what to do about a
-cell.
+The plan guesses a column's kind from its first value, and each refusal says which cell to mend.
 """
 
 import json
@@ -23,44 +21,32 @@ _MISSING = {"-", "?", "n/a", "none", "null", "unknown"}
 
 
 def clean() -> Plan:
-    """Converts column by column; after a refusal it mends the cell or drops the row, and tries
-    again.
-    """
+    """Converts each column; after a refusal it mends the cell or drops the row, and tries again."""
     _, rows = embedded_json((yield _call("show_rows", count=1)))
     [first] = rows.values() if isinstance(rows, dict) and rows else [{}]
     doubts: list[str] = []
     for column, value in first.items():
-        date, number = (
-            _date_format(value),
-            re.fullmatch(r"[\d., ]*\d", value) and not value.isdigit(),
-        )
-        kind, formats = "date" if date else "number" if number else "text", [date] if date else []
-        while refused := re.match(
-            r"Row (\d+): (.*?) is no ",
-            (yield _call("convert_column", column=column, to=kind, date_formats=formats)),
-        ):
-            row, cell = int(refused[1]), literal_eval(refused[2])
+        date_format = _date_format(value)
+        formats = [date_format] if date_format else []
+        kind = "date" if date_format else "number" if _is_number(value) else "text"
+        while True:
+            answer = yield _call("convert_column", column=column, to=kind, date_formats=formats)
+            refusal = re.match(r"Row (\d+): (.*?) is no ", answer)
+            if refusal is None:
+                break
+            row, cell = int(refusal[1]), literal_eval(refusal[2])
             if kind == "date" and (other := _date_format(cell)) and other not in formats:
                 formats = [*formats, other]
             elif cell.lower() in _MISSING:
-                yield _call(
-                    "set_cell",
-                    row=row,
-                    column=column,
-                    value="",
-                    reason="it says that there is no value",
-                )
+                yield _set_cell(row, column, "", "it says that there is no value")
             elif kind == "number" and re.fullmatch(r"[\d.]+,\d+", cell):
-                mended = cell.replace(".", "").replace(",", ".")
-                yield _call(
-                    "set_cell", row=row, column=column, value=mended, reason="a comma for the point"
-                )
+                number = cell.replace(".", "").replace(",", ".")
+                yield _set_cell(row, column, number, "a comma for the point")
             else:
                 yield _call("drop_rows", rows=[row], reason=f"{column} {cell!r} is no {kind}")
                 doubts.append(f"Row {row} was dropped for its {column}, {cell!r}; what was meant?")
-    return json.dumps(
-        {"summary": "Its columns mixed several ways to write values.", "doubts": doubts}
-    )
+    summary = "Its columns mixed several ways to write values."
+    return json.dumps({"summary": summary, "doubts": doubts})
 
 
 OFFLINE = Offline(
@@ -72,5 +58,15 @@ def _call(name: str, **arguments: object) -> Call:
     return Call(name=name, arguments=arguments)
 
 
+def _set_cell(row: int, column: str, value: str, reason: str) -> Call:
+    return _call("set_cell", row=row, column=column, value=value, reason=reason)
+
+
 def _date_format(text: str) -> str | None:
-    return next((form for pattern, form in _DATES.items() if re.fullmatch(pattern, text)), None)
+    formats = [form for pattern, form in _DATES.items() if re.fullmatch(pattern, text)]
+    return formats[0] if formats else None
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is written as a number, and not as an identifier."""
+    return re.fullmatch(r"[\d., ]*\d", text) is not None and not text.isdigit()

@@ -1,6 +1,4 @@
-"""The cleaner as a prompt: its sections with their tools, and its typed answer. This is the whole
-agent.
-"""
+"""The cleaner as a prompt: its sections with their tools, and its typed answer."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +11,7 @@ __all__ = ["CLEANER", "Conclusion", "Table"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What is to be cleaned."""
+    """The table to clean."""
 
     name: str
     columns: str
@@ -21,7 +19,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What the model says at the end. It counts nothing: what was done stands in the session."""
+    """The model's last words. They count nothing: the session has the changes."""
 
     summary: str = field(
         metadata={"description": "What was wrong with the data, in one or two sentences."}
@@ -37,15 +35,19 @@ CLEANER = PromptTemplate[Conclusion](
     sections=[
         MarkdownSection(
             title="Role",
-            template="You clean a table, so that each column holds values of one kind, written in one way.",
+            template=(
+                "You clean a table, so that each column holds values of one kind, "
+                "written in one way."
+            ),
             tools=[Tool(name="show_rows", handler=show_rows)],
         ),
         MarkdownSection(
             title="Mending",
             template=(
-                "Convert each column to the kind that most of its cells have. A call that is refused has changed "
-                "nothing: read why, and try another way. Mend a cell if its meaning is clear, and empty it if it says "
-                "that the value is missing. Never invent a value."
+                "Convert each column to the kind that most of its cells have. A call that is "
+                "refused has changed nothing: read why, and try another way. Mend a cell if its "
+                "meaning is clear, and empty it if it says that the value is missing. Never invent "
+                "a value."
             ),
             tools=[
                 Tool(name="convert_column", handler=convert_column),

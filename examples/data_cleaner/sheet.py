@@ -1,6 +1,4 @@
-"""The table that the tools work on: a resource that can be put back. It knows CSV, and nothing of
-models.
-"""
+"""The table that the tools change: a resource that can be rolled back."""
 
 import csv
 from collections.abc import Mapping
@@ -13,11 +11,9 @@ type Row = Mapping[str, str]
 
 
 class Sheet:
-    """Rows by their number in the file; 1 is the first below the header, and a dropped number is
-    not used again.
+    """A table: rows by their number in the file, where 1 is the first below the header.
 
-    `snapshot` and `restore` are all that the library asks of a resource, to undo what a failing
-    tool call did to it.
+    `snapshot` and `restore` are all that the library needs to roll back a failing tool call.
     """
 
     def __init__(self, columns: list[str], rows: dict[int, Row]) -> None:
@@ -26,7 +22,7 @@ class Sheet:
 
     @classmethod
     def read(cls, path: Path) -> "Sheet":
-        """The table in a CSV file, without blank lines.
+        """Reads a CSV file, without its blank lines.
 
         Raises `ValueError` for a file that holds no table.
         """
@@ -34,28 +30,23 @@ class Sheet:
             header, *lines = [line for line in csv.reader(file) if line] or [[]]
         if not header or len(set(header)) < len(header):
             raise ValueError(f"the header is {header}; each column needs a name of its own")
+        rows: dict[int, Row] = {}
         for number, line in enumerate(lines, start=1):
             if len(line) != len(header):
                 raise ValueError(f"row {number} has {len(line)} cells, the header {len(header)}")
-        return cls(
-            header,
-            {
-                number: dict(zip(header, line, strict=True))
-                for number, line in enumerate(lines, start=1)
-            },
-        )
+            rows[number] = dict(zip(header, line, strict=True))
+        return cls(header, rows)
 
     def put(self, number: int, column: str, value: str) -> None:
-        """Changes one cell. Rows are values: a snapshot that holds this one keeps it as it was."""
+        """Changes one cell. It replaces the row, so snapshots stay as they are."""
         self.rows[number] = {**self.rows[number], column: value}
 
     def text(self) -> str:
-        """The table as CSV."""
-        out = StringIO()
-        csv.writer(out, lineterminator="\n").writerows(
-            [self.columns, *(row.values() for row in self.rows.values())]
-        )
-        return out.getvalue()
+        """Returns the table as CSV."""
+        file = StringIO()
+        lines = [self.columns, *(row.values() for row in self.rows.values())]
+        csv.writer(file, lineterminator="\n").writerows(lines)
+        return file.getvalue()
 
     def snapshot(self) -> dict[int, Row]:
         return dict(self.rows)

@@ -1,8 +1,7 @@
-"""The cleaner's tools. They work in place, row after row, and give up in the middle when a row
-cannot be served.
+"""The cleaner's tools. They change row after row, and stop in the middle at an impossible one.
 
-None of them cares for undo: a call that fails leaves the sheet and the session as they were. What
-was done is noted in the session, as `Change` and `Drop`.
+None of them has code for undo: the library rolls back the sheet and the session when a call fails.
+The session records the changes, as `Change` and `Drop`.
 """
 
 import re
@@ -17,9 +16,9 @@ from .sheet import Row, Sheet
 
 __all__ = ["Change", "Drop", "convert_column", "drop_rows", "set_cell", "show_rows"]
 
-_ROW = {
-    "description": "A row's number; 1 is the first below the header, and a dropped number is not used again."
-}
+_NUMBERING = "1 is the first below the header, and a dropped number is not used again."
+_ROW = {"description": f"A row's number; {_NUMBERING}"}
+_KINDS = "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."
 _REASON = {"description": "Why, in a few words; it stands in the report."}
 
 
@@ -51,11 +50,7 @@ class Show:
 @dataclass(frozen=True, slots=True)
 class Convert:
     column: str
-    to: Literal["text", "number", "date"] = field(
-        metadata={
-            "description": "text: single spaces; number: 1234.5; date: 2026-03-01. Empty cells stay empty."
-        }
-    )
+    to: Literal["text", "number", "date"] = field(metadata={"description": _KINDS})
     date_formats: list[str] = field(
         default_factory=list[str],
         metadata={"description": "Tried in order after %Y-%m-%d, such as %d/%m/%Y."},
@@ -79,29 +74,28 @@ class DropRows:
 def show_rows(params: Show, *, context: ToolContext) -> ToolResult[dict[int, Row]]:
     """Show rows as they are now."""
     rows = context.resources.get(Sheet).rows
-    shown = [number for number in rows if number >= params.first][: params.count]
-    return ToolResult(
-        message=f"{len(shown)} of {len(rows)} rows.",
-        value={number: rows[number] for number in shown},
-    )
+    numbers = [number for number in rows if number >= params.first][: params.count]
+    shown = {number: rows[number] for number in numbers}
+    return ToolResult(message=f"{len(shown)} of {len(rows)} rows.", value=shown)
 
 
 def convert_column(params: Convert, *, context: ToolContext) -> ToolResult[None]:
     """Convert all cells of a column, or none if one of them cannot be read."""
     sheet = context.resources.get(Sheet)
-    changed = 0
+    count = 0
     for number in list(sheet.rows):
         before = _cell(sheet, number, params.column)
-        after = _converted(before, params)
+        after = _convert(before, params)
         if after is None:
             raise ToolValidationError(
-                f"Row {number}: {before!r} is no {params.to}. {changed} cells had been changed; that is undone. "
-                f"The row is {sheet.rows[number]}. Give another format, set the cell or drop the row; then try again."
+                f"Row {number}: {before!r} is no {params.to}. {count} cells had been changed; that "
+                f"is undone. The row is {sheet.rows[number]}. Give another format, set the cell or "
+                "drop the row; then try again."
             )
         if after != before:
             _put(context, Change(number, params.column, before, after, f"written as {params.to}"))
-            changed += 1
-    return ToolResult(message=f"{changed} cells changed.")
+            count += 1
+    return ToolResult(message=f"{count} cells changed.")
 
 
 def set_cell(params: SetCell, *, context: ToolContext) -> ToolResult[None]:
@@ -134,8 +128,8 @@ def _put(context: ToolContext, change: Change) -> None:
     context.session.dispatch(change)
 
 
-def _converted(text: str, params: Convert) -> str | None:
-    """`text` in the form asked for; `None` when it cannot be read."""
+def _convert(text: str, params: Convert) -> str | None:
+    """Returns `text` in the requested form; `None` when it cannot be read."""
     text = " ".join(text.split())
     if params.to == "text" or not text:
         return text

@@ -18,20 +18,15 @@ DEFAULT_QUESTION = "What happens to session state when a tool call fails?"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Asks one question; 0 when it was answered, 1 when the provider failed."""
+    """Asks one question; returns 0 with an answer, 1 when the provider fails."""
     parser = command_line("docs_assistant", __doc__)
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     options = parser.parse_args(arguments)
     console = Console(quiet=options.json, highlight=False)
     prompt, session = assistant(Library.load(), options.question), Session()
     Watch(console).attach(session.bus)
-    answer = run(
-        prompt,
-        session=session,
-        options=options,
-        console=console,
-        about=f"Question: {options.question}",
-    )
+    task = f"Question: {options.question}"
+    answer = run(prompt, session=session, options=options, console=console, task=task)
     if answer is None:
         return 1
     if options.json:

@@ -1,4 +1,4 @@
-"""The documents: read once, cut at their headings, searched with BM25."""
+"""The documents: read once, split at their headings, searched with BM25."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,45 +34,35 @@ class Library:
     def load(cls, root: Path = ROOT, folders: tuple[str, ...] = FOLDERS) -> "Library":
         """Reads every Markdown file in `folders` of `root`."""
         files = sorted(file for folder in folders for file in (root / folder).rglob("*.md"))
-        return cls(
-            {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files}
-        )
+        paths = [file.relative_to(root).as_posix() for file in files]
+        texts = [file.read_text(encoding="utf-8") for file in files]
+        return cls(dict(zip(paths, texts, strict=True)))
 
     def title(self, path: str) -> str:
-        """The document's first heading."""
-        return next(
-            (
-                line.lstrip("# ")
-                for line in self.documents[path].splitlines()
-                if line.startswith("#")
-            ),
-            path,
-        )
+        """Returns the document's first heading, else its path."""
+        lines = self.documents[path].splitlines()
+        return next((line.lstrip("# ") for line in lines if line.startswith("#")), path)
 
     @cached_property
     def passages(self) -> tuple[Passage, ...]:
         """Every passage of every document, in order."""
         return tuple(
-            passage for path, text in self.documents.items() for passage in _cut(path, text)
+            passage for path, text in self.documents.items() for passage in _split(path, text)
         )
 
     def search(self, query: str, limit: int) -> list[Passage]:
-        """The passages that share most with `query`, best first; none when no telling word is
-        shared.
-        """
-        scores = rank(
-            query,
-            [
-                f"{passage.path} {' '.join(passage.headings)}\n{passage.text}"
-                for passage in self.passages
-            ],
-        )
+        """Returns the passages that share a telling word with `query`, best first."""
+        texts = [
+            f"{passage.path} {' '.join(passage.headings)}\n{passage.text}"
+            for passage in self.passages
+        ]
+        scores = rank(query, texts)
         order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
         return [self.passages[index] for index in order[:limit] if scores[index] > 0]
 
 
-def _cut(path: str, text: str) -> list[Passage]:
-    """The document's passages, one a heading."""
+def _split(path: str, text: str) -> list[Passage]:
+    """Returns the document's passages, one for each heading."""
     lines = text.splitlines()
     tokens = MarkdownIt().parse(text)
     starts = [
@@ -80,12 +70,12 @@ def _cut(path: str, text: str) -> list[Passage]:
         for token, following in pairwise(tokens)
         if token.type == "heading_open" and token.map is not None
     ]
+    ends = [line for line, _, _ in starts[1:]] + [len(lines)]
     passages: list[Passage] = []
-    trail: list[tuple[int, str]] = []
-    for index, (line, level, heading) in enumerate(starts):
-        end = starts[index + 1][0] if index + 1 < len(starts) else len(lines)
-        trail = [*(one for one in trail if one[0] < level), (level, heading)]
-        body = "\n".join(lines[line + 1 : end]).strip()
-        if body:
-            passages.append(Passage(path, tuple(name for _, name in trail), body))
+    open_headings: dict[int, str] = {}  # by level
+    for (start, level, heading), end in zip(starts, ends, strict=True):
+        above = {key: text for key, text in open_headings.items() if key < level}
+        open_headings = {**above, level: heading}
+        if body := "\n".join(lines[start + 1 : end]).strip():
+            passages.append(Passage(path, tuple(open_headings.values()), body))
     return passages

@@ -1,8 +1,6 @@
-"""The assistant as a prompt: its sections, its two tools and its typed answer. This is the whole
-agent.
+"""The assistant as a prompt: its sections, its two tools and its typed answer.
 
-The tools reach the documents as a resource, so that the template is one value, built and checked
-once.
+The tools get the documents as a resource, so the template is one value, built and checked once.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +22,7 @@ __all__ = ["ASSISTANT", "Answer", "assistant"]
 
 @dataclass(frozen=True)
 class Project:
-    """What the documents are about, and which there are."""
+    """The project of the documents, and a list of them."""
 
     name: str
     catalogue: str
@@ -32,7 +30,7 @@ class Project:
 
 @dataclass(frozen=True)
 class Question:
-    """What the reader wants to know."""
+    """The reader's question."""
 
     text: str
 
@@ -80,14 +78,14 @@ class Document:
     text: str
 
     def render(self) -> str:
-        """The document as it is written."""
+        """Returns the document as it is written."""
         return f"{self.path}\n\n{self.text}"
 
 
 def search_docs(params: SearchParams, *, context: ToolContext) -> ToolResult[Hits]:
     """Search the documentation for passages about something."""
-    found = context.resources.get(Library).search(params.query, max(1, min(params.limit, 10)))
-    hits = [Hit(one.path, " > ".join(one.headings), one.text) for one in found]
+    passages = context.resources.get(Library).search(params.query, max(1, min(params.limit, 10)))
+    hits = [Hit(passage.path, " > ".join(passage.headings), passage.text) for passage in passages]
     return ToolResult(message=f"{len(hits)} passages.", value=Hits(hits))
 
 
@@ -96,10 +94,9 @@ def read_doc(params: ReadParams, *, context: ToolContext) -> ToolResult[Document
     library = context.resources.get(Library)
     text = library.documents.get(params.path)
     if text is None:
-        known = ", ".join(library.documents)
-        return ToolResult(
-            message=f"No document {params.path!r}. There are: {known}.", success=False
-        )
+        paths = ", ".join(library.documents)
+        message = f"No document {params.path!r}. There are: {paths}."
+        return ToolResult(message=message, success=False)
     return ToolResult(message=f"{library.title(params.path)}.", value=Document(params.path, text))
 
 
@@ -109,7 +106,9 @@ ASSISTANT = PromptTemplate[Answer](
     sections=[
         MarkdownSection[Project](
             title="Role",
-            template="You answer questions about $name from its own documentation and from nothing else.",
+            template=(
+                "You answer questions about $name from its own documentation and from nothing else."
+            ),
         ),
         MarkdownSection[Question](title="Question", template="$text"),
         MarkdownSection(
@@ -128,7 +127,9 @@ ASSISTANT = PromptTemplate[Answer](
         MarkdownSection[Project](  # closed at first: its tools arrive when the model opens it
             title="Documentation",
             key="documentation",
-            summary="The documentation of $name, with tools to search it and to read its documents.",
+            summary=(
+                "The documentation of $name, with tools to search it and to read its documents."
+            ),
             template="Search first; read a document whole when a passage is not enough.",
             visibility=SectionVisibility.SUMMARY,
             tools=[
@@ -143,7 +144,7 @@ ASSISTANT = PromptTemplate[Answer](
 
 
 def assistant(library: Library, question: str) -> Prompt[Answer]:
-    """The assistant over the documents of `library`, asked one question."""
+    """Returns the assistant over the documents of `library`, with one question."""
     catalogue = "\n".join(f"- `{path}`: {library.title(path)}" for path in library.documents)
     return ASSISTANT.bind(
         Project("weakincentives", catalogue), Question(question), resources={Library: library}

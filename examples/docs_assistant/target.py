@@ -1,4 +1,4 @@
-"""The assistant as the `wink` command takes it: `wink check examples.docs_assistant.target:prompt`."""
+"""A target of the `wink` command: `wink check examples.docs_assistant.target:prompt`."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,12 +14,12 @@ __all__ = ["offline", "prompt"]
 
 
 def prompt() -> Prompt[Answer]:
-    """The assistant over this repository's documents, its question still to be set."""
+    """Returns the assistant over this repository's documents, with a sample question."""
     return assistant(Library.load(), "What is a section?")
 
 
 @contextmanager
 def offline() -> Generator[OpenAIAdapter]:
-    """The default model of the demo, served while the context lasts."""
+    """Yields an adapter for the default model of the demo; it works until the block ends."""
     with chosen_model(Choice()) as (_, adapter):
         yield adapter

@@ -1,8 +1,7 @@
-"""A small real language model, run in this process and served on 127.0.0.1: opt-in, by `make
-demo-local`.
+"""A small real language model in this process, served on 127.0.0.1; `make demo-local` runs it.
 
-`weights` finds or fetches the file, `server` serves it. Needs the extra `local`. Nothing here runs
-in the tests.
+`weights` finds or downloads the file, `server` serves it. Needs the extra `local`. The tests do not
+run this package.
 """
 
 from .server import serve_model

