@@ -1,7 +1,8 @@
-"""Conditions of sections, brought to one signature when a template is built."""
+"""Conditions of sections: callables of four forms, brought to one when a template is built."""
 
 import inspect
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Any, NamedTuple
 
 from ..protocols import StateView
@@ -10,39 +11,35 @@ from .errors import PromptRenderError
 
 __all__ = ["BoundSelector", "bind_selector"]
 
+_POSITIONAL = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
 _FORMS = "(), (*, session), (params) or (params, *, session)"
 
 
 class BoundSelector(NamedTuple):
-    """A selector as one callable of params and session, either of which may be `None`.
-
-    What it takes is what its answer can depend on.
-    """
+    """A selector as a callable of params and session; it passes on only what the selector takes."""
 
     selector: Callable[..., object]
     needs_params: bool
     needs_session: bool
 
     def __call__(self, params: object, session: StateView | None, path: SectionPath) -> object:
-        """The selector's answer. Whatever it raises becomes a `PromptRenderError` with `path`."""
-        selector = self.selector
+        """Returns the answer; raises `PromptRenderError` with `path` if the selector raises."""
+        args = (params,) if self.needs_params else ()
+        keywords = {"session": session} if self.needs_session else {}
         try:
-            if self.needs_params:
-                return selector(params, session=session) if self.needs_session else selector(params)
-            return selector(session=session) if self.needs_session else selector()
+            return self.selector(*args, **keywords)
         except Exception as error:
-            unread = self.needs_session and session is None
-            hint = (
-                "; it reads the session and none was given, use render(session=…)" if unread else ""
-            )
+            hint = ""
+            if self.needs_session and session is None:
+                hint = "; it reads the session and none was given, use render(session=…)"
             raise PromptRenderError(
                 f"a selector raised {type(error).__name__}: {error}{hint}", section_path=path
             ) from error
 
 
-# Any: selectors come in four signatures; which one this is, is found out here.
+# Any: selectors come in four forms, and this is where the form is found.
 def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
-    """Brings `selector` to one signature.
+    """Brings `selector` to one form.
 
     Raises `TypeError` for any form but the four that sections allow.
     """
@@ -50,26 +47,20 @@ def bind_selector(selector: Callable[..., Any]) -> BoundSelector:
         raise TypeError(
             f"{selector!r} is neither a constant nor a function; use a function of {_FORMS}"
         )
-    if inspect.iscoroutinefunction(selector) or inspect.iscoroutinefunction(
-        type(selector).__call__
-    ):
+    if any(map(inspect.iscoroutinefunction, (selector, type(selector).__call__))):
         raise TypeError(
-            f"{selector!r} is a coroutine function, and rendering awaits nothing; use a plain function"
+            f"{selector!r} is a coroutine function, and rendering awaits nothing; "
+            f"use a plain function"
         )
     try:
-        parameters = inspect.signature(selector).parameters.values()
+        signature = inspect.signature(selector)
     except ValueError as error:
         raise TypeError(
             f"the signature of {selector!r} cannot be read; wrap it in a function of {_FORMS}"
         ) from error
-    positional = [
-        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
-    keyword = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    if (
-        len(positional) + len(keyword) != len(parameters)
-        or len(positional) > 1
-        or keyword not in ([], ["session"])
-    ):
-        raise TypeError(f"{selector!r} takes {inspect.signature(selector)}; use {_FORMS}")
-    return BoundSelector(selector, needs_params=bool(positional), needs_session=bool(keyword))
+    kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
+    positional = sum(kind in _POSITIONAL for kind in kinds.values())
+    needs_session = kinds.get("session") is Parameter.KEYWORD_ONLY
+    if positional > 1 or positional + needs_session != len(kinds):
+        raise TypeError(f"{selector!r} takes {signature}; use {_FORMS}")
+    return BoundSelector(selector, needs_params=positional == 1, needs_session=needs_session)

@@ -1,9 +1,8 @@
-"""The tools by which a model opens and closes sections: `read_section`, `open_sections` and
-`close_section`.
+"""The tools by which a model opens and closes sections.
 
-Their handlers read the `PromptView` of the conversation and render by its walk, so a model reads
-what a prompt with that section open would show. They change nothing: the tool executor records
-which sections their results open and close.
+The handlers of `read_section`, `open_sections` and `close_section` read the conversation's
+`PromptView` and render by its walk, so a model reads what a prompt with that section open would
+show. They change nothing: the tool executor records which sections their results open and close.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,16 +36,17 @@ _MAX_KEY = 500
 _FULL = SectionVisibility.FULL
 
 
+_DOTTED = "Nested sections use dot notation (e.g., 'parent.child')."
+
+
 @dataclass(slots=True, frozen=True)
 class ReadSectionParams:
     """Arguments of `read_section`."""
 
     section_key: str = field(
         metadata={
-            "description": (
-                "Key of the summarized section, exactly as its summary shows it. Nested sections use dot notation "
-                "(e.g., 'parent.child')."
-            )
+            "description": "Key of the summarized section, exactly as its summary shows it. "
+            + _DOTTED
         }
     )
 
@@ -70,10 +70,8 @@ class OpenSectionsParams:
 
     section_keys: tuple[str, ...] = field(
         metadata={
-            "description": (
-                "Keys of the summarized sections to open, exactly as their summaries show them. Nested sections use "
-                "dot notation (e.g., 'parent.child')."
-            )
+            "description": "Keys of the summarized sections to open, exactly as their summaries "
+            "show them. " + _DOTTED
         }
     )
     reason: str = field(

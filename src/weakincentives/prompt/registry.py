@@ -33,8 +33,8 @@ RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 class SectionNode:
     """One section in its place in the tree; nothing changes it once the tree is built.
 
-    The registry lists nodes in pre-order: `registry.sections[node.index : node.end]` is the subtree.
-    `key` is the path joined by dots, `number` the position, such as `2.1`. `default_params` stand in
+    Nodes stand in pre-order, so `registry.sections[node.index : node.end]` is the subtree. `key`
+    is the path joined by dots, `number` the position, such as `2.1`. `default_params` stand in
     where nothing is bound. `template` is heading and body in one, unless code writes the body.
     `examples` is the Markdown of the tools' examples. Overrides replace body and summary.
     """

@@ -77,7 +77,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def missing_params(self) -> Mapping[SectionPath, type[Any]]:  # Any: params of every type
-        """The sections that cannot be opened because their params are not bound, and their type."""
+        """The sections that cannot be opened since their params are not bound, and their type."""
         return self.view.missing_params(self.sections)
 
     @property

@@ -1,28 +1,24 @@
-"""Worked examples of a whole task: what was asked, which tools were called with what, what came
-out.
-"""
+"""Worked examples of whole tasks: the objective, the tool calls and the outcome."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, Self, Unpack
+from itertools import count
+from typing import Self, Unpack
 
 from .. import serde
 from ..errors import SerdeError
 from ..visibility import SectionPath
 from .errors import PromptValidationError
-from .sections import Section
+from .sections import Section, SectionArguments
 from .tool import AnyTool
-
-if TYPE_CHECKING:
-    from .sections import SectionArguments
 
 __all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStep:
-    """One tool call of an example: the tool's name, its params and what the call shows."""
+    """One tool call of an example: the tool's name, its params and its result as text."""
 
     tool: str
     input: object
@@ -49,7 +45,7 @@ class TaskExamplesSection(Section[None]):
         *,
         examples: Sequence[TaskExample],
         title: str = "Examples",
-        **others: "Unpack[SectionArguments[None]]",
+        **others: Unpack[SectionArguments[None]],
     ) -> None:
         self.examples = tuple(examples)
         super().__init__(title=title, **others)
@@ -70,38 +66,36 @@ class TaskExamplesSection(Section[None]):
         for index, example in enumerate(self.examples):
             for step in example.steps:
                 called = tool(step.tool)
-                if called is None or not isinstance(step.input, called.params_type):
-                    wanted = (
-                        f"give it {called.params_type.__name__}"
-                        if called
-                        else "no section has a tool of that name"
-                    )
-                    raise PromptValidationError(
-                        f"task example {index} calls {step.tool!r} with {type(step.input).__name__}: {wanted}",
-                        section_path=path,
-                    )
+                if called is None:
+                    fault = "no section has a tool of that name"
+                elif not isinstance(step.input, called.params_type):
+                    fault = f"give it {called.params_type.__name__}"
+                else:
+                    continue
+                raise PromptValidationError(
+                    f"task example {index} calls {step.tool!r} with "
+                    f"{type(step.input).__name__}: {fault}",
+                    section_path=path,
+                )
 
     def _compile(self) -> None:
         super()._compile()
         self.examples = tuple(self.examples)
-        self._texts = tuple(
-            self._render(index, example) for index, example in enumerate(self.examples)
-        )
+        self._texts = tuple(map(self._render, count(), self.examples))
 
     def _render(self, index: int, example: TaskExample) -> str:
         if not isinstance(example, TaskExample):
             raise self._refusal(f"examples holds {example!r}, which is no TaskExample")
         lines = [example.objective]
+        outcome = example.outcome
         try:
             lines += [
                 f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}"
                 for step in example.steps
             ]
-            outcome = (
-                serde.dump_json(example.outcome)
-                if is_dataclass(example.outcome)
-                else str(example.outcome)
-            )
+            text = serde.dump_json(outcome) if is_dataclass(outcome) else str(outcome)
         except SerdeError as error:
             raise self._refusal(f"task example {index} fails: {error}") from error
-        return "\n".join([*lines, f"   - Outcome: {outcome}"] if outcome else lines)
+        if text:
+            lines.append(f"   - Outcome: {text}")
+        return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""One template string compiled once, so that substitution is attribute reads and one format.
+"""Template texts compiled once, so that a substitution is attribute reads and one format.
 
-What it gives and raises is exactly what `string.Template.substitute` gives and raises.
+Results and errors are exactly those of `string.Template.substitute`.
 """
 
 import string
@@ -13,12 +13,11 @@ __all__ = ["CompiledTemplate", "compiled", "field_names"]
 
 
 class CompiledTemplate:
-    """A `string.Template` text, ready to be filled from a dataclass instance; a value, not changed
-    once made.
+    """A `string.Template` text that can be filled from a dataclass instance; it never changes.
 
-    `names` are its placeholders; `malformed` is where the first `$` stands that starts none (`$$`
-    is a dollar sign). For params that have all of the names as fields the text is `format %
-    values(params)`.
+    `names` are its placeholders; `malformed` is the index of the first `$` that starts none (`$$`
+    is a dollar sign). For params that have all names as fields, the text is
+    `format % values(params)`.
     """
 
     __slots__ = ("format", "malformed", "names", "source", "values")
@@ -48,10 +47,10 @@ class CompiledTemplate:
         return CompiledTemplate, (self.source,)
 
     def substitute(self, params: object) -> str:
-        """The text with each placeholder replaced by `str` of the field of that name.
+        """Replaces each placeholder by `str` of the field of that name.
 
-        Raises `KeyError` with the name of a field that `params` lacks, `ValueError` for a malformed
-        placeholder.
+        Raises `KeyError` with the name of a field that `params` lacks, and `ValueError` for a
+        malformed placeholder.
         """
         known = field_names(params) if self.names else self.names
         if self.malformed is None and self.names <= known:
@@ -61,14 +60,14 @@ class CompiledTemplate:
         )
 
 
-# a text of a section, or an override, is filled many times
+# The same texts of sections and overrides are filled many times.
 compiled = lru_cache(maxsize=4096)(CompiledTemplate)
 
 
 def field_names(params: object) -> frozenset[str]:
-    """The fields of a dataclass or an instance; those of anything else are none."""
+    """The names of the fields of a dataclass or an instance; anything else has none."""
     # `fields` leaves out ClassVar and InitVar, which instances do not hold.
-    return frozenset([one.name for one in fields(params)]) if is_dataclass(params) else frozenset()
+    return frozenset([f.name for f in fields(params)]) if is_dataclass(params) else frozenset()
 
 
 def _reader(names: list[str]) -> Callable[[object], object]:

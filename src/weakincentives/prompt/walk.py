@@ -237,7 +237,7 @@ class PromptView:
                 yield from self._subsections(child, ask=ask)
 
     def _may_be_enabled(self, node: SectionNode, *, ask: bool = True) -> bool:
-        """Whether the section is enabled; `True` where its condition fails, or must not be asked."""
+        """Whether the section is enabled; `True` if its condition fails or must not be asked."""
         if not ask and isinstance(node.enabled, BoundSelector):
             return self.decisions.enabled.get(node.path, True)
         try:
