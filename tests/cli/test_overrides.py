@@ -131,7 +131,7 @@ def test_a_run_says_which_texts_did_not_apply(wink: Wink) -> None:
     done = wink(
         "run", "shop:template", "--set", "text=hi", "--tag", "latest", "--adapter", "shop:scripted"
     )
-    assert "overrides that do not apply: body refunds" in done.stderr.splitlines()
+    assert "stale overrides: body refunds" in done.stderr.splitlines()
 
 
 def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weakincentives.cli.target import UsageError, bound_prompt, loaded, opened
+from weakincentives.cli.target import UsageError, load, load_prompt, visibility_overrides
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility
 
@@ -71,13 +71,13 @@ def name(attribute: str) -> str:
 def params(
     settings: Iterable[str] = (), file: Path | None = None, of: str = "template"
 ) -> dict[str, object]:
-    found = bound_prompt(name(of), file, settings).params
+    found = load_prompt(name(of), file, settings).params
     return {kind.__name__: value for kind, value in found.items()}
 
 
 @pytest.mark.parametrize("attribute", ["template", "bound", "factory"])
 def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
-    assert bound_prompt(name(attribute), None, None).template is template
+    assert load_prompt(name(attribute), None, None).template is template
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
 )
 def test_a_target_that_is_none_is_a_mistake_with_a_remedy(target: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        bound_prompt(target, None, None)
+        load_prompt(target, None, None)
 
 
 def test_a_module_that_fails_to_import_is_told_with_its_error(tmp_path: Path) -> None:
@@ -113,11 +113,11 @@ def test_a_module_that_fails_to_import_is_told_with_its_error(tmp_path: Path) ->
             UsageError,
             match="importing 'wink_failing' failed: ModuleNotFoundError: No module named 'no_such_thing'",
         ):
-            loaded("wink_failing:x", "prompt")
+            load("wink_failing:x", "prompt")
         with pytest.raises(UsageError, match="importing 'wink_broken' failed: ZeroDivisionError"):
-            loaded("wink_broken:x", "prompt")
+            load("wink_broken:x", "prompt")
         with pytest.raises(UsageError, match="importing 'wink_leaving' failed: SystemExit: 3"):
-            loaded("wink_leaving:x", "prompt")
+            load("wink_leaving:x", "prompt")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "both", both)
-        found = bound_prompt(name("both"), None, [f"{__name__}.Question.text=a", "reason=b"])
+        found = load_prompt(name("both"), None, [f"{__name__}.Question.text=a", "reason=b"])
         assert found.render().text == "## 1. One\n\na\n\n## 2. Other\n\nb"
 
 
@@ -239,12 +239,12 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
 
 
 def test_opening_a_section_opens_what_it_lies_in() -> None:
-    assert opened(factory(), ["filter.inner"], ["question"]) == {
+    assert visibility_overrides(factory(), ["filter.inner"], ["question"]) == {
         ("question",): SUMMARY,
         ("filter",): FULL,
         ("filter", "inner"): FULL,
     }
-    assert opened(factory(), ["filter.inner"], ["filter"]) == {
+    assert visibility_overrides(factory(), ["filter.inner"], ["filter"]) == {
         ("filter",): FULL,
         ("filter", "inner"): FULL,
     }
@@ -255,4 +255,4 @@ def test_an_unknown_section_is_answered_with_those_there_are() -> None:
         UsageError,
         match=r"no section has the key 'nope'; there are question, filter, filter\.inner",
     ):
-        opened(factory(), ["nope"], None)
+        visibility_overrides(factory(), ["nope"], None)

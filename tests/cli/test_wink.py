@@ -262,7 +262,7 @@ def test_a_run_shows_what_the_model_got_wrong_and_what_it_was_told(shop: Path, w
     assert shown[2] == "  says: Let me see."
     assert shown[3].startswith("""  pay {"text": 7 failed: Invalid arguments for 'pay': """)
     assert shown[5] == '  rejected: {"reply": 1}'
-    assert shown[6].startswith("  told: Your answer does not fit the required JSON schema: ")
+    assert shown[6].startswith("  feedback: Your answer does not fit the required JSON schema: ")
     assert shown[8] == 'answer after 3 turns: {"text": "ok"}'
     assert len(shown) == 9
 
@@ -482,11 +482,11 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
             "No such file or directory",
         ),
         (["show", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
-        (["show", "other.jsonl"], "other.jsonl: an event lacks what wink writes"),
+        (["show", "other.jsonl"], "other.jsonl: an event lacks fields that wink writes"),
         (["advise", "torn.jsonl"], "torn.jsonl: line 2 is no event"),
         (
             ["advise", "good.jsonl", "lacking.jsonl"],
-            "lacking.jsonl: an event lacks what wink writes",
+            "lacking.jsonl: an event lacks fields that wink writes",
         ),
         (["advise", "binary.jsonl"], "binary.jsonl: "),
     ],

@@ -1,4 +1,4 @@
-"""The `wink` command. Its entry; nothing else imports what lives here."""
+"""The `wink` command; no other package imports it."""
 
 from .entry import main
 

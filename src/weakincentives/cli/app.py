@@ -1,9 +1,10 @@
-"""The `wink` application: every group of commands is added here."""
+"""The `wink` application with all its commands."""
 
 from typing import Annotated
 
 from typer import Exit, Option, Typer, echo
 
+from ..version import __version__
 from . import overrides, prompts, runs
 
 __all__ = ["app"]
@@ -12,28 +13,22 @@ app = Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Look at prompts, check them, run them, and see what they cost. Targets are written package.module:name.",
+    help="Look at prompts, check them, run them, and see what they cost. "
+    "Targets are written package.module:name.",
 )
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer gives the option's value
-    if asked:
-        from ..version import __version__
-
+def _print_version(version: bool) -> None:  # noqa: FBT001 - typer gives the option's value
+    if version:
         echo(f"weakincentives {__version__}")
         raise Exit
 
 
+_Version = Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+
+
 @app.callback()
-def _options(
-    *,
-    version: Annotated[
-        bool,
-        Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None: ...
+def _options(*, version: Annotated[bool, _Version] = False) -> None: ...
 
 
 for _command in (prompts.render, prompts.tree, prompts.check, runs.run, runs.show, runs.advise):

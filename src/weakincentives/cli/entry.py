@@ -1,4 +1,4 @@
-"""Where `wink` starts, and where its failures become one line on stderr and an exit code."""
+"""The entry of `wink`, which turns failures into one line on stderr and an exit code."""
 
 import sys
 from io import TextIOWrapper
@@ -8,10 +8,10 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Runs `wink` on the process's arguments.
+    """Runs `wink` on the process's arguments and exits.
 
-    Exit codes: 0 fine, 1 something was found or the provider failed, 2 the command cannot do what
-    it was asked.
+    Exit codes: 0 for success, 1 when a check found something or the provider failed, 2 when the
+    command cannot do what its arguments say.
     """
     try:
         from .app import app
@@ -21,18 +21,17 @@ def main() -> NoReturn:
     from ..errors import WeakIncentivesError
     from ..evaluation.errors import PromptEvaluationError
     from ..prompt.errors import PromptRenderError
-    from .output import in_one_line
+    from .output import single_line
     from .target import UsageError, how_to_set
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # a model's text may hold what a terminal cannot show
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="replace")  # a terminal may lack a model's characters
     try:
         app(prog_name="wink")
     except (UsageError, WeakIncentivesError, ImportError, OSError) as error:
         if isinstance(error, PromptRenderError) and error.missing is not None:
             error.detail = f"On the command line, {how_to_set(error.missing)}"
-        sys.stderr.write(f"wink: {in_one_line(str(error))}\n")
+        sys.stderr.write(f"wink: {single_line(str(error))}\n")
         sys.exit(1 if isinstance(error, PromptEvaluationError) else 2)
     sys.exit(0)

@@ -1,6 +1,4 @@
-"""What `wink` prints: text that cannot steer the terminal, JSON, wide tables. What they say is not
-decided here.
-"""
+"""How `wink` prints: text that cannot steer the terminal, JSON, and wide tables."""
 
 import json
 import sys
@@ -9,44 +7,39 @@ from rich.console import Console
 
 from .. import serde
 
-__all__ = ["counted", "in_one_line", "shown", "wide_console", "write_json"]
+__all__ = ["count_of", "printable", "single_line", "wide_console", "write_json"]
 
-# Control characters but for tab and line feed, and those that turn the direction of text.
+# Control characters except tab and line feed, and those that change the direction of text.
 _STEERING = (
-    *range(9),
-    *range(11, 32),
-    *range(127, 160),
-    *range(0x202A, 0x202F),
-    *range(0x2066, 0x206A),
+    *(*range(9), *range(11, 32), *range(127, 160)),
+    *(*range(0x202A, 0x202F), *range(0x2066, 0x206A)),
 )
-_HIDDEN = dict.fromkeys(_STEERING, "?")
-_ESCAPED = {code: f"\\u{code:04x}" for code in _STEERING}
+_TO_QUESTION_MARK = dict.fromkeys(_STEERING, "?")
+_TO_ESCAPE = {code: f"\\u{code:04x}" for code in _STEERING}
 
 
-def shown(text: str) -> str:
-    """`text`, whoever wrote it, with a question mark for each character that would steer a
-    terminal.
-    """
-    return text.translate(_HIDDEN)
+def printable(text: str) -> str:
+    """Replaces each character that would steer a terminal by a question mark."""
+    return text.translate(_TO_QUESTION_MARK)
 
 
-def in_one_line(text: str) -> str:
-    """`text` as `shown`, each run of white space as one space."""
-    return shown(" ".join(text.split()))
+def single_line(text: str) -> str:
+    """Makes `text` printable, with one space for each run of white space."""
+    return printable(" ".join(text.split()))
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 finding`, `2 findings`."""
+def count_of(number: int, noun: str) -> str:
+    """Returns `1 finding` or `2 findings`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def write_json(value: object, *, indent: int | None = 2) -> None:
-    """Prints `value` as JSON, in which what would steer a terminal is escaped."""
+    """Prints `value` as JSON, and escapes characters that would steer a terminal."""
     text = json.dumps(serde.dump(value), indent=indent, ensure_ascii=False)
-    sys.stdout.write(text.translate(_ESCAPED) + "\n")
+    sys.stdout.write(text.translate(_TO_ESCAPE) + "\n")
 
 
 def wide_console() -> Console:
-    """Standard output; a table that goes into a file or a pipe is not squeezed into 80 columns."""
+    """Returns standard output, where a table in a file or pipe has more than 80 columns."""
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=160)

@@ -1,6 +1,4 @@
-"""What the command line names: a prompt, its params, sections to open, an adapter; each mistake is
-a `UsageError`.
-"""
+"""Finds what the command line names: a prompt, its params, sections, an adapter, a file."""
 
 import json
 import sys
@@ -19,7 +17,7 @@ from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
 from ..prompt.template import PromptTemplate
 from ..visibility import SectionPath, SectionVisibility
-from .output import in_one_line
+from .output import single_line
 
 __all__ = [
     "Open",
@@ -29,16 +27,16 @@ __all__ = [
     "Tag",
     "Target",
     "UsageError",
-    "bound_prompt",
     "how_to_set",
-    "loaded",
-    "opened",
-    "tell_unknown_tag",
-    "text_in",
+    "load",
+    "load_prompt",
+    "read_text",
+    "visibility_overrides",
+    "warn_of_unknown_tag",
 ]
 
 Target = Annotated[
-    str, Argument(help="A template, a prompt, or a function that gives one: package.module:name.")
+    str, Argument(help="A template, a prompt, or a function that returns one: package.module:name.")
 ]
 Params = Annotated[
     Path | None, Option(help="A JSON or YAML file of params: {Type: {field: value}}.")
@@ -51,206 +49,196 @@ Open = Annotated[
     list[str] | None,
     Option("--open", help="Key of a section to show in full, as its summary says. Repeatable."),
 ]
-Tag = Annotated[
-    str | None, Option(help="Lay the overrides that are stored under this tag over the prompt.")
-]
 Summary = Annotated[
     list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")
 ]
+Tag = Annotated[str | None, Option(help="Apply the overrides that are stored under this tag.")]
+
+type _Prompt = Prompt[Any]  # Any: prompts of every output
+type _Types = Mapping[str, type[Any]]  # Any: params of every type
 
 
 class UsageError(Exception):
-    """The command was asked for something that cannot be done; the text is for its user."""
+    """The command cannot do what its arguments say; the text tells its user why."""
 
 
-def loaded(name: str, what: str) -> Any:  # Any: whatever a module holds
-    """What `package.module:name` stands for, looked up from the current directory as `python -m`
-    does it.
+def load(name: str, kind: str) -> Any:  # Any: whatever a module contains
+    """Returns the object that `package.module:name` names, found from the current directory.
+
+    `kind` says in an error what was expected.
     """
-    module_name, colon, attributes = name.partition(":")
-    if not (module_name and colon and attributes):
-        raise UsageError(f"{name!r} names no {what}; write it as package.module:name")
-    if "" not in sys.path:
+    module_name, _, attributes = name.partition(":")
+    if not (module_name and attributes):
+        raise UsageError(f"{name!r} names no {kind}; write it as package.module:name")
+    if "" not in sys.path:  # as `python -m` has it
         sys.path.insert(0, "")
     try:
-        found: Any = import_module(module_name)
+        target: Any = import_module(module_name)
     except (Exception, SystemExit) as error:  # the module's own code
-        remedy = (
-            "; run wink where it can be imported" if isinstance(error, ModuleNotFoundError) else ""
-        )
-        raise UsageError(
-            f"importing {module_name!r} failed: {type(error).__name__}: {error}{remedy}"
-        ) from error
+        missing = isinstance(error, ModuleNotFoundError)
+        remedy = "; run wink where it can be imported" if missing else ""
+        cause = f"{type(error).__name__}: {error}{remedy}"
+        raise UsageError(f"importing {module_name!r} failed: {cause}") from error
     for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            kinds = PromptTemplate | Prompt
-            has = ", ".join(
-                key
-                for key, value in getattr(found, "__dict__", {}).items()
-                if isinstance(value, kinds)
-            )
-            raise UsageError(
-                f"{name!r}: there is no {attribute!r}{f'; prompts there are {has}' if has else ''}"
-            )
-        found = getattr(found, attribute)
-    return found
+        if not hasattr(target, attribute):
+            values = getattr(target, "__dict__", {}).items()
+            prompts = [key for key, value in values if isinstance(value, PromptTemplate | Prompt)]
+            known = f"; prompts there are {', '.join(prompts)}" if prompts else ""
+            raise UsageError(f"{name!r}: there is no {attribute!r}{known}")
+        target = getattr(target, attribute)
+    return target
 
 
-def bound_prompt(
+def load_prompt(
     target: str,
     params: Path | None = None,
     settings: Iterable[str] | None = None,
     tag: str | None = None,
-) -> Prompt[Any]:
-    """The prompt that `target` names, with the params of the file and of `Type.field=value`
-    settings bound.
+) -> _Prompt:
+    """Returns the prompt that `target` names.
 
-    With a `tag` the overrides stored under it in this repository replace texts.
+    Binds the params in the file `params`, and over these the `Type.field=value` settings. With a
+    `tag`, the overrides that the repository stores under it replace texts.
     """
-    found = loaded(target, "prompt")
-    if callable(found):
-        try:
-            found = found()
-        except (Exception, SystemExit) as error:  # the author's own code
-            raise UsageError(
-                f"{target!r} cannot be called: {type(error).__name__}: {error}"
-            ) from error
-    if isinstance(found, PromptTemplate):
-        found = found.bind()
-    if not isinstance(found, Prompt):
-        raise UsageError(
-            f"{target!r} is {type(found).__name__}; name a PromptTemplate, a Prompt or a function of no params"
-        )
+    prompt = _find_prompt(target)
     if tag is not None:
-        plain, store = found, LocalPromptOverridesStore()
-        tell_unknown_tag(store, plain, tag)
-        found = Prompt(plain.template, overrides_store=store, overrides_tag=tag)
-        found.bind(*plain.params.values(), resources=plain.resources.registry)
-    kinds = found.template.registry.params_types
-    named = Counter(kind.__name__ for kind in kinds)
-    # Any: params of every type.
-    types: dict[str, type[Any]] = {
-        kind.__name__
-        if named[kind.__name__] == 1
-        else f"{kind.__module__}.{kind.__qualname__}": kind
-        for kind in kinds
-    }
-    given: dict[str, dict[str, object]] = {}
-    for name, values in (_read(params) if params else {}).items():
-        given[_known(name, types, str(params))] = dict(values)
+        store = LocalPromptOverridesStore()
+        warn_of_unknown_tag(store, prompt, tag)
+        resources, bound = prompt.resources.registry, prompt.params.values()
+        prompt = Prompt(prompt.template, overrides_store=store, overrides_tag=tag)
+        prompt.bind(*bound, resources=resources)
+    types = _params_types(prompt)
+    fields: dict[str, dict[str, object]] = {}
+    for name, values in (_read_params(params) if params else {}).items():
+        fields[_check_known(name, types, str(params))] = dict(values)
     for setting in settings or ():
-        kind, field, value = _setting(setting, types)
-        given.setdefault(kind, {})[field] = value
+        name, field, value = _parse_setting(setting, types)
+        fields.setdefault(name, {})[field] = value
     issues: list[ValidationIssue] = []
-    for name, values in given.items():
-        bound = found.params.get(types[name])
+    for name, values in fields.items():
+        bound_params = prompt.params.get(types[name])
+        before = {} if bound_params is None else json.loads(serde.dump_json(bound_params))
         try:
-            whole = values if bound is None else {**json.loads(serde.dump_json(bound)), **values}
-            found.bind(serde.parse(types[name], whole))
+            prompt.bind(serde.parse(types[name], {**before, **values}))
         except SerdeError as error:
             issues += [
-                ValidationIssue((name, *fault.path), fault.message) for fault in error.issues
+                ValidationIssue((name, *issue.path), issue.message) for issue in error.issues
             ]
     if issues:
         raise SerdeError("params", tuple(issues))
-    return found
+    return prompt
 
 
-def how_to_set(kind: type) -> str:
-    """What to write on the command line where params of this type are missing."""
-    field = next(iter(get_type_hints(kind)), "field")
-    return f"give them by --set {kind.__name__}.{field}=…, or by --params"
+def _find_prompt(target: str) -> _Prompt:
+    prompt = load(target, "prompt")
+    if callable(prompt):
+        try:
+            prompt = prompt()
+        except (Exception, SystemExit) as error:  # the author's own code
+            cause = f"{type(error).__name__}: {error}"
+            raise UsageError(f"calling {target!r} failed: {cause}") from error
+    if isinstance(prompt, PromptTemplate):
+        prompt = prompt.bind()
+    if not isinstance(prompt, Prompt):
+        raise UsageError(
+            f"{target!r} is {type(prompt).__name__}; "
+            "name a PromptTemplate, a Prompt or a function without parameters that returns one"
+        )
+    return prompt
 
 
-def tell_unknown_tag(store: LocalPromptOverridesStore, prompt: Prompt[Any], tag: str) -> None:
-    """Says on standard error that nothing is stored under `tag` while there is something under
-    others.
-    """
-    tags = sorted(one.tag for one in store.list() if (one.ns, one.key) == (prompt.ns, prompt.key))
+def _params_types(prompt: _Prompt) -> _Types:
+    """The params types by name; types of one name have their modules before it."""
+    types = prompt.template.registry.params_types
+    count = Counter(of.__name__ for of in types)
+    return {
+        of.__name__ if count[of.__name__] == 1 else f"{of.__module__}.{of.__qualname__}": of
+        for of in types
+    }
+
+
+def how_to_set(params_type: type) -> str:
+    """Returns the remedy on the command line for missing params of this type."""
+    field = next(iter(get_type_hints(params_type)), "field")
+    return f"give them by --set {params_type.__name__}.{field}=…, or by --params"
+
+
+def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: _Prompt, tag: str) -> None:
+    """Warns on stderr when overrides of the prompt are stored, but none under `tag`."""
+    name = prompt.ns, prompt.key
+    tags = sorted(stored.tag for stored in store.list() if (stored.ns, stored.key) == name)
     if tags and tag not in tags:
-        note = f"nothing is stored for {prompt.ns}/{prompt.key} under tag {tag!r}; tags there: {', '.join(tags)}"
-        sys.stderr.write(f"wink: {in_one_line(note)}\n")
+        known = f"tags there: {', '.join(tags)}"
+        text = f"nothing is stored for {prompt.ns}/{prompt.key} under tag {tag!r}; {known}"
+        sys.stderr.write(f"wink: {single_line(text)}\n")
 
 
-def opened(
-    prompt: Prompt[Any], opening: Iterable[str] | None, summarized: Iterable[str] | None
+def visibility_overrides(
+    prompt: _Prompt, open_: Iterable[str] | None, summary: Iterable[str] | None
 ) -> dict[SectionPath, SectionVisibility]:
-    """Visibility overrides for the named sections; what lies around an opened one opens too."""
+    """Returns the overrides that show these sections; also opens the sections around open ones."""
     registry = prompt.template.registry
-    found: dict[SectionPath, SectionVisibility] = {}
-    for keys, visibility in (
-        (summarized, SectionVisibility.SUMMARY),
-        (opening, SectionVisibility.FULL),
-    ):
+    overrides: dict[SectionPath, SectionVisibility] = {}
+    full, summarized = SectionVisibility.FULL, SectionVisibility.SUMMARY
+    for keys, visibility in ((summary, summarized), (open_, full)):
         for key in keys or ():
             node = registry.get_section_by_key(key)
             if node is None:
-                known = ", ".join(one.key for one in registry.sections)
+                known = ", ".join(section.key for section in registry.sections)
                 raise UsageError(f"no section has the key {key!r}; there are {known}")
-            above = registry.ancestors(node) if visibility is SectionVisibility.FULL else ()
-            found |= dict.fromkeys([one.path for one in (*above, node)], visibility)
-    return found
+            around = registry.ancestors(node) if visibility is full else ()
+            overrides |= dict.fromkeys([section.path for section in (*around, node)], visibility)
+    return overrides
 
 
-def text_in(path: Path) -> str:
-    """The text of a file that the command line names; `-` is standard input."""
+def read_text(path: Path) -> str:
+    """Reads a file that the command line names; `-` is standard input."""
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no text in UTF-8: {error}") from error
 
 
-def _read(path: Path) -> Mapping[str, Mapping[str, object]]:
-    text = text_in(path)
+def _read_params(path: Path) -> Mapping[str, Mapping[str, object]]:
+    text = read_text(path)
     try:
         if path.suffix in {".yaml", ".yml"}:
             import yaml
 
-            found: object = yaml.safe_load(text) or {}
+            params: object = yaml.safe_load(text) or {}
         else:
             serde.check_unique_keys("params", text)
-            found = json.loads(text)
+            params = json.loads(text)
     except Exception as error:  # of either parser
         raise UsageError(f"{path}: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, dict) for value in found.values()):
+    if not isinstance(params, dict) or not all(isinstance(row, dict) for row in params.values()):
         raise UsageError(f"{path}: params are written as {{Type: {{field: value}}}}")
-    return found
+    return params
 
 
-def _known(name: str, types: Mapping[str, type[Any]], where: str) -> str:
+def _check_known(name: str, types: _Types, source: str) -> str:
     if name not in types:
-        raise UsageError(
-            f"{where}: the prompt has no params type {name!r}; it has {', '.join(sorted(types)) or 'none'}"
-        )
+        known = ", ".join(sorted(types)) or "none"
+        raise UsageError(f"{source}: the prompt has no params type {name!r}; it has {known}")
     return name
 
 
-def _setting(setting: str, types: Mapping[str, type[Any]]) -> tuple[str, str, object]:
-    """Type, field and value of `Type.field=value`; a value that is no text of the field's type is
-    read as JSON.
-    """
+def _parse_setting(setting: str, types: _Types) -> tuple[str, str, object]:
+    """Splits `Type.field=value`; parses the value as JSON unless the field takes it as text."""
+    source = f"--set {setting!r}"
     place, equals, text = setting.partition("=")
     name, dot, field = place.rpartition(".")
     if not equals:
-        raise UsageError(f"--set {setting!r}: write Type.field=value")
+        raise UsageError(f"{source}: write Type.field=value")
+    fields = {kind: get_type_hints(of, include_extras=True) for kind, of in types.items()}
     if not dot:
-        owners = [kind for kind, of in types.items() if field in get_type_hints(of)]
+        owners = [kind for kind, hints in fields.items() if field in hints]
         if len(owners) != 1:
-            has = (
-                ", ".join(
-                    f"{kind}.{one}"
-                    for kind, of in sorted(types.items())
-                    for one in get_type_hints(of)
-                )
-                or "none"
-            )
-            raise UsageError(
-                f"--set {setting!r}: {len(owners)} params types have a field {field!r}; there are {has}"
-            )
+            known = [f"{kind}.{key}" for kind, hints in sorted(fields.items()) for key in hints]
+            count = f"{len(owners)} params types have a field {field!r}"
+            raise UsageError(f"{source}: {count}; there are {', '.join(known) or 'none'}")
         [name] = owners
-    hint = get_type_hints(
-        types[_known(name, types, f"--set {setting!r}")], include_extras=True
-    ).get(field, str)
+    hint = fields[_check_known(name, types, source)].get(field, str)
     with suppress(SerdeError):
         serde.parse(hint, text)
         return name, field, text
