@@ -32,11 +32,11 @@ from weakincentives import (
 )
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
+    Action,
     Finished,
     InnerLoop,
     InnerLoopConfig,
     ProviderRequest,
-    Step,
     ToolCalls,
 )
 from weakincentives.evaluation.main_loop import MainLoop
@@ -349,7 +349,7 @@ def inner_loop() -> Picture:
     config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
     machine = InnerLoop(text="", structured_output=StructuredOutputConfig(Refund), config=config)
     # by state and input, the names of what comes next
-    found: dict[type[Step], dict[str, dict[str, None]]] = {}
+    found: dict[type[Action], dict[str, dict[str, None]]] = {}
     waiting = [(machine, machine.start(now))]
     seen: set[tuple[object, ...]] = set()
     for loop, step in waiting:  # which grows meanwhile
@@ -416,7 +416,7 @@ _ARROWS: Mapping[tuple[str, str], list[tuple[float, float]]] = {
 }
 
 
-def _inputs(step: Step) -> Mapping[str, AssistantMessage | list[ToolExecutionOutcome]]:
+def _inputs(step: Action) -> Mapping[str, AssistantMessage | list[ToolExecutionOutcome]]:
     """Every kind of input that a machine can get after `step`."""
     match step:
         case ProviderRequest():

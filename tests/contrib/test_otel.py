@@ -31,9 +31,9 @@ from support.agents import Args, Note, ok, prompt, tool
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, TokenUsage
 from weakincentives.contrib.durable.journal import RecordedSteps, durable, execute_run, to_input
 from weakincentives.contrib.otel import instrument
-from weakincentives.evaluation.drivers import Journal
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.journal import Journal
 from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import TextDelta

@@ -20,11 +20,11 @@ from weakincentives.evaluation.errors import (
     TurnLimitError,
 )
 from weakincentives.evaluation.inner_loop import (
+    Action,
     Finished,
     InnerLoop,
     InnerLoopConfig,
     ProviderRequest,
-    Step,
     ToolCalls,
 )
 from weakincentives.evaluation.messages import (
@@ -131,7 +131,7 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
     def now() -> datetime:
         return NOW + timedelta(seconds=next(seconds))
 
-    def advance(step: Step) -> Step:
+    def advance(step: Action) -> Action:
         match step:
             case ProviderRequest(turn=turn, changes=changes):
                 injected.extend(
@@ -424,9 +424,9 @@ def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
     assert isinstance(loop.receive(says(text), NOW), ProviderRequest)
 
 
-def steps_of(turns: int, tools: int) -> Iterator[Step]:
+def steps_of(turns: int, tools: int) -> Iterator[Action]:
     loop = machine(InnerLoopConfig(max_turns=None))
-    step: Step = loop.start(NOW)
+    step: Action = loop.start(NOW)
     while not isinstance(step, Finished):
         yield step
         if isinstance(step, ToolCalls):

@@ -15,6 +15,7 @@ import pytest
 
 from support.agents import Args, Note, prompt, tool
 from support.own_thread import in_own_thread
+from weakincentives.evaluation.effects import run
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolCall
 from weakincentives.evaluation.tool_executor import ToolExecutor
@@ -84,13 +85,13 @@ class Interrupter:
         sys.monitoring.restart_events()
 
 
-def at_every_event(run: Callable[[Interrupter], object], most: int = 20_000) -> int:
+def at_every_event(test: Callable[[Interrupter], object], most: int = 20_000) -> int:
     """Runs with an interrupt at each event in turn, until there is none left; gives how many there
     were.
     """
     for at in range(1, most):
         interrupter = Interrupter(at)
-        in_own_thread(partial(run, interrupter))
+        in_own_thread(partial(test, interrupter))
         if interrupter.count < at:
             return at - 1
     raise AssertionError("it never ends")
@@ -195,12 +196,12 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
                 config=InnerLoopConfig(),
                 session=session,
                 publish=lambda _: None,
-                work=Operation(bus=session.bus, kind="evaluation", name="n"),
+                operation=Operation(bus=session.bus, kind="evaluation", name="n"),
             )
             committed = False
             try:
                 with interrupter:
-                    [outcome] = executor.execute([ToolCall("1", "probe", "{}")])
+                    outcome = run(executor.execute(ToolCall("1", "probe", "{}")))
                 committed = outcome.success
             except Interrupt:
                 pass
@@ -214,7 +215,7 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
                 assert notes == (Note("written"),)
             assert [one for one in opened if one.open and isinstance(one, Late)] == [], where
             # at the line of a `with` no signal comes between entry and block
-            if "_steps" not in interrupter.where:
+            if "_invoke" not in interrupter.where:
                 assert [one.savepoints for one in opened if one.savepoints] == [], where
         assert [one for one in opened if one.open] == []
         if isinstance(files, HostFilesystem):

@@ -491,7 +491,7 @@ def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_
 
     # Any: what a trace function is given depends on the event.
     def interrupt(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_name == "_caught" and event == "return":
+        if frame.f_code.co_name == "_run_handler" and event == "return":
             sys.settrace(None)
             raise KeyboardInterrupt
         return interrupt

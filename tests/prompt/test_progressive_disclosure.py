@@ -400,7 +400,7 @@ def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
 def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.INFO, "weakincentives.evaluation.tool_executor"):
+    with caplog.at_level(logging.INFO, "weakincentives.evaluation"):
         run = Run(of(hidden("context", named("own"), named("two"))), [read("context", "context")])
     assert run.tools == [[], ["own", "two"]]
     records = [(one.levelname, one.getMessage()) for one in caplog.records]

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import perf_counter
 
 from support.agents import Args, Note, prompt, tool
+from weakincentives.evaluation.effects import run
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolCall
 from weakincentives.evaluation.tool_executor import ToolExecutor
@@ -72,7 +73,7 @@ def main(root: Path, seed: int) -> None:
             config=InnerLoopConfig(),
             session=session,
             publish=lambda _: None,
-            work=Operation(bus=session.bus, kind="evaluation", name="n"),
+            operation=Operation(bus=session.bus, kind="evaluation", name="n"),
         )
         usual = 1.0
         for number in range(CALLS):
@@ -91,8 +92,8 @@ def main(root: Path, seed: int) -> None:
             try:
                 Alarm.armed = True
                 signal.setitimer(signal.ITIMER_REAL, delay)
-                [outcome] = executor.execute(
-                    [ToolCall(str(number), "probe", f'{{"a": {int(fails)}}}')]
+                outcome = run(
+                    executor.execute(ToolCall(str(number), "probe", f'{{"a": {int(fails)}}}'))
                 )
                 done = outcome.success
                 Alarm.armed = False

@@ -1,21 +1,23 @@
-"""The contract between the engine and an adapter: `ProviderAdapter`, and what an evaluation takes
-beside its prompt.
-"""
+"""The contract between the engine and an adapter: `ProviderAdapter` and `Connection`."""
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Required, Self, TypedDict, Unpack
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from typing import Protocol, Required, Self, TypedDict, Unpack
 
 from ..limits import Budget, Deadline, check_limits
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
+from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from .call_history import CallHistory
-from .response import PromptResponse
+from .inner_loop import ProviderRequest
+from .messages import AssistantMessage
+from .response import PromptResponse, TextDelta
 
 __all__ = [
+    "Connection",
     "EvaluationOptions",
     "LoopOptions",
     "ProviderAdapter",
@@ -27,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class EvaluationOptions(TypedDict, total=False):
-    """What an evaluation is given beside its prompt, as `ProviderAdapter.evaluate` says."""
+    """The arguments of `ProviderAdapter.evaluate` beside the prompt."""
 
     session: Required[SessionProtocol]
     bus: EventBus | None
@@ -36,10 +38,10 @@ class EvaluationOptions(TypedDict, total=False):
 
 
 class LoopOptions(EvaluationOptions, total=False):
-    """What a `LoopAdapter` takes besides: the calls that earlier evaluations of the run made.
+    """The arguments of `LoopAdapter.evaluate`, which knows the calls of earlier evaluations too.
 
     `MainLoop` passes `call_history` only for prompts with tools that must not run twice. An adapter
-    that hands evaluations on to another one takes `**options` and passes them all.
+    that delegates to another one takes `**options` and passes them all on.
     """
 
     call_history: CallHistory | None
@@ -52,21 +54,20 @@ class ProviderAdapter(ABC):
     """
 
     def __class_getitem__(cls, output_type: object, /) -> type[Self]:
-        """The class itself, since an adapter serves every output type; seeds write
-        `ProviderAdapter[Any]`.
-        """
+        """Returns the class itself, since an adapter serves every output type."""
         return cls
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether tools can be added to a running conversation; if not, opening a section starts
-        evaluation again.
+        """Whether a running conversation can get further tools.
+
+        Where it cannot, opening a section with tools starts evaluation again.
         """
         return False
 
     @property
     def budget(self) -> Budget | None:
-        """What holds for an evaluation that is given no budget."""
+        """The budget of evaluations that are called without one."""
         return None
 
     @abstractmethod
@@ -80,18 +81,62 @@ class ProviderAdapter(ABC):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[Out]:
-        """Runs the conversation that `prompt` opens until the model is done. `bus` is by default
-        the session's.
+        """Runs the conversation that `prompt` opens until the model is done.
 
-        Raises `PromptEvaluationError` when the provider fails or a limit is reached, and lets
-        `VisibilityExpansionRequired` pass.
+        `bus` is by default the session's. Raises `PromptEvaluationError` when the provider fails or
+        reaches a limit, and `VisibilityExpansionRequired` when the model requests sections that
+        only a new evaluation can open.
         """
 
     async def evaluate_async[Out](
-        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **given: Unpack[EvaluationOptions]
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> PromptResponse[Out]:
-        """As `evaluate`, without blocking the event loop; by default `evaluate` in a thread."""
-        return await asyncio.to_thread(lambda: self.evaluate(prompt, **given))
+        """Does as `evaluate`, without blocking the event loop; by default in a thread."""
+        return await asyncio.to_thread(lambda: self.evaluate(prompt, **options))
+
+
+class Connection(Protocol):
+    """One evaluation's connection to the provider; it may keep what it has encoded already.
+
+    `provider_tools` are tools that the provider runs by itself.
+    """
+
+    provider_tools: Sequence[AnyTool] = ()
+
+    def close(self) -> None:
+        """Closes the connection; the engine calls it once. By default does nothing."""
+        return
+
+    async def aclose(self) -> None:
+        """Closes the connection without blocking the event loop."""
+        self.close()
+
+    def ask(self, request: ProviderRequest, /) -> AssistantMessage:
+        """Returns the model's next message; raises `PromptEvaluationError` when there is none.
+
+        Errors raised after the deadline are reported as `DeadlineExceededError`.
+        """
+        ...
+
+    async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
+        """Does as `ask`, without blocking the event loop."""
+        ...
+
+    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+        """Yields the pieces of the model's text, then the message; by default a single piece."""
+        answer = self.ask(request)
+        if answer.text:
+            yield TextDelta(answer.text)
+        yield answer
+
+    async def ask_stream_async(
+        self, request: ProviderRequest, /
+    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
+        """Does as `ask_stream`, without blocking the event loop."""
+        answer = await self.ask_async(request)
+        if answer.text:
+            yield TextDelta(answer.text)
+        yield answer
 
 
 def check_arguments(
@@ -102,9 +147,7 @@ def check_arguments(
     *,
     kinds: tuple[type, ...] = (Prompt, RenderedPrompt),
 ) -> None:
-    """Raises `TypeError` for arguments with which no evaluation can begin; `kinds` are those of
-    prompts.
-    """
+    """Raises `TypeError` unless `prompt` is of `kinds` and the others are what their names say."""
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
         raise TypeError(f"{shown} cannot be evaluated; give a Prompt, which template.bind(…) makes")
@@ -114,9 +157,7 @@ def check_arguments(
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:
-    """Publishes on `bus`; the session hears of it too when that is not its own bus, to which it
-    listens anyway.
-    """
+    """Returns a function that publishes on `bus`, and dispatches to a session with another bus."""
     if bus is None or bus is session.bus:
         return session.bus.publish
 

@@ -46,7 +46,7 @@ from .messages import (
 )
 from .schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
 
-__all__ = ["Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "Step", "ToolCalls"]
+__all__ = ["Action", "Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "ToolCalls"]
 
 _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
     "length": (
@@ -139,7 +139,7 @@ class Finished:
 _LEAST_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 _MAX_FAULTS = 4_000  # characters: an answer can have more faults than the next request should carry
 
-type Step = ProviderRequest | ToolCalls | Finished
+type Action = ProviderRequest | ToolCalls | Finished
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,13 +175,13 @@ class InnerLoop:
         """What the conversation has taken so far."""
         return RunUsage(self.usage, self.turns, self.tool_calls)
 
-    def start(self, now: datetime) -> Step:
+    def start(self, now: datetime) -> Action:
         """The first request."""
         self.available = {tool.name for tool in self.tools}
         self.transcript.append(UserMessage(self.text))
         return self._request(now)
 
-    def receive(self, answer: AssistantMessage, now: datetime) -> Step:
+    def receive(self, answer: AssistantMessage, now: datetime) -> Action:
         """Takes the provider's answer to the last request."""
         self.usage += answer.usage
         self.transcript.append(answer)
@@ -196,7 +196,7 @@ class InnerLoop:
             return self._next_calls(now)
         return self._finish(answer.text, now)
 
-    def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Step:
+    def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
         """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of
         other calls.
 
@@ -233,7 +233,7 @@ class InnerLoop:
             self._change(change)
         return error.with_progress(usage=self.usage, turns=self.turns, transcript=self.transcript)
 
-    def _next_calls(self, now: datetime) -> Step:
+    def _next_calls(self, now: datetime) -> Action:
         self._check_limits(now, before="tool call")
         return ToolCalls(self._affordable(self.pending))
 
@@ -285,7 +285,7 @@ class InnerLoop:
                 ToolsAdded(tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in added]))
             )
 
-    def _finish(self, text: str, now: datetime) -> Step:
+    def _finish(self, text: str, now: datetime) -> Action:
         if self.structured_output is None:
             return Finished(text, None)
         wrapped = output_to_spec(self.structured_output).wrapped

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import serde
 from ..errors import ControlFlow, SerdeError
+from ..evaluation.effects import run
 from ..evaluation.inner_loop import InnerLoopConfig
+from ..evaluation.journal import CallIdentity
 from ..evaluation.messages import ToolCall, ToolExecutionOutcome, sendable
-from ..evaluation.tool_executor import CallIdentity, ToolExecutor
+from ..evaluation.tool_executor import ToolExecutor
 from ..filesystem import Filesystem
 from ..prompt.context import Evaluator, ToolContext
 from ..prompt.errors import ToolValidationError
@@ -170,13 +172,12 @@ class _Trial:
             session=self.session,
             # reducers of telemetry would change the session though the tool does not
             publish=events.append,
-            work=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
+            operation=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
-        outcome = None
+        call, outcome = ToolCall("call_1", tool.name, arguments), None
         with suppress(ControlFlow):
             # the same key when the call runs again
-            calls = [ToolCall("call_1", tool.name, arguments)]
-            [outcome] = executor.execute(calls, CallIdentity("1"))
+            outcome = run(executor.execute(call, CallIdentity("1")))
         return errors, events[-1], outcome
 
     def state(self) -> _State:

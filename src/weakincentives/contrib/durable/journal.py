@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from ... import serde
 from ...adapters.core import Connection, LoopAdapter, PromptResponse
 from ...errors import WeakIncentivesError
-from ...evaluation.drivers import Journal
 from ...evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -27,6 +26,7 @@ from ...evaluation.errors import (
     TurnLimitError,
 )
 from ...evaluation.inner_loop import ProviderRequest
+from ...evaluation.journal import CallIdentity, Journal
 from ...evaluation.main_loop import Execution, Expansion, ExpansionLimitError, MainLoop
 from ...evaluation.messages import (
     AssistantMessage,
@@ -35,7 +35,7 @@ from ...evaluation.messages import (
     ToolMessage,
     sendable,
 )
-from ...evaluation.tool_executor import CallIdentity, ToolExecutor
+from ...evaluation.tool_executor import ToolExecutor
 from ...limits import Budget, Deadline, TokenUsage, utc_now
 from ...prompt.context import Evaluator
 from ...prompt.errors import VisibilityExpansionRequired
@@ -386,12 +386,13 @@ class _RunJournal:
         execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
         /,
     ) -> ToolExecutionOutcome:
-        tools, effect = self._tools, self._tools.effect_of(call)
-        name = "unknown" if effect is None else call.name
+        tools, tool = self._tools, self._tools.available.get(call.name)
+        effect = None if tool is None else tool.effect
+        name = "unknown" if tool is None else call.name
         self._run.calls += 1
         identity = CallIdentity(
             f"{self._run.run_id}:{self._run.calls}",
-            begun=effect == "at_most_once" and self._run.begun_before(name),
+            began=effect == "at_most_once" and self._run.begun_before(name),
         )
         came, own = self._run.step(
             f"tool:{name}",
@@ -421,7 +422,7 @@ class _RunJournal:
             call.call_id,
             message,
             message.success,
-            tools.named(told["tools"]),
+            tools.available.named(told["tools"]),
             told["section_key"],
             tuple(map(tuple, told["opened"])),
             tuple(told["closed_tools"]),

@@ -1,4 +1,4 @@
-"""Both drivers carry out the same steps, each piece of work through the journal and in order."""
+"""Both performers carry out the same evaluation, each request and call through the journal."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 
 from support.agents import Args, Note, check_answered, fields_but, tool
 from weakincentives.adapters.core import PromptResponse
-from weakincentives.evaluation.drivers import drive
 from weakincentives.evaluation.errors import PromptEvaluationError
-from weakincentives.evaluation.inner_loop import InnerLoop, InnerLoopConfig, ProviderRequest
+from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolsAdded
-from weakincentives.evaluation.schemas import tool_to_spec
 from weakincentives.evaluation.tool_executor import ToolExecutor
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
     Event,
-    Operation,
     ProviderCalled,
     ToolInvoked,
     ToolsInjected,
@@ -142,7 +139,7 @@ def story(
     budget=st.none()
     | st.builds(Budget, max_tool_calls=st.integers(0, 5), max_tokens=st.integers(0, 200)),
 )
-def test_the_synchronous_and_the_asynchronous_driver_tell_the_same_story(
+def test_the_synchronous_and_the_asynchronous_performer_tell_the_same_story(
     replies: list[Any], *, dynamic: bool, config: InnerLoopConfig, budget: Budget | None
 ) -> None:
     sync, later = (
@@ -188,43 +185,35 @@ class ReplayingJournal:
         return self.answers.pop(0)
 
 
-def parts(session: Session) -> tuple[InnerLoop, ToolExecutor, ScriptedAdapter]:
-    adapter = ScriptedAdapter(
+class JournaledAdapter(ScriptedAdapter):
+    """An adapter whose evaluations `own_journal` records or answers."""
+
+    own_journal: Any = None
+
+    def journal(self, tools: ToolExecutor, /) -> Any:
+        return self.own_journal
+
+
+def journaled(journal: Any) -> tuple[PromptResponse[Any], JournaledAdapter]:
+    adapter = JournaledAdapter(
         [call(("writes", {}), ("unknown", {})), call(("writes_later", {})), say('{"a": 1}')]
     )
-    rendered = agent().render(session=session)
-    assert rendered.prompt is not None
-    loop = InnerLoop(text=rendered.text, tools=tuple(tool_to_spec(one) for one in rendered.tools))
-    executor = ToolExecutor(
-        prompt=rendered.prompt,
-        rendered=rendered,
-        adapter=adapter,
-        config=InnerLoopConfig(supports_dynamic_tools=True),
-        session=session,
-        publish=session.bus.publish,
-        work=Operation(bus=session.bus, kind="evaluation", name="agent"),
-    )
-    return loop, executor, adapter
+    adapter.own_journal = journal
+    return adapter.evaluate(agent(), session=Session()), adapter
 
 
-def test_every_piece_of_work_passes_the_journal_in_order() -> None:
+def test_requests_and_calls_pass_the_journal_in_order() -> None:
     journal = RecordingJournal()
-    loop, executor, adapter = parts(Session())
-    for _ in drive(loop, adapter.ask_stream, executor, journal=journal):
-        pass
+    journaled(journal)
     names = [name for name, _ in journal.records]
     assert names == ["provider", "writes", "unknown", "provider", "writes_later", "provider"]
 
 
-def test_a_journal_may_answer_from_its_record() -> None:
+def test_a_journal_may_answer_from_its_records() -> None:
     recording = RecordingJournal()
-    loop, executor, adapter = parts(Session())
-    *_, finished = drive(loop, adapter.ask_stream, executor, journal=recording)
-    again, executor, adapter = parts(Session())
-    replaying = ReplayingJournal(recording.records)
-    *_, end = drive(again, adapter.ask_stream, executor, journal=replaying)
-    assert end == finished
-    assert again.transcript == loop.transcript
+    recorded, _ = journaled(recording)
+    replayed, adapter = journaled(ReplayingJournal(recording.records))
+    assert replayed == recorded
     assert adapter.requests == []
 
 

@@ -1,0 +1,130 @@
+"""The tools and sections that are open in one evaluation, and how calls open and close them."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..prompt.errors import PromptError, VisibilityExpansionRequired
+from ..prompt.progressive_disclosure import (
+    CloseSectionResult,
+    OpenSectionsParams,
+    ReadSectionResult,
+    disclosure_handler,
+    how_to_open,
+)
+from ..prompt.registry import RESERVED_TOOL_NAMES
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.tool import AnyTool, ToolHandler
+from ..protocols import SessionProtocol
+from ..runtime.events import ToolsInjected, ToolsWithdrawn
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
+from .messages import ToolExecutionOutcome
+
+__all__ = ["AvailableTools"]
+
+_log = logging.getLogger(__name__)
+
+
+class AvailableTools:
+    """The tools that the model may call now; `apply` changes them between two turns.
+
+    Each change of a section's visibility is dispatched to the session, for later conversations.
+    """
+
+    # Any: a prompt of any output
+    def __init__(
+        self,
+        rendered: RenderedPrompt[Any],
+        session: SessionProtocol,
+        publish: Callable[[object], None],
+    ) -> None:
+        self._session = session
+        self._publish = publish
+        self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
+        self._view = rendered.view.copy()  # the same rendered prompt may be evaluated elsewhere
+        self._arriving: set[str] = set()  # names of the tools of sections that this turn has read
+
+    @property
+    def decisions(self) -> SectionDecisions:
+        """Which sections are open."""
+        return self._view.decisions
+
+    def get(self, name: str) -> AnyTool | None:
+        """Returns the tool of that name if the model may call it."""
+        return self._tools.get(name)
+
+    def named(self, names: Sequence[str]) -> tuple[AnyTool, ...]:
+        """Returns tools of the prompt, open or not; raises `LookupError` for an unknown name."""
+        tools = [self._view.registry.get_tool(name) for name in names]
+        if None in tools:
+            raise LookupError(f"the prompt has no tool {names[tools.index(None)]!r}")
+        return tuple([tool for tool in tools if tool is not None])
+
+    # Any: handlers of all tools
+    def handler(self, tool: AnyTool) -> ToolHandler[Any, Any] | None:
+        """Returns the tool's handler; a disclosure tool's acts on the sections as they are now."""
+        if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
+            return tool.handler
+        return disclosure_handler(tool.name, self._view)
+
+    def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
+        """Returns the visibility of all sections that are shown now."""
+        return {node.path: shown for node, shown in self._view.visible_sections().items()}
+
+    def rejection(self, name: str) -> str:
+        """Returns what the model reads when it calls a tool that is not available."""
+        if name in self._arriving:
+            return f"Unknown tool {name!r}. It is available from the next turn on."
+        try:
+            remedy = how_to_open(self._view, name)
+        except PromptError:  # a condition fails, so the section cannot be opened
+            remedy = None
+        if remedy is not None:
+            return f"Tool {name!r} is closed; {remedy}."
+        names = ", ".join(sorted(self._tools)) or "none"
+        return f"Unknown tool {name!r}. Available tools: {names}."
+
+    def note(self, answer: object, params: object) -> None:
+        """Notes the answer or the request of a disclosure tool.
+
+        A section that was read opens at the end of the turn, by `apply`.
+        """
+        match answer, params:
+            case ReadSectionResult(expanded_tools=tools), _:
+                self._arriving.update([tool.name for tool in tools])
+            case CloseSectionResult(closed=path), _:
+                self._view = self._view.with_visibility({path: SectionVisibility.SUMMARY})
+            case VisibilityExpansionRequired(requested_overrides=requested), OpenSectionsParams():
+                self._view = self._view.with_visibility(requested)
+            case _:
+                pass
+
+    def remember(self, path: SectionPath, visibility: SectionVisibility) -> None:
+        """Stores in the session what the model opened or closed."""
+        self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+
+    def apply(self, change: ToolExecutionOutcome) -> None:
+        """Adds and removes the tools of sections that a call of the last turn opened or closed."""
+        key, session_id = change.section_key, self._session.session_id
+        removed = [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
+        if removed:
+            self._publish(ToolsWithdrawn(tuple(removed), key, session_id=session_id))
+        self._arriving.clear()
+        if change.opened:
+            self._view = self._view.with_visibility(
+                dict.fromkeys(change.opened, SectionVisibility.FULL)
+            )
+        added: list[str] = []
+        for tool in change.expanded_tools:
+            if tool.name in self._tools:
+                duplicate = {"tool_name": tool.name}
+                _log.warning("Skipping duplicate tool during injection", extra=duplicate)
+                continue
+            added.append(tool.name)
+            self._tools[tool.name] = tool
+        for path in change.opened:
+            self.remember(path, SectionVisibility.FULL)
+        if added:
+            fields = {"section_key": key, "tool_count": len(added), "tool_names": added}
+            _log.info("Injected tools from section expansion", extra=fields)
+            self._publish(ToolsInjected(tuple(added), key, session_id=session_id))

@@ -1,0 +1,263 @@
+"""Effects: what the logic of an evaluation wants done, and the two performers that do it.
+
+The logic is written once, as generators of type `Effects`. It yields one effect at a time and is
+sent its outcome, `(result, exception)`; it does no I/O and starts no thread. An effect is one of
+
+- a callable: run a tool's handler, which may be `async`;
+- `Ask`: send a request to the provider;
+- `Parallel`: run several generators at once;
+- a `Progress` event: show it to the reader of a stream.
+
+`perform` does this in the calling thread, `perform_async` beside an event loop. Both close the
+generator when they end early, so that its `finally` blocks undo what was begun.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import aclosing, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from .adapter import Connection
+from .inner_loop import ProviderRequest
+from .messages import AssistantMessage, ToolsAdded, ToolsRemoved
+from .response import TextDelta, ToolCallFinished, ToolCallStarted
+
+__all__ = [
+    "Ask",
+    "Effects",
+    "Invoke",
+    "Outcome",
+    "Parallel",
+    "Progress",
+    "perform",
+    "perform_async",
+    "run",
+]
+
+_MAX_THREADS = 16
+
+# Any: handlers and providers return values of every type.
+type Invoke = Callable[[], Any]
+
+# A tuple, since a future cannot carry every exception: StopIteration would never arrive.
+type Outcome = tuple[Any, BaseException | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Sends `request` to the provider; the result is the model's message, `None` without one.
+
+    If `streamed`, the performer yields the pieces of the message as progress.
+    """
+
+    connection: Connection
+    request: ProviderRequest
+    streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Runs generators at once, each in a thread or task of its own; none of them raises."""
+
+    branches: "Sequence[Effects[None]]"
+
+
+type Progress = TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved
+
+type Effects[T] = Generator[Invoke | Ask | Parallel | Progress, Outcome, T]
+
+_DONE: Outcome = None, None
+
+
+def perform[T](effects: Effects[T]) -> Generator[Progress, None, T]:
+    """Performs effects in this thread, yields progress and returns the result.
+
+    `async` handlers run to their end in an event loop of their own. Parallel branches run in at
+    most 16 threads; an interrupt keeps those that wait for a thread from starting.
+    """
+    try:
+        effect = next(effects)
+        while True:
+            if callable(effect):
+                effect = effects.send(_run_handler(effect, to_end=True))
+            elif isinstance(effect, Ask):
+                effect = effects.send((yield from _ask(effect)))
+            elif isinstance(effect, Parallel):
+                effect = effects.send(_run_parallel(effect))
+            else:
+                yield effect
+                effect = effects.send(_DONE)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:  # an interrupt may come between an effect and its outcome
+        effects.close()
+
+
+async def perform_async(
+    effects: Effects[object], pool: Executor | None = None
+) -> AsyncGenerator[Progress]:
+    """Performs effects without blocking the event loop and yields progress.
+
+    Plain handlers run in threads, of `pool` if given. A cancellation waits for them to end.
+    """
+    try:
+        effect = next(effects)
+        while True:
+            if callable(effect):
+                effect = effects.send(await _run_handler_async(effect, pool))
+            elif isinstance(effect, Ask):
+                outcome = _DONE
+                async with aclosing(_ask_async(effect)) as pieces:
+                    async for piece in pieces:
+                        if isinstance(piece, tuple):
+                            outcome = piece
+                        else:
+                            yield piece
+                effect = effects.send(outcome)
+            elif isinstance(effect, Parallel):
+                effect = effects.send(await _run_parallel_async(effect))
+            else:
+                yield effect
+                effect = effects.send(_DONE)
+    except StopIteration:
+        return
+    finally:
+        effects.close()
+
+
+def run[T](effects: Effects[T]) -> T:
+    """Performs effects in this thread, drops their progress and returns the result."""
+    performance = perform(effects)
+    try:
+        while True:
+            next(performance)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        performance.close()
+
+
+def _ask(ask: Ask) -> Generator[Progress, None, Outcome]:
+    answer = None
+    try:
+        if not ask.streamed:
+            return ask.connection.ask(ask.request), None
+        for piece in ask.connection.ask_stream(ask.request):
+            if isinstance(piece, AssistantMessage):
+                answer = piece
+            else:
+                yield piece
+    except BaseException as error:
+        return None, error
+    return answer, None
+
+
+async def _ask_async(ask: Ask) -> AsyncGenerator[Progress | Outcome]:
+    """Yields the pieces of the message, and the outcome last."""
+    outcome: Outcome = _DONE
+    try:
+        if not ask.streamed:
+            outcome = await ask.connection.ask_async(ask.request), None
+        else:
+            async with aclosing(ask.connection.ask_stream_async(ask.request)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, AssistantMessage):
+                        outcome = piece, None
+                    else:
+                        yield piece
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        outcome = None, error
+    yield outcome
+
+
+def _run_parallel(parallel: Parallel) -> Outcome:
+    pool = ThreadPoolExecutor(_MAX_THREADS)
+    try:
+        for branch in parallel.branches:
+            pool.submit(copy_context().run, run, branch)
+        pool.shutdown()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return _DONE
+
+
+async def _run_parallel_async(parallel: Parallel) -> Outcome:
+    async def run_branch(branch: Effects[None]) -> None:
+        async for _ in perform_async(branch, pool):
+            pass
+
+    with ThreadPoolExecutor(_MAX_THREADS) as pool:
+        async with asyncio.TaskGroup() as group:
+            for branch in parallel.branches:
+                group.create_task(run_branch(branch))
+    return _DONE
+
+
+def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
+    try:
+        result = invoke()
+        return _run_to_end(result) if to_end and inspect.isawaitable(result) else (result, None)
+    except BaseException as error:
+        return None, error
+
+
+async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
+    """Runs a plain handler in a thread, which cannot be interrupted: a cancellation waits for it.
+
+    A handler that still waits for a thread then does not start any more.
+    """
+    cancelled = False
+
+    def start() -> Outcome:
+        return (None, asyncio.CancelledError()) if cancelled else context.run(_run_handler, invoke)
+
+    try:
+        if inspect.iscoroutinefunction(invoke):
+            return await invoke(), None
+        context = copy_context()
+        future = asyncio.get_running_loop().run_in_executor(pool, start)
+        try:
+            result, error = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+            while not future.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            raise
+        return (await result if inspect.isawaitable(result) else result), error
+    except BaseException as error:
+        return None, error
+
+
+# Any: awaitables of every kind
+def _run_to_end(awaitable: Any) -> Outcome:
+    """Runs a coroutine from synchronous code, in another thread if a loop runs in this one."""
+    outcome: list[Outcome] = []
+
+    async def wait() -> None:
+        # The task must hold no exception but a cancellation: `asyncio.run` takes the `repr` of the
+        # task before it restores the handler of SIGINT, and the `repr` of a user's exception may
+        # raise.
+        try:
+            outcome.append((await awaitable, None))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            outcome.append((None, error))
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(wait())
+    else:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            pool.submit(copy_context().run, asyncio.run, wait()).result()
+    return outcome.pop()  # and not a copy, which would tie the exception to its own traceback

@@ -1,0 +1,40 @@
+"""The protocol by which a durable run records an evaluation and replays it from its records."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .inner_loop import ProviderRequest
+from .messages import AssistantMessage, ToolCall, ToolExecutionOutcome
+
+__all__ = ["CallIdentity", "Journal"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallIdentity:
+    """A journal's key of a tool call, and whether an earlier attempt of the run began the call.
+
+    A call that `began` and must not run twice is answered as of unknown outcome.
+    """
+
+    idempotency_key: str
+    began: bool = False
+
+
+class Journal(Protocol):
+    """Records the requests and tool calls of one evaluation, or answers them from its records."""
+
+    def ask(
+        self, request: ProviderRequest, ask: Callable[[], AssistantMessage], /
+    ) -> AssistantMessage:
+        """Returns the recorded answer to `request`, or calls `ask` and records what it returns."""
+        ...
+
+    def execute(
+        self,
+        call: ToolCall,
+        execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
+        /,
+    ) -> ToolExecutionOutcome:
+        """Returns the recorded outcome of `call`, or calls `execute` and records what it returns."""
+        ...

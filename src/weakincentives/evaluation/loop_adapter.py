@@ -1,0 +1,464 @@
+"""The adapter whose conversations the library's own inner loop runs, and one evaluation by it.
+
+`Evaluation` says once, as a generator of effects, how an evaluation goes: start the inner loop, ask
+the provider, run tool calls, submit their outcomes. The four methods of `LoopAdapter` perform it.
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import aclosing, closing
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any, Self, Unpack
+
+from ..errors import WeakIncentivesError
+from ..limits import Budget, Clock, Deadline, utc_now
+from ..prompt.context import Evaluator
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.prompt import Prompt
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.sizes import measure
+from ..protocols import EventBus, SessionProtocol
+from ..runtime.events import (
+    Operation,
+    OverridesDropped,
+    ParamsMissing,
+    PromptExecuted,
+    PromptRendered,
+    ProviderCalled,
+)
+from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
+from .call_history import CallHistory
+from .effects import Ask, Effects, perform, perform_async, run
+from .errors import DeadlineExceededError, PromptEvaluationError
+from .inner_loop import Action, Finished, InnerLoop, InnerLoopConfig, ProviderRequest, ToolCalls
+from .journal import CallIdentity, Journal
+from .messages import (
+    AssistantMessage,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+    sendable,
+)
+from .response import (
+    Completed,
+    PromptResponse,
+    StreamEvent,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from .schemas import tool_to_spec
+from .tool_executor import ToolExecutor
+
+__all__ = ["Evaluation", "LoopAdapter"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_TIMEOUT = 365.0 * 24 * 3600  # neither sockets nor locks take every number of seconds
+
+
+class LoopAdapter(ProviderAdapter):
+    """An adapter that uses the library's inner loop; a subclass says how to ask its provider.
+
+    `config` holds the rules of the loop. The budget of an evaluation replaces the one in `config`;
+    of all deadlines the earliest holds.
+    """
+
+    name: str = "adapter"
+    model: str = ""
+
+    def __init__(self, *, config: InnerLoopConfig | None = None, clock: Clock = utc_now) -> None:
+        self.config = config or InnerLoopConfig()
+        self.clock = clock
+
+    @property
+    def supports_dynamic_tools(self) -> bool:
+        return True
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.config.budget
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """The adapter by which tool handlers evaluate further prompts."""
+        return self
+
+    @abstractmethod
+    # Any: a prompt of any output
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+        """Opens a connection to the provider for one evaluation of `rendered`."""
+
+    def seconds_left(self, deadline: Deadline | None) -> float | None:
+        """Returns the seconds until the deadline, as a time-out: more than 0, at most a year."""
+        if deadline is None:
+            return None
+        return min(max(0.001, deadline.remaining(self.clock()).total_seconds()), _MAX_TIMEOUT)
+
+    def check_deadline(self, deadline: Deadline | None) -> None:
+        """Raises `TimeoutError` once the deadline has passed."""
+        if deadline is not None and deadline.has_passed(self.clock()):
+            raise TimeoutError
+
+    def journal(self, tools: ToolExecutor, /) -> Journal | None:
+        """Returns the journal of one evaluation by `evaluate`; by default there is none."""
+        return None
+
+    def evaluate[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
+    ) -> PromptResponse[Out]:
+        evaluation = Evaluation(self, prompt, **options)
+        [completed] = self._perform(evaluation, self.journal(evaluation.tools))
+        return _response(completed)
+
+    async def evaluate_async[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
+    ) -> PromptResponse[Out]:
+        events = self._perform_async(Evaluation(self, prompt, **options))
+        [completed] = [event async for event in events]
+        return _response(completed)
+
+    def stream[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
+    ) -> Generator[StreamEvent[Out]]:
+        """Evaluates `prompt` and yields what happens; the last event holds the response.
+
+        Close the generator to stop early: nothing more runs then, and what has run stays.
+        """
+        yield from self._perform(Evaluation(self, prompt, streamed=True, **options))
+
+    async def stream_async[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        """Does as `stream`, without blocking the event loop."""
+        evaluation = Evaluation(self, prompt, streamed=True, **options)
+        async with aclosing(self._perform_async(evaluation)) as events:
+            async for event in events:
+                yield event
+
+    def _perform[Out](
+        self, evaluation: "Evaluation[Out]", journal: Journal | None = None
+    ) -> Generator[StreamEvent[Out]]:
+        with evaluation:
+            with evaluation.resources, closing(evaluation.connection):
+                yield from perform(evaluation.effects(journal))
+            response = evaluation.finish()
+        yield Completed(response)  # last of all, since many a reader stops here
+
+    async def _perform_async[Out](
+        self, evaluation: "Evaluation[Out]"
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        with evaluation:
+            events = perform_async(evaluation.effects())
+            async with evaluation.resources, aclosing(evaluation.connection), aclosing(events):
+                async for event in events:
+                    yield event
+            response = evaluation.finish()
+        yield Completed(response)
+
+
+def _response[Out](event: StreamEvent[Out]) -> PromptResponse[Out]:
+    assert isinstance(event, Completed)  # noqa: S101 - the last event of every stream
+    return event.response
+
+
+class Evaluation[Out]:
+    """One evaluation by a `LoopAdapter`, as effects; enter it around them.
+
+    Leaving it completes an exception with how far the evaluation had come.
+    """
+
+    def __init__(
+        self,
+        adapter: LoopAdapter,
+        prompt: Prompt[Out] | RenderedPrompt[Out],
+        *,
+        session: SessionProtocol,
+        bus: EventBus | None = None,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
+        call_history: CallHistory | None = None,
+        streamed: bool = False,
+    ) -> None:
+        self._started = perf_counter()
+        check_arguments(prompt, session, deadline, budget)
+        if isinstance(prompt, Prompt):
+            prompt = prompt.render(session=session, deadline=deadline)
+        if prompt.prompt is None:
+            raise ValueError(
+                "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
+            )
+        self.resources = prompt.prompt.resources
+        self.connection = adapter.connect(prompt)
+        rendered = prompt
+        if self.connection.provider_tools:
+            rendered = replace(prompt, tools=(*prompt.tools, *self.connection.provider_tools))
+        self._clock = adapter.clock
+        self._session_id = session.session_id
+        self._publish = publisher(session, bus)
+        texts = prompt.tool_param_descriptions
+        self._loop = InnerLoop(
+            text=sendable(prompt.text),
+            tools=tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in rendered.tools]),
+            structured_output=prompt.structured_output,
+            param_descriptions=texts,
+            config=_rules(adapter, budget or adapter.budget, deadline, prompt.deadline),
+        )
+        self._operation = Operation(
+            bus=session.bus if bus is None else bus,
+            kind="evaluation",
+            name=prompt.prompt.name,
+            provider=adapter.name,
+            model=adapter.model,
+            text=prompt.text,
+            streamed=streamed,
+            session_id=self._session_id,
+        )
+        self.tools = ToolExecutor(
+            prompt=prompt.prompt,
+            rendered=rendered,
+            adapter=adapter.evaluator,
+            config=self._loop.config,
+            session=session,
+            publish=self._publish,
+            operation=self._operation,
+            call_history=call_history,
+        )
+        self._finished: Finished | None = None
+        self._announce(rendered, prompt.prompt)
+
+    def _announce(self, rendered: RenderedPrompt[Out], prompt: Prompt[Out]) -> None:
+        """Publishes what the model reads, and which overrides and sections it cannot read."""
+        self._publish(
+            PromptRendered(
+                ns=prompt.ns,
+                key=prompt.key,
+                name=prompt.name,
+                adapter=self._operation.provider,
+                text=rendered.text,
+                tool_names=tuple([tool.name for tool in rendered.tools]),
+                visibility={
+                    **{node.path: None for node in rendered.registry.sections},
+                    **rendered.visibility,
+                },
+                measure=partial(measure, rendered.view),
+                session_id=self._session_id,
+            )
+        )
+        overrides = rendered.overrides
+        if overrides is not None and overrides.stale:
+            self._publish(
+                OverridesDropped(
+                    ns=prompt.ns,
+                    key=prompt.key,
+                    tag=overrides.tag,
+                    texts=tuple([str(text.id) for text in overrides.stale]),
+                    session_id=self._session_id,
+                )
+            )
+        if rendered.missing_params:
+            types = sorted({type_.__name__ for type_ in rendered.missing_params.values()})
+            sections = tuple([".".join(path) for path in rendered.missing_params])
+            remedy = f"bind them: prompt.bind({', '.join([f'{name}(…)' for name in types])})"
+            fields = {"sections": sections}
+            _log.warning("Params of hidden sections are missing; %s", remedy, extra=fields)
+            self._publish(
+                ParamsMissing(
+                    ns=prompt.ns,
+                    key=prompt.key,
+                    sections=sections,
+                    remedy=remedy,
+                    session_id=self._session_id,
+                )
+            )
+
+    def __enter__(self) -> Self:
+        self._operation.__enter__()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # An error of an evaluation inside a handler says how far that one had come.
+        if isinstance(error, VisibilityExpansionRequired):
+            decisions = self.tools.available.decisions
+            complete: WeakIncentivesError = error.with_progress(self._loop.run_usage, decisions)
+        elif isinstance(error, PromptEvaluationError):
+            complete = self._loop.failed(error)
+        else:
+            self._operation.__exit__(kind, error, trace)
+            return
+        self._operation.__exit__(kind, complete, trace)
+        try:
+            raise complete from error.__cause__
+        finally:
+            del complete  # an exception must not lead to itself by its traceback
+
+    def effects(self, journal: Journal | None = None) -> Effects[None]:
+        """Runs the conversation to its end, which `finish` returns."""
+        action = self._loop.start(self._clock())
+        while not isinstance(action, Finished):
+            if isinstance(action, ToolCalls):
+                action = yield from self._run_calls(action, journal)
+                continue
+            changes = self._apply_changes(action)
+            if self._operation.streamed:
+                for change in changes:  # noqa: UP028 - a list takes no outcomes
+                    yield change
+            if journal is None:
+                answer = yield from self._ask(action)
+            else:
+                answer = journal.ask(action, partial(run, self._ask(action)))
+            action = self._loop.receive(answer, self._clock())
+        self._finished = action
+
+    def finish(self) -> PromptResponse[Out]:
+        """Publishes the end of the evaluation and returns its response."""
+        assert self._finished is not None  # noqa: S101 - a conversation without an end has raised
+        loop, text = self._loop, self._finished.text
+        # Any: parsed by the prompt's own declaration, which is what Out stands for
+        output: Any = self._finished.output
+        self._publish(
+            PromptExecuted(
+                prompt_name=self._operation.name,
+                adapter=self._operation.provider,
+                text=text,
+                output=output,
+                usage=loop.usage,
+                turns=loop.turns,
+                seconds=perf_counter() - self._started,
+                session_id=self._session_id,
+            )
+        )
+        response: PromptResponse[Out] = PromptResponse(
+            prompt_name=self._operation.name,
+            text=text,
+            output=output,
+            usage=loop.usage,
+            turns=loop.turns,
+            transcript=tuple(loop.transcript),
+        )
+        self._operation.set_result(response)
+        return response
+
+    def _run_calls(self, action: ToolCalls, journal: Journal | None) -> Effects[Action]:
+        """Runs the first of the calls, in parallel where that is allowed, and submits them."""
+        tools, streamed = self.tools, self._operation.streamed
+        calls = tools.next_batch(action.calls) if journal is None else action.calls[:1]
+        if streamed:
+            for call in calls:
+                yield ToolCallStarted(call)
+        outcomes: Sequence[ToolExecutionOutcome]
+        signal = None
+        if len(calls) > 1:
+            outcomes, signal = yield from tools.execute_parallel(calls)
+        elif journal is None:
+            outcomes = ((yield from tools.execute(calls[0])),)
+        else:
+            outcomes = (journal.execute(calls[0], partial(self._execute, calls[0])),)
+        if streamed:
+            for call, outcome in zip(calls, outcomes, strict=False):
+                yield ToolCallFinished(call, outcome.message)
+        try:
+            action_after = self._loop.submit(outcomes, self._clock())
+        except WeakIncentivesError:  # a limit, or a request for sections
+            # What the turn opened and closed still counts, since the model has read so.
+            for change in self._loop.changing:
+                tools.available.apply(change)
+            raise
+        if signal is not None:
+            raise signal
+        return action_after
+
+    def _execute(self, call: ToolCall, identity: CallIdentity | None) -> ToolExecutionOutcome:
+        return run(self.tools.execute(call, identity))
+
+    def _apply_changes(self, request: ProviderRequest) -> Sequence[ToolsAdded | ToolsRemoved]:
+        """Applies tool changes and returns their transcript entries."""
+        entries: list[ToolsAdded | ToolsRemoved] = []
+        if request.changes:
+            for change in request.changes:
+                self.tools.available.apply(change)
+            for message in reversed(request.transcript):
+                if not isinstance(message, ToolsAdded | ToolsRemoved):
+                    break
+                entries.insert(0, message)
+        return entries
+
+    def _ask(self, request: ProviderRequest) -> Effects[AssistantMessage]:
+        """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
+        operation = self._operation
+        started, answer, error = perf_counter(), _NO_ANSWER, None
+        try:
+            with operation.part(
+                "request", operation.model, streamed=operation.streamed
+            ) as set_result:
+                message, failure = yield Ask(self.connection, request, operation.streamed)
+                answer = self._checked(request, message, failure)
+                set_result(answer)
+        except BaseException as raised:  # an interrupt, and the end of a stream, too
+            error = f"{type(raised).__name__}: {raised}"
+            raise
+        finally:
+            self._publish(
+                ProviderCalled(
+                    adapter=operation.provider,
+                    turn=request.turn,
+                    seconds=perf_counter() - started,
+                    usage=answer.usage,
+                    finish=answer.finish if error is None else "",
+                    tool_calls=len(answer.tool_calls),
+                    error=error,
+                    text=answer.text,
+                    repair=_repair(request),
+                    session_id=self._session_id,
+                )
+            )
+        return answer
+
+    def _checked(
+        self,
+        request: ProviderRequest,
+        answer: AssistantMessage | None,
+        failure: BaseException | None,
+    ) -> AssistantMessage:
+        """Returns the answer or raises the failure, after the deadline as that."""
+        deadline = request.deadline
+        if isinstance(failure, Exception) and deadline and deadline.has_passed(self._clock()):
+            raise DeadlineExceededError(
+                "the deadline passed during a request",
+                phase="limit",
+                code="deadline",
+                provider=self._operation.provider,
+            ) from failure
+        if failure is not None:
+            raise failure
+        if answer is None:
+            name = type(self.connection).__name__
+            raise TypeError(f"{name} streamed no whole AssistantMessage; it comes last")
+        return answer
+
+
+_NO_ANSWER = AssistantMessage()
+
+
+def _repair(request: ProviderRequest) -> str:
+    """Returns what the request tells the model about its last answer, if that was rejected."""
+    last = request.transcript[-1]
+    return last.content if request.turn > 1 and isinstance(last, UserMessage) else ""
+
+
+def _rules(
+    adapter: LoopAdapter, budget: Budget | None, *deadlines: Deadline | None
+) -> InnerLoopConfig:
+    """Returns the adapter's rules with the budget and the earliest deadline of one evaluation."""
+    budget_deadline = budget and budget.deadline(adapter.clock())
+    candidates = (*deadlines, adapter.config.deadline, budget_deadline)
+    return replace(
+        adapter.config,
+        supports_dynamic_tools=adapter.supports_dynamic_tools,
+        deadline=min([deadline for deadline in candidates if deadline], default=None),
+        budget=budget,
+    )

@@ -1,0 +1,65 @@
+"""Tool calls that run in parallel: each on forks of session and resources, merged in their order.
+
+A call that a fork cannot isolate, or that read what an earlier call has changed since, runs again
+by itself. So the outcome is that of running all calls in order.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import perf_counter
+
+from ..protocols import Forkable
+from ..resources import NotIsolatedError, ResourceContext
+from .effects import Effects, Invoke, Outcome
+
+__all__ = ["ForkedCall"]
+
+
+class ForkedCall:
+    """One call on forks of session and resources. Perform `effects`, then `merge` in its turn."""
+
+    __slots__ = ("_origin", "_outcome", "resources", "seconds", "session")
+
+    def __init__(self, session: Forkable, resources: ResourceContext) -> None:
+        self._origin = session
+        self._outcome: Outcome = None, NotIsolatedError("the call did not run")
+        self.session = session.fork()
+        self.resources = resources.fork()
+        self.seconds = 0.0
+
+    def effects(
+        self, invoke: Invoke, operation: AbstractContextManager[Callable[[object], None]]
+    ) -> Effects[None]:
+        """Runs a handler within `operation` and stores what it returns or raises."""
+        started = perf_counter()
+        try:
+            with operation as set_result, self.resources:
+                result, error = yield invoke
+                if error is not None:
+                    raise error
+                set_result(result)
+            self._outcome = result, None
+        except BaseException as error:
+            self._outcome = None, error
+        self.seconds = perf_counter() - started
+
+    def merge(self) -> object:
+        """Applies the call's changes to where it was forked from, and returns or raises as it did.
+
+        Raises `NotIsolatedError` when the call must run again; the transaction around this then
+        undoes half a merge.
+        """
+        result, error = self._outcome
+        if isinstance(error, NotIsolatedError) or self.resources.refused or self.session.refused:
+            raise NotIsolatedError
+        # The session comes last, for with it go the events that the call published.
+        for origin, fork in (*self.resources.forks, (self._origin, self.session)):
+            try:
+                merged = origin.merge(fork)
+            except Exception as failure:
+                raise NotIsolatedError from failure
+            if not merged:
+                raise NotIsolatedError
+        if error is not None:
+            raise error
+        return result
