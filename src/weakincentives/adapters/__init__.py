@@ -1,3 +1,4 @@
-"""Adapters: one inner loop and tool executor, and a codec for each provider. Import adapters from
-their own modules.
+"""Adapters ask providers: one inner loop for all, and a codec for each wire format.
+
+Import adapters from their own modules.
 """

@@ -182,7 +182,7 @@ class Codec(ABC):
 
     @abstractmethod
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns the whole reply for `decode` from all events of its stream; `None` without one."""
+        """Returns the whole reply for `decode` from all events of a stream; `None` without one."""
 
 
 def output_instructions(output: OutputSpec) -> str:
@@ -225,7 +225,7 @@ def read_call(call_id: object, name: object, arguments: object, *, fallback_id: 
 
 
 def read_usage(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
-    """Returns the token counts under the names of input, output, and the details of cached input."""
+    """Returns the token counts under `names`: of input, output and the details of cached input."""
     if not isinstance(usage, dict):
         return TokenUsage()
     details = usage.get(names[2])

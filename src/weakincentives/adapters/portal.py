@@ -22,7 +22,10 @@ _EXIT_SECONDS = 1.0
 class Portal:
     """An event loop in a thread for any number of callers; it starts with the first one."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    ) -> None:
+        self._new_loop = new_loop
         self.forget()
 
     def forget(self) -> None:
@@ -43,7 +46,7 @@ class Portal:
                 self._inner = self._inner or Portal()
                 return self._inner.loop()
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = self._new_loop()
                 self._thread = threading.Thread(
                     target=_run, args=(self._loop,), name="weakincentives-portal", daemon=True
                 )
@@ -80,11 +83,11 @@ async def _cancel_tasks() -> None:
 
 # Any: coroutines are typed by what they are sent, too, which is asyncio's own.
 def run_on[T](
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float, /
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None, /
 ) -> T:
     """Runs a coroutine on the loop of another thread, with the caller's context variables.
 
-    Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is
+    Raises `TimeoutError` when there is no result after `timeout` seconds, if that is given. The coroutine is
     cancelled then, as it is when the caller is interrupted.
     """
     future = asyncio.run_coroutine_threadsafe(work, loop)

@@ -1,5 +1,4 @@
-"""Traces and metrics for OpenTelemetry, made from what a bus tells; every name that is sent stands
-in this module.
+"""Traces and metrics for OpenTelemetry, from the events of a bus; it names all that is sent.
 
 The names follow the semantic conventions for generative AI, which are in development: version
 1.41.0, and for the durations of agents, tools and workflows the unreleased text of the repository
@@ -7,17 +6,17 @@ that the conventions have moved to since.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Token
 from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 from ..adapters.core import PromptResponse
 from ..errors import ControlFlow
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.main_loop import Execution
 from ..evaluation.messages import AssistantMessage, ToolExecutionOutcome, sendable
-from ..limits import TokenUsage
 from ..prompt.tool import ToolResult
 from ..protocols import EventBus
 from ..resources import NotIsolatedError
@@ -37,33 +36,27 @@ type _Attributes = dict[str, str | int | bool | list[str]]
 
 _LIBRARY = "weakincentives"
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
-# By kind of work: the operation, the attribute that holds its name, the kind of its span, the
-# metric of its duration.
-_KINDS = {
-    "execution": (
-        "invoke_workflow",
-        "gen_ai.workflow.name",
-        SpanKind.INTERNAL,
-        "gen_ai.workflow.duration",
-    ),
-    "evaluation": (
-        "invoke_agent",
-        "gen_ai.agent.name",
-        SpanKind.INTERNAL,
-        "gen_ai.invoke_agent.duration",
-    ),
-    "request": (
-        "chat",
-        "gen_ai.request.model",
-        SpanKind.CLIENT,
-        "gen_ai.client.operation.duration",
-    ),
-    "tool": ("execute_tool", "gen_ai.tool.name", SpanKind.INTERNAL, "gen_ai.execute_tool.duration"),
-}
 _PROVIDERS = {"claude_agent_sdk": "anthropic"}  # adapters that the conventions know by another name
 _SECONDS = [0.01 * 2**step for step in range(14)]
 _TOKENS = [4**step for step in range(14)]
-_WORK = context.create_key("weakincentives-work")
+_OPERATION = context.create_key("weakincentives-operation")
+
+
+class _Kind(NamedTuple):
+    name: str
+    attribute: str  # which holds the name of the prompt, the model or the tool
+    duration: str
+    span_kind: SpanKind = SpanKind.INTERNAL
+
+
+_KINDS = {
+    "execution": _Kind("invoke_workflow", "gen_ai.workflow.name", "gen_ai.workflow.duration"),
+    "evaluation": _Kind("invoke_agent", "gen_ai.agent.name", "gen_ai.invoke_agent.duration"),
+    "request": _Kind(
+        "chat", "gen_ai.request.model", "gen_ai.client.operation.duration", SpanKind.CLIENT
+    ),
+    "tool": _Kind("execute_tool", "gen_ai.tool.name", "gen_ai.execute_tool.duration"),
+}
 
 
 def instrument(
@@ -73,25 +66,22 @@ def instrument(
     meter_provider: metrics.MeterProvider | None = None,
     capture_content: bool = False,
 ) -> Callable[[], None]:
-    """Sends a span for each evaluation, request and tool call on `bus` from now on, and metrics;
-    the result ends that.
+    """Sends a span for each evaluation, request and tool call on `bus`, and metrics of them.
 
     The providers are by default OpenTelemetry's global ones. Prompts, answers, arguments, results
-    and the texts of exceptions are sent only with `capture_content`.
+    and the texts of exceptions are sent only with `capture_content`. Call the returned function to
+    stop.
     """
+    tracer = trace.get_tracer(_LIBRARY, None, tracer_provider, _SCHEMA)
     meter = metrics.get_meter(_LIBRARY, "", meter_provider, _SCHEMA)
-    spans = _Spans(
-        trace.get_tracer(_LIBRARY, None, tracer_provider, _SCHEMA), meter, capture_content
-    )
-    injected = meter.create_counter(
-        "wink.tools.injected", "{tool}", "Tools added to running conversations."
-    )
-    dynamic = meter.create_counter(
-        "wink.disclosure.dynamic", "{read}", "Sections opened by adding their tools."
-    )
-    restarts = meter.create_counter(
-        "wink.disclosure.restarts", "{restart}", "Sections opened by starting again."
-    )
+    spans = _Spans(tracer, meter, capture_content=capture_content)
+
+    def counter(name: str, unit: str, description: str) -> metrics.Counter:
+        return meter.create_counter(f"wink.{name}", f"{{{unit}}}", description)
+
+    injected = counter("tools.injected", "tool", "Tools added to running conversations.")
+    dynamic = counter("disclosure.dynamic", "read", "Sections opened by adding their tools.")
+    restarts = counter("disclosure.restarts", "restart", "Sections opened by starting again.")
 
     def count_injected(event: ToolsInjected) -> None:
         injected.add(len(event.tool_names))
@@ -103,133 +93,135 @@ def instrument(
         bus.subscribe(VisibilityExpanded, lambda _: restarts.add(1)),
     ]
 
-    def end() -> None:
+    def stop() -> None:
         for unsubscribe in subscriptions:
             unsubscribe()
 
-    return end
+    return stop
 
 
 class _Spans:
-    """A span and a duration for each piece of work, and the tokens of each request."""
+    """A span and a duration for each operation, and the tokens of each request."""
 
-    def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, capture_content: bool) -> None:  # noqa: FBT001
+    def __init__(
+        self, tracer: trace.Tracer, meter: metrics.Meter, *, capture_content: bool
+    ) -> None:
+        def histogram(name: str, unit: str, text: str, bounds: list[float]) -> metrics.Histogram:
+            return meter.create_histogram(
+                name, unit, text, explicit_bucket_boundaries_advisory=bounds
+            )
+
         self._tracer = tracer
         self._capture_content = capture_content
         self._open: dict[Operation, Span] = {}
-        self._tokens = meter.create_histogram(
-            "gen_ai.client.token.usage",
-            "{token}",
-            "Tokens used.",
-            explicit_bucket_boundaries_advisory=_TOKENS,
-        )
+        self._tokens = histogram("gen_ai.client.token.usage", "{token}", "Tokens used.", _TOKENS)
         self._seconds = {
-            kind: meter.create_histogram(
-                metric,
-                "s",
-                f"Duration of {operation}.",
-                explicit_bucket_boundaries_advisory=_SECONDS,
-            )
-            for kind, (operation, _, _, metric) in _KINDS.items()
+            key: histogram(kind.duration, "s", f"Duration of {kind.name}.", _SECONDS)
+            for key, kind in _KINDS.items()
         }
 
-    def begin(self, work: Operation) -> None:
+    def begin(self, operation: Operation) -> None:
         """Opens a span and makes it the current one, unless a consumer's code runs in between."""
-        operation, name_key, kind, _ = _KINDS[work.kind]
-        name = sendable(work.name)
-        around = context.get_current()
+        parent = context.get_current()
+        above = operation.parent
         # streamed, or in a bare thread
-        if work.parent in self._open and context.get_value(_WORK) is not work.parent:
-            around = trace.set_span_in_context(self._open[work.parent], around)
-        common: _Attributes = {"gen_ai.operation.name": operation, name_key: name}
-        if work.kind in ("evaluation", "request"):
-            common["gen_ai.provider.name"] = _PROVIDERS.get(work.provider, work.provider)
-            common["gen_ai.request.model"] = work.model
-        common = {key: value for key, value in common.items() if value}
-        own: _Attributes = {"gen_ai.conversation.id": work.session_id} if work.session_id else {}
-        if work.kind == "tool":
-            own |= {"gen_ai.tool.call.id": sendable(work.call_id), "gen_ai.tool.type": "function"}
-        elif work.kind == "request" and work.streamed:
-            own["gen_ai.request.stream"] = True
-        if self._capture_content and work.kind == "evaluation":
-            own["gen_ai.input.messages"] = _message("user", work.text)
-        elif self._capture_content and work.kind == "tool":
-            own["gen_ai.tool.call.arguments"] = sendable(work.text)
-        span = self._tracer.start_span(
-            f"{operation} {name}".rstrip(), around, kind, {**common, **own}
-        )
-        self._open[work] = span
+        if above in self._open and context.get_value(_OPERATION) is not above:
+            parent = trace.set_span_in_context(self._open[above], parent)
+        kind, common = _KINDS[operation.kind], _common_attributes(operation)
+        name = f"{kind.name} {sendable(operation.name)}".rstrip()
+        attributes = common | _span_attributes(operation)
+        if self._capture_content:
+            attributes |= _input(operation)
+        span = self._tracer.start_span(name, parent, kind.span_kind, attributes)
+        self._open[operation] = span
         token = None
-        if not work.streamed:
-            token = context.attach(
-                context.set_value(_WORK, work, trace.set_span_in_context(span, around))
-            )
-        work.on_end(partial(self._end, work, common, token, perf_counter()))
+        if not operation.streamed:
+            inside = trace.set_span_in_context(span, parent)
+            token = context.attach(context.set_value(_OPERATION, operation, inside))
+        operation.on_end(partial(self._end, operation, common, token, perf_counter()))
 
     def _end(
         self,
-        work: Operation,
+        operation: Operation,
         common: _Attributes,
         token: Token[context.Context] | None,
         started: float,
         error: BaseException | None,
     ) -> None:
-        """Closes the span; it is the current one while metrics are taken, so that an exemplar leads
-        from them to it.
-        """
         seconds = perf_counter() - started
         if token is not None:
             context.detach(token)
-        outcome = work.result if error is None else error
-        usage, failure = _usage(outcome), _failure(outcome)
+        outcome = operation.result if error is None else error
+        # the current span while metrics are taken, so that an exemplar leads from them to it
         with trace.use_span(
-            self._open.pop(work),
+            self._open.pop(operation),
             end_on_exit=True,
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            if failure:
-                description = (
-                    f"{error.phase}/{error.code}"
-                    if isinstance(error, PromptEvaluationError)
-                    else None
-                )
+            if failure := _failure(outcome):
+                description = None
+                if isinstance(error, PromptEvaluationError):
+                    description = f"{error.phase}/{error.code}"
                 span.set_status(Status(StatusCode.ERROR, description))
                 span.set_attribute("error.type", failure)
-            self._seconds[work.kind].record(
-                seconds, {**common, "error.type": failure} if failure else common
-            )
-            if usage is not None:
-                span.set_attribute("gen_ai.usage.input_tokens", usage.input_tokens)
-                span.set_attribute("gen_ai.usage.output_tokens", usage.output_tokens)
-                span.set_attribute("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens)
+            labels: _Attributes = {**common, "error.type": failure} if failure else common
+            self._seconds[operation.kind].record(seconds, labels)
+            span.set_attributes(_usage_attributes(outcome))
             if isinstance(outcome, AssistantMessage):
                 span.set_attribute("gen_ai.response.finish_reasons", [outcome.finish])
-                self._tokens.record(
-                    outcome.usage.input_tokens, {**common, "gen_ai.token.type": "input"}
-                )
-                self._tokens.record(
-                    outcome.usage.output_tokens, {**common, "gen_ai.token.type": "output"}
-                )
+                usage, key = outcome.usage, "gen_ai.token.type"
+                self._tokens.record(usage.input_tokens, {**common, key: "input"})
+                self._tokens.record(usage.output_tokens, {**common, key: "output"})
             if self._capture_content:
-                span.set_attributes(_content(outcome))
+                span.set_attributes(_output(outcome))
                 if failure and error is not None:
                     span.record_exception(error)
 
 
-def _usage(outcome: object) -> TokenUsage | None:
-    """The tokens of a work, also of one that failed on the way."""
+def _common_attributes(operation: Operation) -> _Attributes:
+    """Returns what spans and metrics have in common."""
+    kind = _KINDS[operation.kind]
+    common: _Attributes = {
+        "gen_ai.operation.name": kind.name,
+        kind.attribute: sendable(operation.name),
+    }
+    if operation.kind in ("evaluation", "request"):
+        common["gen_ai.provider.name"] = _PROVIDERS.get(operation.provider, operation.provider)
+        common["gen_ai.request.model"] = operation.model
+    return {key: value for key, value in common.items() if value}
+
+
+def _span_attributes(operation: Operation) -> _Attributes:
+    attributes: _Attributes = {}
+    if operation.session_id:
+        attributes["gen_ai.conversation.id"] = operation.session_id
+    if operation.kind == "tool":
+        attributes["gen_ai.tool.call.id"] = sendable(operation.call_id)
+        attributes["gen_ai.tool.type"] = "function"
+    elif operation.kind == "request" and operation.streamed:
+        attributes["gen_ai.request.stream"] = True
+    return attributes
+
+
+def _usage_attributes(outcome: object) -> _Attributes:
+    """Returns the tokens of an operation, also of one that failed on the way."""
     match outcome:
         case AssistantMessage() | PromptResponse() | Execution():
-            return outcome.usage
+            usage = outcome.usage
         case PromptEvaluationError(turns=turns) if turns:
-            return outcome.usage
+            usage = outcome.usage
         case _:
-            return None
+            return {}
+    return {
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+    }
 
 
 def _failure(outcome: object) -> str:
-    """The type of error that a work ended with, empty for none."""
+    """Returns the type of error that an operation ended with, empty for none."""
     match outcome:
         # A stream that was not read to its end; a request for sections; a call that will be made by
         # itself.
@@ -245,38 +237,43 @@ def _failure(outcome: object) -> str:
             return ""
 
 
-def _content(outcome: object) -> _Attributes:
-    """What the model or a tool said."""
+def _input(operation: Operation) -> _Attributes:
+    """Returns the text of a prompt or the arguments of a call."""
+    match operation.kind:
+        case "evaluation":
+            return {"gen_ai.input.messages": _message("user", operation.text)}
+        case "tool":
+            return {"gen_ai.tool.call.arguments": sendable(operation.text)}
+        case _:
+            return {}
+
+
+def _output(outcome: object) -> _Attributes:
+    """Returns the text of an answer or of a call's result."""
     match outcome:
-        case AssistantMessage():
+        case AssistantMessage(text=text, tool_calls=tool_calls, finish=finish):
             calls = [
                 {
                     "type": "tool_call",
-                    "id": one.call_id,
-                    "name": one.name,
-                    "arguments": one.arguments,
+                    "id": call.call_id,
+                    "name": call.name,
+                    "arguments": call.arguments,
                 }
-                for one in outcome.tool_calls
+                for call in tool_calls
             ]
-            return {
-                "gen_ai.output.messages": _message(
-                    "assistant", outcome.text, calls, finish_reason=outcome.finish
-                )
-            }
-        case PromptResponse():
-            return {
-                "gen_ai.output.messages": _message("assistant", outcome.text, finish_reason="stop")
-            }
-        case ToolExecutionOutcome():
-            return {"gen_ai.tool.call.result": outcome.message.content}
+            message = _message("assistant", text, calls, finish_reason=finish)
+            return {"gen_ai.output.messages": message}
+        case PromptResponse(text=text):
+            return {"gen_ai.output.messages": _message("assistant", text, finish_reason="stop")}
+        case ToolExecutionOutcome(message=message):
+            return {"gen_ai.tool.call.result": message.content}
         case ToolResult():
             return {"gen_ai.tool.call.result": sendable(outcome.content())}
         case _:
             return {}
 
 
-def _message(role: str, text: str, parts: list[dict[str, str]] | None = None, **more: str) -> str:
-    said = [{"type": "text", "content": text}] if text else []
-    return sendable(
-        json.dumps([{"role": role, "parts": [*said, *(parts or [])], **more}], ensure_ascii=False)
-    )
+def _message(role: str, text: str, calls: Sequence[dict[str, str]] = (), **attributes: str) -> str:
+    texts = [{"type": "text", "content": text}] if text else []
+    message = {"role": role, "parts": [*texts, *calls], **attributes}
+    return sendable(json.dumps([message], ensure_ascii=False))

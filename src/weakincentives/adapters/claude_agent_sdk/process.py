@@ -1,9 +1,8 @@
-"""The CLI's process: how it starts, with which variables, and how it ends with all processes that
-its tools started.
+"""The CLI's process: its variables, its start, and its end with all processes that it started.
 
 The SDK starts the CLI with all variables of this process, and ends the CLI alone. But the SDK runs
-in an event loop of ours, and event loops start processes. `CLIProcess.loop` makes one that starts
-the CLI as is said here.
+in an event loop of ours, and event loops start processes: `CLIProcess.loop` makes one that starts
+the CLI by the rules of this module.
 """
 
 import asyncio
@@ -27,26 +26,12 @@ _log = logging.getLogger(__name__)
 
 _MARK = "WINK_RUN"
 _KEY_DESCRIPTOR = "CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR"  # where the CLI reads its key, once
-_INHERITED = frozenset({"LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"}) | {
-    *(
-        "ALL_PROXY",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "all_proxy",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-    ),
-    *(
-        "AWS_CA_BUNDLE",
-        "CURL_CA_BUNDLE",
-        "GIT_SSL_CAINFO",
-        "NODE_EXTRA_CA_CERTS",
-        "REQUESTS_CA_BUNDLE",
-    ),
-    *("SSL_CERT_DIR", "SSL_CERT_FILE"),
-}
+_INHERITED = (
+    "LANG LANGUAGE LOGNAME PATH SHELL TERM TZ USER"
+    " ALL_PROXY HTTP_PROXY HTTPS_PROXY NO_PROXY all_proxy http_proxy https_proxy no_proxy"
+    " AWS_CA_BUNDLE CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE"
+    " SSL_CERT_DIR SSL_CERT_FILE"
+)
 _LAST_LINES = 10
 _MAX_LAST_WORDS = 300
 
@@ -54,9 +39,9 @@ _MAX_LAST_WORDS = 300
 class CLIProcess:
     """One process of the CLI, from its start to its end.
 
-    `env` holds the variables that are meant for it. An isolated CLI gets of this process's other
-    variables only those for language, paths, proxies and certificates. It reads `key` from a pipe:
-    a variable could be read by its tools.
+    `env` holds the variables that are meant for it. Of this process's other variables an isolated
+    CLI gets only those for language, paths, proxies and certificates. It reads `key` from a pipe,
+    because its tools could read a variable.
     """
 
     def __init__(self, env: Mapping[str, str], *, key: str | None, isolated: bool) -> None:
@@ -76,11 +61,9 @@ class CLIProcess:
         """Whether the CLI was started in the event loop."""
         return self._transport is not None
 
-    # Any: asyncio's own
+    # Any: asyncio's own, whose results pass through
     async def start(self, start: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """Calls `start`, which starts a process by `options`, with what is said here in place of
-        some of these.
-        """
+        """Starts the CLI by `start`, with our variables and key added to the SDK's `options`."""
         options |= {"env": self._variables(options["env"]), "start_new_session": True}
         if self._key is None:
             self._transport, protocol = await start(**options)
@@ -97,16 +80,16 @@ class CLIProcess:
         return self._transport, protocol
 
     def _variables(self, merged: Mapping[str, str]) -> dict[str, str]:
-        """Returns those of the SDK's `merged` variables that the CLI gets: its own, and few of this
-        process's.
-        """
+        """Returns the CLI's variables; `merged` are the SDK's own and all of this process."""
+
+        def passes(name: str, value: str) -> bool:
+            inherited = name in _INHERITED.split() or name.startswith("LC_")
+            return inherited or name in self._env or os.environ.get(name) != value
+
         variables = {
             name: value
             for name, value in merged.items()
-            if not self._isolated
-            or name in self._env
-            or _passes(name)
-            or os.environ.get(name) != value
+            if not self._isolated or passes(name, value)
         }
         return variables | {_MARK: self._mark}
 
@@ -130,7 +113,7 @@ class CLIProcess:
     def kill(self) -> bool:
         """Kills the processes that `find` finds, and tells whether there were any.
 
-        Call it until there are none.
+        A process may start others meanwhile: call it until there are none.
         """
         found = self.find()
         for pid in found:
@@ -139,15 +122,13 @@ class CLIProcess:
         return bool(found)
 
     def close(self) -> None:
-        """Closes the pipes to the CLI, of which the SDK leaves open what it has not read to the
-        end.
-        """
+        """Closes the pipes to the CLI; the SDK leaves those open that it has not read to the end."""
         if self._transport is not None:
             self._transport.close()
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """Starts its first process as a `CLIProcess` says."""
+    """Starts its first process by `CLIProcess.start`."""
 
     def __init__(self, process: CLIProcess) -> None:
         super().__init__()
@@ -156,15 +137,13 @@ class _Loop(asyncio.SelectorEventLoop):
     # Any: as in asyncio, whose parameters pass through.
     async def subprocess_exec(self, protocol_factory: Any, *command: Any, **options: Any) -> Any:
         start = partial(super().subprocess_exec, protocol_factory, *command)
-        return await (
-            start(**options) if self._process.started else self._process.start(start, options)
-        )
+        if self._process.started:
+            return await start(**options)
+        return await self._process.start(start, options)
 
 
 class StderrTail:
-    """Keeps the last lines that the CLI writes to stderr, without credentials; `listener` gets all
-    of them.
-    """
+    """Keeps the last lines of the CLI's stderr, redacted; `listener` gets every line."""
 
     def __init__(self, redact: Redactor, listener: Callable[[str], None] | None = None) -> None:
         self._redact = redact
@@ -182,12 +161,8 @@ class StderrTail:
         return "\n".join(self._lines)[-_MAX_LAST_WORDS:]
 
 
-def _passes(name: str) -> bool:
-    return name in _INHERITED or name.startswith("LC_")
-
-
 def _parents() -> Iterator[tuple[int, int]]:
-    """Yields the ids of living processes, each with that of its parent."""
+    """Yields the id of each running process with that of its parent."""
     if not Path("/proc/self/stat").exists():
         command = ["ps", "-A", "-o", "pid=,ppid=,stat="]
         listed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - constant
@@ -198,9 +173,8 @@ def _parents() -> Iterator[tuple[int, int]]:
         return
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            state, parent = (
-                (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-            )
+            stat = (folder / "stat").read_text(errors="replace")
+            state, parent = stat.rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 yield int(folder.name), int(parent)
 

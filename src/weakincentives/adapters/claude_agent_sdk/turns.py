@@ -1,0 +1,178 @@
+"""Reads what the CLI says: the parts of the model's messages, and how an evaluation ends."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple
+from typing import Any
+
+from ...evaluation.errors import PromptEvaluationError
+from ...evaluation.messages import AssistantMessage, Finish, ToolCall
+from ...limits import TokenUsage
+from ..codec import AnyJson, Wire
+from ..provider_errors import error_from_reply, error_from_request, error_from_status
+from .bridge import Bridge
+
+__all__ = ["PROVIDER", "AnySDK", "TurnReader"]
+
+# Any: the SDK's module and its objects; it is often not installed where types are checked.
+type AnySDK = Any
+
+PROVIDER = "claude_agent_sdk"
+
+_OUTPUT_TOOL = "StructuredOutput"  # by which the CLI takes typed output
+_FIRST_BACKOFF_MS = 500
+_MOST_BACKOFF_MS = 32_000
+_JITTER = 1.25
+_TURN_COUNTS = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+)
+_TOTAL_COUNTS = (
+    "inputTokens",
+    "cacheCreationInputTokens",
+    "cacheReadInputTokens",
+    "outputTokens",
+)
+
+
+class TurnReader:
+    """Puts the CLI's messages together to the model's messages that our loop asks for.
+
+    These are the messages that call tools, and the last one. Others, such as the half of an answer
+    that the CLI asks the model to go on with, count in the usage alone.
+    """
+
+    def __init__(self, sdk: AnySDK, bridge: Bridge) -> None:
+        self._sdk = sdk
+        self._bridge = bridge
+        self._reported = TokenUsage()
+        self._complaint: str | None = None
+        self._retry_after: str | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins with the next message of the model."""
+        self._texts: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._usage: Wire = {}
+        self._streaming = self._complete = False
+
+    def read(self, message: AnySDK) -> AssistantMessage | None:
+        """Returns the model's message that `message` of the CLI completes, if it does.
+
+        `None` says that the CLI has made a call. Raises `PromptEvaluationError` for a result
+        without an answer.
+        """
+        sdk = self._sdk
+        match message:
+            case (
+                sdk.StreamEvent(parent_tool_use_id=str())
+                | sdk.AssistantMessage(parent_tool_use_id=str())
+            ):
+                return None  # a subagent's
+            case sdk.StreamEvent(event=event):
+                self._read_event(event)
+            case sdk.AssistantMessage(error=None):
+                self._read_blocks(message)
+            case sdk.AssistantMessage(error=complaint):
+                self._complaint = complaint
+            case sdk.SystemMessage(subtype="api_retry", data=data):
+                self._retry_after = _retry_after(data)
+            case sdk.ResultMessage():
+                return self._read_result(message)
+            case None | sdk.UserMessage():
+                # a reply that was not streamed has no stop, but only a complete one has calls made
+                self._complete = True
+            case _:
+                pass
+        if self._streaming or not self._complete or not self._calls:
+            return None
+        usage = _usage(self._usage, _TURN_COUNTS)
+        self._reported += usage
+        text, calls = "".join(self._texts), tuple(self._calls)
+        return AssistantMessage(text=text, tool_calls=calls, finish="tool_calls", usage=usage)
+
+    def _read_event(self, event: AnyJson) -> None:
+        match event:
+            case {"type": "message_start", "message": {"usage": dict() as usage}}:
+                self.begin()
+                self._usage, self._streaming = usage, True
+            case {"type": "message_delta", "usage": dict() as usage}:
+                self._usage |= {name: count for name, count in usage.items() if count is not None}
+            case {"type": "message_stop"}:  # comes for a stream that broke off, too
+                self._streaming, self._complete = False, True
+            case _:
+                pass
+
+    def _read_blocks(self, message: AnySDK) -> None:
+        sdk = self._sdk
+        self._usage = self._usage or message.usage or {}
+        for block in message.content:
+            if isinstance(block, sdk.TextBlock):
+                self._texts.append(block.text)
+            elif isinstance(block, sdk.ToolUseBlock) and block.name != _OUTPUT_TOOL:
+                self._calls.append(self._bridge.read_call(block.id, block.name, block.input))
+        self._complete = any(self._bridge.awaits(call.call_id) for call in self._calls)
+
+    def _read_result(self, result: AnySDK) -> AssistantMessage:
+        finish: Finish = "stop"
+        if self._complaint == "max_output_tokens":
+            finish = "length"
+        elif result.stop_reason == "refusal":
+            finish = "refusal"
+        elif result.is_error:
+            raise self._failure(result)
+        counts = [_usage(usage, _TOTAL_COUNTS) for usage in (result.model_usage or {}).values()]
+        total = sum(counts, TokenUsage())
+        pairs = zip(astuple(total), astuple(self._reported), strict=True)
+        self._reported = total
+        output = result.structured_output
+        text = (result.result or "") if output is None else json.dumps(output, ensure_ascii=False)
+        usage = TokenUsage(*(max(0, count - reported) for count, reported in pairs))
+        return AssistantMessage(text=text, finish=finish, usage=usage)
+
+    def _failure(self, result: AnySDK) -> PromptEvaluationError:
+        """Returns why the CLI gives up; its `subtype` says "success" of most failures."""
+        message = str(result.result or "; ".join(result.errors or ()) or result.subtype)
+        status: int | None = result.api_error_status
+        if result.subtype == "error_max_structured_output_retries":
+            return PromptEvaluationError(
+                message, phase="response", code="output", provider=PROVIDER
+            )
+        if result.terminal_reason == "prompt_too_long":
+            code = "context_length_exceeded"
+            return error_from_status(PROVIDER, status or 400, message=message, code=code)
+        if status is not None:
+            wait = self._retry_after
+            return error_from_status(PROVIDER, status, message=message, retry_after=wait)
+        match self._complaint:
+            case "authentication_failed":
+                remedy = "pass api_key or set ANTHROPIC_API_KEY"
+                return error_from_request(PROVIDER, "authentication", message, remedy)
+            case "server_error":
+                return error_from_request(PROVIDER, "connection", message)
+            case "unknown":
+                return error_from_reply(PROVIDER, message)
+            case _:
+                return error_from_request(PROVIDER, "provider_failed", message)
+
+
+def _usage(counts: Mapping[str, AnyJson], names: tuple[str, str, str, str]) -> TokenUsage:
+    fresh, written, cached, output = (counts.get(name) or 0 for name in names)
+    return TokenUsage(fresh + written + cached, output, cached)
+
+
+def _retry_after(retry: Mapping[str, AnyJson]) -> str | None:
+    """Returns the seconds that the provider asked to wait, if more than the CLI's own delay."""
+    match retry:
+        case {
+            "error_status": 429,
+            "attempt": int() as attempt,
+            "retry_delay_ms": int() | float() as delay,
+        }:
+            own_delay = min(_FIRST_BACKOFF_MS * 2 ** (attempt - 1), _MOST_BACKOFF_MS) * _JITTER
+            return str(delay / 1000) if delay > own_delay else None
+        case _:
+            return None
