@@ -37,7 +37,14 @@ from support.typed_values import (
 )
 from weakincentives import serde
 from weakincentives.errors import SerdeError, ValidationIssue
-from weakincentives.serde import dump_json, json_schema, line_matcher, parse, parse_json
+from weakincentives.serde import (
+    dump_json,
+    dump_json_lossless,
+    json_schema,
+    line_matcher,
+    parse,
+    parse_json,
+)
 
 
 @dataclass
@@ -345,6 +352,24 @@ def test_no_fault_tells_the_value_that_did_not_fit(kind: Kind) -> None:
     assert [fault.path for fault in reading] == [("field",), ("others", 0)]
     assert "is not of the declared type" in writing[0].message
     assert "hunter2" not in f"{reading}{writing}"
+
+
+def test_a_value_of_another_type_than_declared_is_refused_with_its_whole_path() -> None:
+    wrong: Any = ["pen"]
+    issues = faults_of(lambda: dump(Order([Item("pen"), Item(wrong)])))
+    assert issues == (
+        ValidationIssue(
+            ("items", 1, "name"),
+            "is not of the declared type: Input should be a valid string",
+        ),
+    )
+
+
+def test_an_integer_is_written_where_a_union_declares_a_float() -> None:
+    holder = make_dataclass("Holder", [("value", float | str)])
+    assert dump_json(holder(1)) == dump_json_lossless(holder, holder(1)) == '{"value":1}'
+    assert dump({"deep": [holder(1)]}) == {"deep": [{"value": 1}]}
+    assert {issue.path[:1] for issue in faults_of(lambda: dump(holder([1])))} == {("value",)}
 
 
 def test_no_fault_tells_the_tag_that_did_not_fit() -> None:

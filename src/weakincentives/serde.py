@@ -1,18 +1,15 @@
-"""Values to JSON and back, and their JSON schemas: a thin face over pydantic, which is imported on
-first use.
+"""Values to JSON and back, and the JSON schemas of types: a thin layer over pydantic.
 
-Dataclasses stay plain standard-library ones. Descriptions come from `field(metadata={"description":
-…})` or `Annotated[…, pydantic.Field(…)]`. Scalars are read strictly: no text stands for a number or
-a truth value. Keys that a type does not have are refused unless `allow_extra` is set. Dates, paths,
-enums, UUIDs and decimals become strings, bytes URL-safe base64, sets sorted arrays; NaN and
-infinities are refused, both ways. A value that stands where a type says no more than `Any` is
-dumped as it would be on its own. Fields that a constructor does not take (`init=False`) are no part
-of the JSON.
+pydantic is imported on first use, and dataclasses stay plain ones of the standard library.
+Descriptions come from `field(metadata={"description": …})` or `Annotated[…, pydantic.Field(…)]`.
+Scalars are read strictly: no text stands for a number or a truth value. Unknown keys are refused
+unless `allow_extra` is set. Dates, paths, enums, UUIDs and decimals become strings, bytes URL-safe
+base64, sets sorted arrays; NaN and infinities are refused, both ways. Where a type says `Any`, a
+value is dumped as it would be on its own. JSON leaves out fields with `init=False`.
 """
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -26,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
 from .errors import SerdeError, ValidationIssue, message_of
 from .lossless import Check, check_by_type, difference
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # heavy: loaded on first use
     import pydantic
     from typing_extensions import TypeForm
 
@@ -45,15 +42,23 @@ __all__ = [
 ]
 
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
-"""What `json.loads` can give."""
+"""What `json.loads` can return."""
 
-# Any: a schema is read key by key where it is used; typing its full grammar would help nobody.
+# Any: readers look up single keys; typing the full grammar would help nobody.
 type JsonSchema = dict[str, Any]
 """A JSON Schema (draft 2020-12) as a dict."""
 
+# Any, in the three: types known only at run time, values of them, and pydantic's nested dicts.
+type AnyType = Any
+type AnyValue = Any
+type CoreSchema = Any
+
+
+# --- writing
+
 
 def dump(value: object, *, exclude_none: bool = False) -> Json:
-    """`value` as plain JSON values. Raises `SerdeError` for what JSON cannot hold."""
+    """Returns `value` as plain JSON values; raises `SerdeError` for what JSON cannot hold."""
     text = dump_json(value, exclude_none=exclude_none)
     try:
         return cast(Json, json.loads(text))  # loads is typed Any
@@ -62,76 +67,74 @@ def dump(value: object, *, exclude_none: bool = False) -> Json:
 
 
 def dump_json(value: object, *, exclude_none: bool = False) -> str:
-    """`value` as compact JSON text.
+    """Returns `value` as compact JSON text.
 
     Raises `SerdeError` for what JSON cannot hold, NaN and infinities included.
     """
-    return _dump_by(
-        lambda: _own_adapter(_kind(value)) or _adapter(object), value, exclude_none=exclude_none
-    )
+    kind = _kind(value)
+    return _dump(lambda: _own_adapter(kind) or _adapter(object), value, exclude_none=exclude_none)
 
 
 def dump_lossless(of: object, value: object) -> Json:
-    """`value` as plain JSON values of which `parse(of, …)` makes an equal value.
+    """Returns plain JSON values of which `parse(of, …)` makes an equal value.
 
-    Raises as `dump_json_lossless`.
+    Raises `SerdeError` as `dump_json_lossless` does.
     """
     return cast(Json, json.loads(dump_json_lossless(of, value)))  # loads is typed Any
 
 
 def dump_json_lossless(of: object, value: object) -> str:
-    """`value` as compact JSON text of which `parse_json(of, text)` makes an equal value, of the
-    same types throughout.
+    """Returns JSON text of which `parse_json(of, …)` makes an equal value of the same types.
 
-    Raises `SerdeError` with the path and the type of what JSON would lose or change, such as an
-    instance of a subclass of the declared type, or a tuple in a field of type `Any`. An integer in
-    a field of type `float` comes back as the float that equals it.
+    Raises `SerdeError` with path and type of what JSON would lose or change, such as an instance of
+    a subclass of the declared type, or a tuple in a field of type `Any`. An integer in a field of
+    type `float` comes back as the float that equals it.
     """
-    text = _dump_by(lambda: _adapter(of), value, exclude_none=False)
+    text = _dump(lambda: _adapter(of), value, exclude_none=False)
     check = _check_by_type(of)
     if check is not None and check([value]):
         return text
     try:
-        parse_json(object, f"[[{text}]]")  # where it stands in a snapshot, it is nested more deeply
-        lost = difference(value, parse_json(of, text))
+        parse_json(object, f"[[{text}]]")  # a snapshot nests it more deeply
+        issue = difference(value, parse_json(of, text))
     except SerdeError as error:
         issues = [
-            ValidationIssue(fault.path, f"cannot be read back from JSON: {fault.message}")
-            for fault in error.issues
+            ValidationIssue(issue.path, f"cannot be read back from JSON: {issue.message}")
+            for issue in error.issues
         ]
         raise _unfit(value, *issues) from error
     except Exception as error:  # a comparison of the user's type, or too many levels
-        raise _unfit(
-            value, ValidationIssue((), f"cannot be compared: {type(error).__name__}")
-        ) from error
-    if lost is not None:
-        raise _unfit(value, lost)
+        reason = f"cannot be compared: {type(error).__name__}"
+        raise _unfit(value, ValidationIssue((), reason)) from error
+    if issue is not None:
+        raise _unfit(value, issue)
     return text
 
 
 @lru_cache(maxsize=4096)
-# Any: typeshed does not know that every class has a hash
-def _check_by_type(of: Any) -> Check | None:
-    plain: Any = _adapter(_Plain).core_schema
+def _check_by_type(of: AnyType) -> Check | None:
+    plain: CoreSchema = _adapter(_Plain).core_schema
     config = {name: value for name, value in plain["config"].items() if name != "title"}
     return check_by_type(_adapter(of).core_schema, config)
 
 
 @dataclass
 class _Plain:
-    """A dataclass that says nothing of how it is read and dumped."""
+    """A dataclass without a pydantic configuration of its own."""
 
 
-def _dump_by(
-    find: Callable[[], "pydantic.TypeAdapter[Any]"], value: object, *, exclude_none: bool
+def _dump(
+    find_adapter: Callable[[], "pydantic.TypeAdapter[Any]"], value: object, *, exclude_none: bool
 ) -> str:
     try:
-        serializer = find().serializer
+        serializer = find_adapter().serializer
         text = serializer.to_json(
             value, exclude_none=exclude_none, by_alias=True, warnings="error"
         ).decode()
+    except SerdeError as error:  # of the type
+        raise _unfit(value, ValidationIssue((), f"{error}")) from error
     except Exception as error:  # pydantic, and any property or field serializer of the user's type
-        raise _unfit(value, *_dump_faults(error)) from error
+        text = _dump_again(find_adapter(), value, error, exclude_none=exclude_none)
     if "NaN" in text or "Infinity" in text:
 
         def refuse(constant: str) -> NoReturn:
@@ -141,26 +144,44 @@ def _dump_by(
     return text
 
 
+def _dump_again(
+    adapter: "pydantic.TypeAdapter[Any]", value: object, error: Exception, *, exclude_none: bool
+) -> str:
+    """Returns the text of a value that pydantic refused, if it is read back as the same value.
+
+    Else raises `SerdeError`, whose issues come from reading the text: pydantic does not say where a
+    value is of another type than declared.
+    """
+    import pydantic
+
+    write = partial(adapter.serializer.to_json, value, by_alias=True, warnings="none")
+    try:
+        issue = difference(value, adapter.validator.validate_json(write()))
+        if issue is None:
+            return write(exclude_none=exclude_none).decode()
+        issues = [issue]
+    except pydantic.ValidationError as misfit:
+        issues = [
+            ValidationIssue(issue.path, f"is not of the declared type: {issue.message}")
+            for issue in _issues_of(misfit)
+        ]
+    except Exception:  # the same error once more
+        issues = [ValidationIssue((), _reason(error))]
+    raise _unfit(value, *issues) from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first line of an error's text without the names of errors before it."""
+    text = message_of(error).partition("\n")[0].rpartition("Error: ")[2]
+    endless = text.endswith("RecursionError")
+    return "it contains itself or is nested too deeply" if endless else text
+
+
 def _unfit(value: object, *issues: ValidationIssue) -> SerdeError:
     return SerdeError(f"JSON cannot hold this {type(value).__name__}", issues)
 
 
-# pydantic tells what it could not dump only in a text. It quotes a value that is not of its
-# declared type, and wraps
-# what the functions below raise. Compiled when an error is told, not at import.
-_MISFIT = r"Expected `([^`\n]+)`[^\[\n]*\[(?:field_name='(\w+)', )?input_value="
-_WRAPPING = r"(?:Error serializing to JSON: |Error calling function `\w+`: |\w+Error: )+"
-
-
-def _dump_faults(error: Exception) -> list[ValidationIssue]:
-    text = re.sub(_WRAPPING, "", f"{error}", count=1)
-    if text == "RecursionError":
-        return [ValidationIssue((), "it contains itself or is nested too deeply")]
-    misfits = re.findall(_MISFIT, text)
-    return [
-        ValidationIssue((name,) if name else (), f"is not of the declared type {wanted}")
-        for wanted, name in misfits
-    ] or [ValidationIssue((), text.partition("\n")[0])]
+# --- reading
 
 
 @overload
@@ -168,19 +189,15 @@ def parse[T](of: "TypeForm[T]", data: object, *, allow_extra: bool = False) -> T
 @overload
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object: ...
 def parse(of: object, data: object, *, allow_extra: bool = False) -> object:
-    """`data`, made of JSON values, as an instance of the type `of`.
+    """Returns `data`, made of JSON values, as an instance of the type `of`.
 
-    Raises `SerdeError` with every fault.
+    Raises `SerdeError` with every issue.
     """
     from pydantic_core import to_json
 
-    # By way of text, since pydantic reads Python values by other rules: a string that could be an
+    # Through text, since pydantic reads Python values by other rules: a string that could be an
     # int, for one.
-    return _parse(
-        of,
-        lambda adapter: adapter.validate_json(to_json(data, inf_nan_mode="constants")),
-        allow_extra=allow_extra,
-    )
+    return _parse(of, lambda: to_json(data, inf_nan_mode="constants"), allow_extra=allow_extra)
 
 
 @overload
@@ -188,77 +205,60 @@ def parse_json[T](of: "TypeForm[T]", text: str | bytes, *, allow_extra: bool = F
 @overload
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object: ...
 def parse_json(of: object, text: str | bytes, *, allow_extra: bool = False) -> object:
-    """JSON `text` as an instance of the type `of`. Raises `SerdeError` with every fault."""
-    return _parse(
-        of, lambda adapter: adapter.validator.validate_json(text), allow_extra=allow_extra
-    )
+    """Returns JSON `text` as an instance of the type `of`; raises `SerdeError` with every issue."""
+    return _parse(of, lambda: text, allow_extra=allow_extra)
+
+
+def _parse(of: object, read: Callable[[], str | bytes], *, allow_extra: bool) -> object:
+    validator = _adapter(of, allow_extra=allow_extra).validator
+    try:
+        return validator.validate_json(read())
+    except Exception as error:  # pydantic's, and those of an author's `__post_init__`
+        raise SerdeError(_name(of), _issues_of(error)) from error
+
+
+# listing an issue takes pydantic 30 µs where paths are long; 10,000 still cover every `null`
+_MAX_ISSUES = 10_000
+
+
+def _issues_of(error: Exception) -> tuple[ValidationIssue, ...]:
+    """Returns every issue with its path, never the data, which may be secret or huge."""
+    import pydantic
+
+    if not isinstance(error, pydantic.ValidationError):
+        return (ValidationIssue((), message_of(error)),)
+    if (count := error.error_count()) > _MAX_ISSUES:
+        message = f"{count:,} faults, too many to list; compare the data with the schema"
+        return (ValidationIssue((), message),)
+    issues: list[ValidationIssue] = []
+    for detail in error.errors(include_url=False, include_input=False):
+        message, context = detail["msg"], detail.get("ctx", {})
+        if detail["type"] == "union_tag_invalid":  # the one message that quotes the input
+            tags = context.get("expected_tags")
+            message = f"Input should have as {context.get('discriminator')} one of {tags}"
+        issues.append(ValidationIssue(detail["loc"], message))
+    return tuple(issues)
 
 
 def check_unique_keys(subject: str, text: str | bytes) -> None:
-    """Raises `SerdeError` about `subject` for a JSON object that has a key twice.
+    """Raises `SerdeError` about `subject` if an object in the JSON `text` has a key twice.
 
-    Parsers keep the last value in silence. Text that is no JSON passes, since a parser says better
-    what is wrong.
+    Parsers silently keep the last value. Text that is no JSON passes: a parser explains it better.
     """
     with suppress(json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         json.loads(text, object_pairs_hook=partial(_unique_keys, subject), parse_int=str)
 
 
-# Any: values of every JSON type.
-def _unique_keys(subject: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        message = f"the key {repeated!r:.200} stands twice in one object; remove one of them"
+def _unique_keys(subject: str, pairs: list[tuple[str, AnyValue]]) -> dict[str, AnyValue]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        key, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        message = f"the key {key!r:.200} stands twice in one object; remove one of them"
         raise SerdeError(subject, (ValidationIssue((), message),))
-    return found
+    return values
 
 
-def json_schema(of: Any) -> JsonSchema:  # Any: types of every form, unions and generics included
-    """The schema that instances of the type `of` satisfy once dumped. The dict is shared: copy it
-    before changing it.
-
-    Raises `SerdeError` for a type that cannot cross JSON.
-    """
-    return _schema(of)
-
-
-# Any below: TypeAdapter is made from types known only at run time.
-def _parse(
-    of: object, validate: Callable[["pydantic.TypeAdapter[Any]"], object], *, allow_extra: bool
-) -> object:
-    adapter = _adapter(of, allow_extra=allow_extra)
-    try:
-        return validate(adapter)
-    # pydantic, and whatever the author's `__post_init__` makes of the data
-    except Exception as error:
-        raise SerdeError(_name(of), _parse_faults(error)) from error
-
-
-# listing a fault takes pydantic 30 µs where paths are long; 10,000 still cover every `null`
-_MAX_FAULTS = 10_000
-
-
-def _parse_faults(error: Exception) -> tuple[ValidationIssue, ...]:
-    """Every fault with its path; never the offending input, which may be secret or huge."""
-    import pydantic
-
-    if not isinstance(error, pydantic.ValidationError):
-        return (ValidationIssue((), message_of(error)),)
-    if (count := error.error_count()) > _MAX_FAULTS:
-        return (
-            ValidationIssue(
-                (), f"{count:,} faults, too many to list; compare the data with the schema"
-            ),
-        )
-    issues: list[ValidationIssue] = []
-    for detail in error.errors(include_url=False, include_input=False):
-        message = detail["msg"]
-        if detail["type"] == "union_tag_invalid":  # the one message that quotes the input
-            context = detail.get("ctx", {})
-            message = f"Input should have as {context.get('discriminator')} one of {context.get('expected_tags')}"
-        issues.append(ValidationIssue(detail["loc"], message))
-    return tuple(issues)
+# --- types
 
 
 def _name(of: object) -> str:
@@ -266,185 +266,135 @@ def _name(of: object) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _adapter(of: Any, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
+def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
+    """Returns pydantic's adapter of a type, whose reading and dumping are made exact."""
     import pydantic
     from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
 
-    config = pydantic.ConfigDict(
-        extra="ignore" if allow_extra else "forbid",
+    options = CoreConfig(
         strict=True,
         ser_json_bytes="base64",
         val_json_bytes="base64",
         ser_json_inf_nan="constants",
         allow_inf_nan=False,
     )
+    # Any: a ConfigDict, whose keys a type checker would want one by one
+    config: Any = {**options, "extra": "ignore" if allow_extra else "forbid"}
     try:
         # An alias, since TypeAdapter takes no config beside a dataclass itself.
         # Any and ignore: made at run time, no type that a checker could read.
         root: Any = TypeAliasType("Root", of)  # pyright: ignore[reportGeneralTypeIssues]
         adapter = pydantic.TypeAdapter[Any](root, config=config)
-        # does nothing, unless a forward reference cannot be resolved, which shows here
-        adapter.rebuild()
-    # pydantic, or whatever the author's annotations raise when they are evaluated
-    except Exception as error:
-        raise SerdeError(
-            _name(of), (ValidationIssue((), f"cannot cross JSON: {_first_line(error)}"),)
-        ) from error
-    exact = _exact(adapter.core_schema)
-    if exact is not adapter.core_schema:
-        adapter.serializer = SchemaSerializer(
-            exact, CoreConfig(ser_json_bytes="base64", ser_json_inf_nan="constants")
-        )
-        adapter.validator = SchemaValidator(
-            exact, CoreConfig(strict=True, val_json_bytes="base64", allow_inf_nan=False)
-        )
+        adapter.rebuild()  # raises if a forward reference cannot be resolved
+    except Exception as error:  # pydantic's, and whatever the author's annotations raise
+        message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
+        raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
+    schema = _exact(adapter.core_schema)
+    adapter.serializer = SchemaSerializer(schema, options)
+    adapter.validator = SchemaValidator(schema, options)
     return adapter
 
 
-def _first_line(error: Exception) -> str:
-    return f"{error}".partition("\n")[0]
+def _exact(schema: CoreSchema, *, key: bool = False) -> CoreSchema:
+    """Returns a copy of pydantic's core schema that reads and dumps as this module promises.
 
-
-# Any below: a core schema is a deeply nested dict of pydantic's own making.
-def _exact(schema: Any, *, key: bool = False) -> Any:
-    """The core schema, reading and dumping as this module promises; itself where pydantic does so
-    by itself.
-
-    A `key` of a JSON object is dumped as pydantic does it.
+    `key` says that it is the schema of a key in a JSON object, which is always a string.
     """
     if isinstance(schema, list | tuple):
-        items = [_exact(item, key=key) for item in schema]
-        return schema if all(map(_same, items, schema)) else type(schema)(items)
+        return type(schema)([_exact(item, key=key) for item in schema])
     if not isinstance(schema, dict):
         return schema
     # A dict without a type is no schema but holds some by name, such as the fields of a TypedDict.
-    aside = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
-    changed = {
-        name: _exact(value, key=name == "keys_schema")
+    literal = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
+    copy = {
+        name: value if name in literal else _exact(value, key=name == "keys_schema")
         for name, value in schema.items()
-        if name not in aside
     }
-    dumping = None if key or "serialization" in schema else _dumping(schema.get("type"))
-    if dumping is not None:
-        changed["serialization"] = dumping
-    elif schema.get("init") is False:
-        changed["serialization_exclude"] = True
-    elif all(_same(value, schema[name]) for name, value in changed.items()):
-        changed = schema
-    return _reading(schema if changed is schema else schema | changed, key=key)
+    if copy.get("init") is False:
+        copy["serialization_exclude"] = True
+    return _adjusted(copy, key=key)
 
 
-def _same(one: object, other: object) -> bool:
-    return one is other
-
-
-def _reading(schema: Any, *, key: bool) -> Any:
-    """The core schema with a check or a change of what pydantic reads by it, where its own way
-    would not do.
-
-    A `key` of a JSON object is always a string.
-    """
+def _adjusted(schema: CoreSchema, *, key: bool) -> CoreSchema:
+    """Returns one core schema with functions where pydantic would read or dump otherwise."""
     from pydantic_core import core_schema
 
-    change: Any
+    plain = core_schema.plain_serializer_function_ser_schema
+    write: CoreSchema = None
+    read: Callable[[CoreSchema], CoreSchema] | None = None
     match schema:
+        case {"type": "set" | "frozenset"}:
+            write = core_schema.wrap_serializer_function_ser_schema(_dump_set)
+        case {"type": "decimal"}:
+            write = plain(_dump_decimal)
         case {"type": "any"}:
-            change = core_schema.no_info_after_validator_function(_finite, _inner(schema))
+            write = plain(_dump_any, info_arg=True)
+            read = partial(core_schema.no_info_after_validator_function, _check_finite)
         case {"type": "datetime" | "time"}:
-            change = core_schema.no_info_after_validator_function(
-                _with_standard_zone, _inner(schema)
-            )
-        case {"type": "literal", "expected": values} if any(
-            isinstance(value, Enum) for value in values
-        ):
-            members = {_plain(value): value for value in values}
-            plain = _reading(schema | {"expected": [*members]}, key=key)
-            change = core_schema.no_info_after_validator_function(
-                members.__getitem__, _inner(plain)
-            )
-            change["serialization"] = core_schema.plain_serializer_function_ser_schema(
-                partial(_dump_member, values)
-            )
-        case {"type": "literal", "expected": values} | {"type": "enum", "members": values} if (
-            not key
-        ):
-            if not any(isinstance(_plain(value), int) for value in values):
-                return schema
-            change = core_schema.no_info_wrap_validator_function(_not_by_equality, _inner(schema))
+            read = partial(core_schema.no_info_after_validator_function, _with_standard_zone)
+        case {"type": "literal", "expected": values} if any(map(_is_member, values)):
+            members = {_json_value(value): value for value in values}
+            schema = _adjusted({**schema, "expected": [*members]}, key=key)
+            write = plain(partial(_dump_member, values))
+            read = partial(core_schema.no_info_after_validator_function, members.__getitem__)
+            key = False
+        case {"type": "literal", "expected": values} | {"type": "enum", "members": values}:
+            if not key and any(isinstance(_json_value(value), int) for value in values):
+                read = partial(core_schema.no_info_wrap_validator_function, _read_exactly)
         case _:
-            return schema
-    return {name: schema[name] for name in _OUTER if name in schema} | change
+            pass
+    # References point to the outermost schema, and serializers are looked up there.
+    outer = {name: schema[name] for name in ("ref", "serialization") if name in schema}
+    if write is not None and not key and "serialization" not in outer:
+        outer["serialization"] = write
+    if read is not None:
+        schema = read({name: schema[name] for name in schema if name not in outer})
+    return {**schema, **outer}
 
 
-# what references mean and serializers are asked of is the outermost schema
-_OUTER = ("ref", "serialization")
+def _is_member(value: object) -> bool:
+    return isinstance(value, Enum)
 
 
-def _inner(schema: Any) -> Any:
-    return {name: value for name, value in schema.items() if name not in _OUTER}
-
-
-def _plain(value: Any) -> Any:
+def _json_value(value: AnyValue) -> AnyValue:
     return value.value if isinstance(value, Enum) else value
 
 
-def _dumping(of: object) -> Any:
-    """How values of a core schema's type are dumped where pydantic's own way would not do, else
-    `None`.
-    """
-    from pydantic_core import core_schema
-
-    match of:
-        case "set" | "frozenset":
-            return core_schema.wrap_serializer_function_ser_schema(_dump_set)
-        case "decimal":
-            return core_schema.plain_serializer_function_ser_schema(_dump_decimal)
-        case "any":
-            return core_schema.plain_serializer_function_ser_schema(_dump_any, info_arg=True)
-        case _:
-            return None
-
-
-# Any: a literal or a member of an enum of any type.
-def _not_by_equality(value: object, read: Callable[[object], Any]) -> Any:
-    """What is read of a literal or an enum, unless it only equals what is meant, as `true` does 1."""
-    found = read(value)
-    if isinstance(value, bool) is not isinstance(_plain(found), bool):
-        read([])  # which raises what pydantic says of a value that is none of those
-    return found
+def _read_exactly(value: object, read: Callable[[object], AnyValue]) -> AnyValue:
+    """Returns a literal or enum member, unless it only equals the value, as `true` equals 1."""
+    member = read(value)
+    if isinstance(value, bool) is not isinstance(_json_value(member), bool):
+        read([])  # raises pydantic's error for a value that is none of them
+    return member
 
 
 def _with_standard_zone[T: (datetime, time)](value: T) -> T:
-    """`value` with the standard library's time zone in place of pydantic's, whose name and type are
-    other ones.
-    """
+    """Returns `value` with a time zone of the standard library in place of pydantic's own class."""
     offset = value.utcoffset()
     return value if offset is None else value.replace(tzinfo=timezone(offset) if offset else UTC)
 
 
-def _finite[T](value: T) -> T:
-    """`value`, read from JSON, unless it holds a number that JSON has not and pydantic takes all
-    the same.
-    """
+def _check_finite[T](value: T) -> T:
+    """Returns a value of type `Any`; raises pydantic's error for a NaN or an infinity in it."""
     if isinstance(value, float) and not math.isfinite(value):
         from pydantic_core import PydanticKnownError
 
         raise PydanticKnownError("finite_number")
     if isinstance(value, list | dict):
         for item in value.values() if isinstance(value, dict) else value:
-            _finite(item)
+            _check_finite(item)
     return value
 
 
 def _dump_set(value: object, dump_items: Callable[[object], list[object]]) -> list[object]:
-    """Sorted, so that equal sets give equal text."""
+    """Returns the items sorted, so that equal sets have equal text."""
     if not isinstance(value, set | frozenset):
         raise _unexpected("set")
-    return sorted(dump_items(value), key=_place)
+    return sorted(dump_items(value), key=_sort_key)
 
 
-def _place(item: object) -> tuple[float, str]:
-    """Numbers come first and by size, all else by its text."""
+def _sort_key(item: object) -> tuple[float, str]:
+    """Sorts numbers first and by size, everything else by its text."""
     if isinstance(item, int | float) and not isinstance(item, bool):
         return item, ""
     return math.inf, json.dumps(item, sort_keys=True, default=str)
@@ -453,7 +403,7 @@ def _place(item: object) -> tuple[float, str]:
 def _dump_member(values: list[object], value: object) -> object:
     if value not in values:
         raise _unexpected("literal")
-    return _plain(value)
+    return _json_value(value)
 
 
 def _dump_decimal(value: object) -> str:
@@ -466,52 +416,51 @@ def _dump_decimal(value: object) -> str:
     return str(value)
 
 
-def _unexpected(wanted: str) -> Exception:
-    """What pydantic wants to hear of a value of another type: a union then tries its next member."""
+def _unexpected(expected: str) -> Exception:
+    """Returns the error after which pydantic tries the next member of a union."""
     from pydantic_core import PydanticSerializationUnexpectedValue
 
-    return PydanticSerializationUnexpectedValue(f"Expected `{wanted}` [input_value=…]")
+    return PydanticSerializationUnexpectedValue(f"Expected `{expected}`")
 
 
-# a bare `object` is left to pydantic to refuse
-_PLAIN = frozenset({str, int, float, bool, type(None), object})
+# pydantic itself refuses a bare `object`
+_DUMPED_BY_PYDANTIC = frozenset({str, int, float, bool, type(None), object})
 
 
 def _dump_any(value: object, info: "pydantic.SerializationInfo") -> object:
-    """`value` as it is dumped on its own; pydantic's guess leaves sets unsorted and annotations
-    unread.
-    """
+    """Dumps `value` by its own type; pydantic would leave sets unsorted and annotations unread."""
+    exclude_none = bool(info.exclude_none)
 
-    # Any: containers and items of every type.
-    def walk(value: Any) -> object:
+    def walk(value: AnyValue) -> object:
         kind = _kind(value)
-        if kind in _PLAIN:
+        if kind in _DUMPED_BY_PYDANTIC:
             return value
         if kind is dict:
-            plain = _PLAIN.issuperset(map(type, value.values()))
+            plain = _DUMPED_BY_PYDANTIC.issuperset(map(type, value.values()))
             return value if plain else {key: walk(item) for key, item in value.items()}
         if kind is list or kind is tuple:
-            return value if _PLAIN.issuperset(map(type, value)) else [walk(item) for item in value]
+            plain = _DUMPED_BY_PYDANTIC.issuperset(map(type, value))
+            return value if plain else [walk(item) for item in value]
         adapter = _own_adapter(kind)
         if adapter is None:
             if isinstance(value, Iterator):
                 raise ValueError(f"a {kind.__name__} can be read but once; make a list of it")
             return value
-        return adapter.dump_python(
-            value,
-            mode="json",
-            by_alias=True,
-            exclude_none=bool(info.exclude_none),
-            warnings="error",
-        )
+        try:
+            return adapter.dump_python(
+                value, mode="json", by_alias=True, exclude_none=exclude_none, warnings="error"
+            )
+        except Exception as error:
+            return json.loads(_dump_again(adapter, value, error, exclude_none=exclude_none))
 
     return walk(value)
 
 
 @lru_cache(maxsize=4096)
-def _own_adapter(kind: Any) -> "pydantic.TypeAdapter[Any] | None":
-    """`None` for a class that pydantic knows as little as a subclass of `str`: its values are left
-    to its guess.
+def _own_adapter(kind: AnyType) -> "pydantic.TypeAdapter[Any] | None":
+    """Returns the adapter of a class; `None` for one that pydantic does not know.
+
+    pydantic then guesses, which suffices for a subclass of `str`, for one.
     """
     try:
         return _adapter(kind)
@@ -521,88 +470,97 @@ def _own_adapter(kind: Any) -> "pydantic.TypeAdapter[Any] | None":
         return None
 
 
-def _kind(value: Any) -> Any:  # Any: typeshed does not know that every class has a hash
-    """The type to dump `value` by: its class, or a list of one dataclass, which is faster than item
-    by item.
+def _kind(value: AnyValue) -> AnyType:
+    """Returns the type to dump `value` by: its class, or a list of one dataclass.
+
+    The list is dumped at once, which is faster than item by item.
     """
     kind = type(value)
-    if (
-        kind is list
-        and len(kinds := set(map(type, value))) == 1
-        and is_dataclass(item := kinds.pop())
-    ):
-        return GenericAlias(list, item)
+    if kind is list and len(kinds := set(map(type, value))) == 1:
+        item = kinds.pop()
+        if is_dataclass(item):
+            return GenericAlias(list, item)
     return kind
 
 
+# --- schemas
+
+
+def json_schema(of: AnyType) -> JsonSchema:
+    """Returns the schema that instances of the type `of` satisfy once dumped.
+
+    The dict is shared: copy it before changing it. Raises `SerdeError` for a type that cannot cross
+    JSON.
+    """
+    return _json_schema(of)
+
+
 @lru_cache(maxsize=4096)
-def _schema(of: Any) -> JsonSchema:
+def _json_schema(of: AnyType) -> JsonSchema:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Generator(GenerateJsonSchema):
-        def field_is_present(self, field: Any) -> bool:  # Any: see `_exact`
+        def field_is_present(self, field: CoreSchema) -> bool:
             return field.get("init") is not False
 
     adapter = _adapter(of)
     try:
-        made = adapter.json_schema(schema_generator=Generator)
+        schema = adapter.json_schema(schema_generator=Generator)
     except Exception as error:  # pydantic names types without a schema, such as callables
-        raise SerdeError(
-            _name(of), (ValidationIssue((), f"has no JSON schema: {_first_line(error)}"),)
-        ) from error
-    return cast(JsonSchema, _tidied(made, made.get("$defs", {})))
+        message = f"has no JSON schema: {message_of(error).partition('\n')[0]}"
+        raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
+    return cast(JsonSchema, _tidied(schema, schema.get("$defs", {})))
 
 
 def _tidied(schema: object, defs: Mapping[str, JsonSchema]) -> object:
-    """Drops `title` where it is a keyword with a text, and rules for keys that no key of JSON could
-    keep.
+    """Returns a schema without titles and without rules for keys that no JSON key could satisfy.
 
-    A `title` that is a property's name or a part of a default stays.
+    Properties named `title` stay, and so do titles within defaults and examples.
     """
     if isinstance(schema, list):
         return [_tidied(item, defs) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    kept: dict[str, object] = {}
-    for key, value in schema.items():
-        if (key == "title" and isinstance(value, str)) or (
-            key == "propertyNames" and not _names(value, defs)
-        ):
-            continue
-        if key in ("properties", "$defs") and isinstance(value, Mapping):
-            kept[key] = {name: _tidied(inner, defs) for name, inner in value.items()}
-        else:
-            kept[key] = (
-                value if key in ("default", "const", "enum", "examples") else _tidied(value, defs)
-            )
-    return kept
+    tidied: dict[str, object] = {}
+    for keyword, value in schema.items():
+        match keyword:
+            case "title" if isinstance(value, str):
+                pass
+            case "propertyNames" if not _admits_strings(value, defs):
+                pass
+            case "properties" | "$defs" if isinstance(value, Mapping):
+                tidied[keyword] = {name: _tidied(inner, defs) for name, inner in value.items()}
+            case "default" | "const" | "enum" | "examples":
+                tidied[keyword] = value
+            case _:
+                tidied[keyword] = _tidied(value, defs)
+    return tidied
 
 
-def _names(schema: JsonSchema, defs: Mapping[str, JsonSchema]) -> bool:
-    """Whether a schema for keys admits strings; pydantic gives that of a number for the members of
-    an `IntEnum`.
-    """
-    wanted = defs.get(schema.get("$ref", "").rpartition("/")[2], schema)
-    return all(isinstance(member, str) for member in wanted.get("enum", ()))
+def _admits_strings(schema: JsonSchema, defs: Mapping[str, JsonSchema]) -> bool:
+    """Tells whether a schema of keys admits strings; pydantic's for an `IntEnum` does not."""
+    schema = defs.get(schema.get("$ref", "").rpartition("/")[2], schema)
+    return all(isinstance(member, str) for member in schema.get("enum", ()))
+
+
+# --- patterns
 
 
 def line_matcher(pattern: str, *, ignore_case: bool = False) -> Callable[[str], bool]:
-    """Whether a text holds a match of `pattern`, in time linear in the text whatever the pattern
-    is.
+    """Returns a function that finds `pattern` in a text, in time linear in the text.
 
-    By the engine behind pydantic's string patterns, which has neither look-around nor
-    back-references. Raises `ValueError` for a pattern that it does not take.
+    It uses the engine of pydantic's string patterns, which has neither look-around nor
+    back-references. Raises `ValueError` for a pattern that the engine does not take.
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-    flags = "(?i)" if ignore_case else ""
+    regex = ("(?i)" if ignore_case else "") + pattern
     try:
-        schema = core_schema.str_schema(
-            pattern=flags + pattern, regex_engine="rust-regex", strict=True
-        )
+        schema = core_schema.str_schema(pattern=regex, regex_engine="rust-regex", strict=True)
         return SchemaValidator(schema).isinstance_python
     except SchemaError as error:
         reason = " ".join(f"{error}".split())
         raise ValueError(
-            f"{pattern!r:.200} is no pattern here ({reason:.300}); write it without look-around and back-references"
+            f"{pattern!r:.200} is no pattern here ({reason:.300}); "
+            "write it without look-around and back-references"
         ) from error
