@@ -1,19 +1,11 @@
-"""The door to filesystems: in memory, on the host below one directory, and layered; each can undo
-its changes.
-"""
+"""Filesystems: in memory, on the host below one directory, and forks; each can undo its changes."""
 
 from .host import HostFilesystem
 from .memory import InMemoryFilesystem
 from .overlay import OverlayFilesystem
-from .protocol import (
-    FileStat,
-    Filesystem,
-    FilesystemLimitError,
-    FilesystemLimits,
-    GrepMatch,
-    PathError,
-    glob_matches,
-)
+from .paths import FilesystemLimitError, FilesystemLimits, PathError, glob_matches
+from .protocol import FileStat, Filesystem
+from .search import GrepMatch
 
 __all__ = [
     "FileStat",

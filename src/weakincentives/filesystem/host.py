@@ -10,6 +10,7 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from shutil import copyfileobj
@@ -17,16 +18,9 @@ from stat import S_IMODE, S_ISDIR, S_ISREG
 from tempfile import SpooledTemporaryFile
 from weakref import finalize
 
-from .protocol import (
-    RESERVED,
-    FileStat,
-    FilesystemLimitError,
-    FilesystemLimits,
-    Kind,
-    fault,
-    is_utf8,
-    normal_path,
-)
+from .overlay import ForkableFilesystem
+from .paths import RESERVED, FilesystemLimitError, FilesystemLimits, is_utf8, normal_path
+from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
 
 __all__ = ["HostFilesystem"]
@@ -39,46 +33,42 @@ _READ: int = os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os,
 _WRITE: int = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
 
 
+class _Spool(SpooledTemporaryFile[bytes]):
+    """A temporary file of contents, which closes with the last entry that refers to it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _SpooledContent:
+    spool: _Spool
+    start: int
+    size: int
+
+    def chunks(self) -> Iterator[bytes]:
+        for offset in range(0, self.size, _CHUNK):
+            self.spool.seek(self.start + offset)
+            yield self.spool.read(min(_CHUNK, self.size - offset))
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file or, without content, a directory; `old` is what the host said of it, if it was there
-    before.
-    """
+    """A file or, without content, a directory; `stat` is the host's, unless the entry is new."""
 
-    content: "bytes | _Spooled | None"
-    old: os.stat_result | None = None
+    content: bytes | _SpooledContent | None
+    stat: os.stat_result | None = None
 
     @property
     def kind(self) -> Kind:
         return "directory" if self.content is None else "file"
 
 
-@dataclass(frozen=True, slots=True)
-class _Spooled:
-    """Content that waits in a temporary file."""
+class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
+    """The files below the directory `root`, which it opens once. Any thread may use it.
 
-    spool: "SpooledTemporaryFile[bytes]"
-    start: int
-    size: int
-
-    def chunks(self) -> Iterator[bytes]:
-        for at in range(0, self.size, _CHUNK):
-            self.spool.seek(self.start + at)
-            yield self.spool.read(min(_CHUNK, self.size - at))
-
-
-def _kind_of(found: os.stat_result) -> Kind:
-    if S_ISDIR(found.st_mode):
-        return "directory"
-    return "file" if S_ISREG(found.st_mode) and found.st_nlink == 1 else "other"
-
-
-class HostFilesystem(VersionedFilesystem[_Entry]):
-    """The files below the directory `root`, which is opened once. Any thread may use it until it is
-    closed.
-
-    A file is written beside its place and renamed into it: readers see the old content or the new
-    and never a part. Mode bits stay; owner and extended attributes are those of a new file. Raises
+    It writes a file beside its place and renames it: readers see the old content or the new and
+    never a part. Mode bits stay; owner and extended attributes are those of a new file. Raises
     `OSError` unless `root` is a directory and the platform opens files relative to one.
     """
 
@@ -97,93 +87,89 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             )
         self.root = Path(root)
         self._descriptor = os.open(self.root, _DIRECTORY)
-        self._closing = finalize(self, os.close, self._descriptor)
+        self._closer = finalize(self, os.close, self._descriptor)
 
     def close(self) -> None:
-        """Gives the root's descriptor back; any later use raises `ValueError`."""
+        """Closes the root's descriptor; any later use raises `ValueError`."""
         with self.lock:
-            self._closing()
+            self._closer()
 
     def read_bytes(self, path: str, /) -> bytes:
-        name = normal_path(path, self.limits)
-        with self._file(name) as (file, found):
-            if _kind_of(found) == "other":
-                raise fault(PermissionError, path)
-            self.check_size(path, found.st_size)
+        with self._open_file(normal_path(path, self.limits)) as (file, stat):
+            if _kind(stat) == "other":
+                raise file_error(PermissionError, path)
+            self._check_size(path, stat.st_size)
             data = file.read(self.limits.file_bytes + 1)
-            self.check_size(path, len(data))  # it may have grown
+            self._check_size(path, len(data))  # it may have grown
             return data
 
     def list(self, path: str = ".", /) -> tuple[FileStat, ...]:
-        found = [
-            stat
-            for stat in self._entries(normal_path(path, self.limits))
-            if is_utf8(stat.path) and not stat.path.rpartition("/")[2].startswith(RESERVED)
+        entries = [
+            entry
+            for entry in self._scan(normal_path(path, self.limits))
+            if is_utf8(entry.path) and not entry.path.rpartition("/")[2].startswith(RESERVED)
         ]
-        return tuple(sorted(found, key=lambda stat: stat.path))
+        return tuple(sorted(entries, key=lambda entry: entry.path))
 
     def stat(self, path: str, /) -> FileStat:
-        name = normal_path(path, self.limits)
-        with self._at(name) as (above, last):
-            return _told(name, os.stat(last, dir_fd=above, follow_symlinks=False))
+        path = normal_path(path, self.limits)
+        with self._open_parent(path) as (parent, name):
+            return _file_stat(path, _stat(parent, name))
 
     def __repr__(self) -> str:
         return f"HostFilesystem({os.fspath(self.root)!r})"
 
     @contextmanager
-    def _at(self, path: str) -> Generator[tuple[int, str]]:
-        """The directory that holds `path`, open, and the last name; the host's errors are told in
-        our words.
+    def _open_parent(self, path: str) -> Generator[tuple[int, str]]:
+        """Opens the directory that holds `path`; yields its descriptor and the last name.
+
+        Replaces the host's errors by ours.
         """
-        *above, last = path.split("/")
+        *directories, name = path.split("/")
         with self.lock:
-            if not self._closing.alive:
+            if not self._closer.alive:
                 raise ValueError(f"{self!r} is closed; make another")
-            here = os.dup(self._descriptor)
+            descriptor = os.dup(self._descriptor)
         try:
-            for name in above:
-                here, above_it = _step(here, name, path), here
-                os.close(above_it)
-            yield here, last
+            for directory in directories:
+                child = _open_directory(descriptor, directory, path)
+                descriptor, parent = child, descriptor
+                os.close(parent)
+            yield descriptor, name
         except OSError as error:
             if error.errno is None:  # one of ours
                 raise
             if error.errno == errno.ELOOP:
-                raise fault(PermissionError, path) from error
+                raise file_error(PermissionError, path) from error
             if isinstance(
                 error, FileNotFoundError | IsADirectoryError | NotADirectoryError | FileExistsError
             ):
-                raise fault(type(error), path) from error
+                raise file_error(type(error), path) from error
             raise OSError(error.errno, error.strerror, path) from error
         finally:
-            os.close(here)
+            os.close(descriptor)
 
     @contextmanager
-    def _file(self, path: str) -> Generator[tuple[BufferedReader, os.stat_result]]:
-        """A regular file, open, and what the host says of it."""
-        with self._at(path) as (above, name):
-            # Once before it is opened, since opening a device may do something; then again, for
-            # what was opened.
-            _regular(os.stat(name, dir_fd=above, follow_symlinks=False), path)
-            with open(
-                name, "rb", opener=lambda _name, _flags: os.open(name, _READ, dir_fd=above)
-            ) as file:
-                yield file, _regular(os.fstat(file.fileno()), path)
+    def _open_file(self, path: str) -> Generator[tuple[BufferedReader, os.stat_result]]:
+        """Opens a regular file, and yields what the host says of it as well."""
+        with self._open_parent(path) as (parent, name):
+            # Opening a device may do something, so this checks before, and then what it opened.
+            _check_regular(_stat(parent, name), path)
+            with open(name, "rb", opener=partial(_open_for_reading, parent)) as file:
+                yield file, _check_regular(os.fstat(file.fileno()), path)
 
-    def _entries(self, path: str) -> Iterator[FileStat]:
-        """All in a directory, what is being written or was left by a killed writer too, in no
-        order.
-        """
+    def _scan(self, path: str) -> Iterator[FileStat]:
+        """Yields all in a directory, unsorted, and files of writers that work or were killed."""
         prefix = "" if path == "." else path + "/"
-        with self._at(path) as (above, name):
-            descriptor = _step(above, name, path)
+        with self._open_parent(path) as (parent, name):
+            descriptor = _open_directory(parent, name, path)
             try:
                 with os.scandir(descriptor) as entries:
-                    for count, entry in enumerate(entries):
-                        if count >= self.limits.entries:
-                            raise self.too_many(path)
-                        with suppress(FileNotFoundError):  # gone since
-                            yield _told(prefix + entry.name, entry.stat(follow_symlinks=False))
+                    for count, entry in enumerate(entries, 1):
+                        self._check_count(path, count)
+                        with suppress(FileNotFoundError):  # it has gone since
+                            stat = entry.stat(follow_symlinks=False)
+                            yield _file_stat(prefix + entry.name, stat)
             finally:
                 os.close(descriptor)
 
@@ -193,63 +179,63 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
         except FileNotFoundError:
             return None
 
-    def _made(self, data: bytes | None) -> _Entry:
+    def _new_entry(self, data: bytes | None) -> _Entry:
         return _Entry(data)
 
     def _get(self, path: str, version: Version[_Entry]) -> _Entry | None:
         try:
-            with self._at(path) as (above, name):
-                found = os.stat(name, dir_fd=above, follow_symlinks=False)
-                if S_ISDIR(found.st_mode):
-                    return _Entry(None, found)
-            with self._file(path) as (file, found):
+            with self._open_parent(path) as (parent, name):
+                stat = _stat(parent, name)
+                if S_ISDIR(stat.st_mode):
+                    return _Entry(None, stat)
+            with self._open_file(path) as (file, stat):
                 if version.spool is None:
-                    finalize(version, (spool := SpooledTemporaryFile[bytes](max_size=_CHUNK)).close)
-                    version.spool = spool
-                start = version.spool.seek(0, os.SEEK_END)
-                copyfileobj(file, version.spool, _CHUNK)
-                return _Entry(_Spooled(version.spool, start, version.spool.tell() - start), found)
+                    version.spool = _Spool(max_size=_CHUNK)
+                spool: _Spool = version.spool
+                start = spool.seek(0, os.SEEK_END)
+                copyfileobj(file, spool, _CHUNK)
+                return _Entry(_SpooledContent(spool, start, spool.tell() - start), stat)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _put(self, path: str, entry: _Entry | None) -> None:
-        # Where something is to be removed, it may be gone, and what held it as well.
-        with (
-            suppress(*(() if entry else (FileNotFoundError, NotADirectoryError))),
-            self._at(path) as (above, name),
-        ):
+        # What is to be removed may have gone, and what held it as well.
+        ignored = () if entry else (FileNotFoundError, NotADirectoryError)
+        with suppress(*ignored), self._open_parent(path) as (parent, name):
             try:
-                there = os.stat(name, dir_fd=above, follow_symlinks=False)
+                old = _stat(parent, name)
             except FileNotFoundError:
-                there = None
-            directory = there is not None and S_ISDIR(there.st_mode)
-            if there is not None and (entry is None or directory is (entry.content is not None)):
-                (os.rmdir if directory else os.unlink)(name, dir_fd=above)
+                old = None
+            if old is not None:
+                is_directory = S_ISDIR(old.st_mode)
+                if entry is None or is_directory != (entry.kind == "directory"):
+                    (os.rmdir if is_directory else os.unlink)(name, dir_fd=parent)
+                    old = None
             if entry is None:
                 return
-            if entry.content is not None:
-                _write(above, name, entry, None if directory else there)
+            if entry.kind == "file":
+                _write_file(parent, name, entry, old)
                 return
-            if not directory:
-                os.mkdir(name, dir_fd=above)
-            if entry.old is not None:
-                descriptor = _step(above, name, path)
+            if old is None:
+                os.mkdir(name, dir_fd=parent)
+            if entry.stat is not None:
+                descriptor = _open_directory(parent, name, path)
                 try:
-                    _touch(descriptor, entry.old)
+                    _set_mode_and_times(descriptor, entry.stat)
                 finally:
                     os.close(descriptor)
 
     def _move(self, path: str, to: str) -> None:
-        with self._at(path) as (above, name), self._at(to) as (below, new):
-            os.rename(name, new, src_dir_fd=above, dst_dir_fd=below)
+        with self._open_parent(path) as (parent, name), self._open_parent(to) as (new_parent, new):
+            os.rename(name, new, src_dir_fd=parent, dst_dir_fd=new_parent)
 
     def _remove(self, path: str, kind: Kind | None) -> None:
         doomed = [(path, kind)]
-        for name, of in doomed:  # which grows; all is found before the first goes
-            if of == "other":
-                raise fault(PermissionError, name)
-            if of == "directory":
-                doomed += [(stat.path, stat.kind) for stat in self._entries(name)]
+        for name, name_kind in doomed:  # grows until all is there, before the first goes
+            if name_kind == "other":
+                raise file_error(PermissionError, name)
+            if name_kind == "directory":
+                doomed += [(entry.path, entry.kind) for entry in self._scan(name)]
             if len(doomed) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(
                     f"{path!r} holds more than one delete may remove; delete parts of it first"
@@ -260,47 +246,60 @@ class HostFilesystem(VersionedFilesystem[_Entry]):
             self._put(name, None)
 
 
-def _told(path: str, found: os.stat_result) -> FileStat:
-    kind = _kind_of(found)
-    return FileStat(path, kind, 0 if kind == "directory" else found.st_size, found.st_mtime)
+def _stat(parent: int, name: str) -> os.stat_result:
+    return os.stat(name, dir_fd=parent, follow_symlinks=False)
 
 
-def _regular(found: os.stat_result, path: str) -> os.stat_result:
-    if not S_ISREG(found.st_mode):
-        raise fault(IsADirectoryError if S_ISDIR(found.st_mode) else PermissionError, path)
-    return found
+def _kind(stat: os.stat_result) -> Kind:
+    if S_ISDIR(stat.st_mode):
+        return "directory"
+    return "file" if S_ISREG(stat.st_mode) and stat.st_nlink == 1 else "other"
 
 
-def _step(above: int, name: str, path: str) -> int:
-    """Opens the directory `name` in the directory `above`."""
+def _file_stat(path: str, stat: os.stat_result) -> FileStat:
+    kind = _kind(stat)
+    return FileStat(path, kind, 0 if kind == "directory" else stat.st_size, stat.st_mtime)
+
+
+def _check_regular(stat: os.stat_result, path: str) -> os.stat_result:
+    if not S_ISREG(stat.st_mode):
+        raise file_error(IsADirectoryError if S_ISDIR(stat.st_mode) else PermissionError, path)
+    return stat
+
+
+def _open_for_reading(parent: int, name: str, _flags: int) -> int:
+    return os.open(name, _READ, dir_fd=parent)
+
+
+def _open_directory(parent: int, name: str, path: str) -> int:
     try:
-        return os.open(name, _DIRECTORY | _NO_LINK, dir_fd=above)
+        return os.open(name, _DIRECTORY | _NO_LINK, dir_fd=parent)
     except NotADirectoryError:
-        kind = _kind_of(os.stat(name, dir_fd=above, follow_symlinks=False))
-        raise fault(PermissionError if kind == "other" else NotADirectoryError, path) from None
+        kind = _kind(_stat(parent, name))
+        error = PermissionError if kind == "other" else NotADirectoryError
+        raise file_error(error, path) from None
 
 
-def _write(above: int, name: str, entry: _Entry, there: os.stat_result | None) -> None:
+def _write_file(parent: int, name: str, entry: _Entry, old: os.stat_result | None) -> None:
     """Makes or replaces a file at one stroke."""
-    beside = RESERVED + os.urandom(8).hex()
+    temporary = RESERVED + os.urandom(8).hex()
+    content = entry.content
     try:
-        with os.fdopen(os.open(beside, _WRITE, 0o666, dir_fd=above), "wb") as file:
-            content = entry.content
-            file.writelines(
-                content.chunks() if isinstance(content, _Spooled) else (content or b"",)
-            )
+        with os.fdopen(os.open(temporary, _WRITE, 0o666, dir_fd=parent), "wb") as file:
+            chunks = content.chunks() if isinstance(content, _SpooledContent) else (content or b"",)
+            file.writelines(chunks)
             file.flush()
-            if entry.old is not None:
-                _touch(file.fileno(), entry.old)
-            elif there is not None:
-                os.fchmod(file.fileno(), there.st_mode & 0o777)
-        os.rename(beside, name, src_dir_fd=above, dst_dir_fd=above)
+            if entry.stat is not None:
+                _set_mode_and_times(file.fileno(), entry.stat)
+            elif old is not None:
+                os.fchmod(file.fileno(), old.st_mode & 0o777)
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(beside, dir_fd=above)
+            os.unlink(temporary, dir_fd=parent)
         raise
 
 
-def _touch(descriptor: int, old: os.stat_result) -> None:
-    os.fchmod(descriptor, S_IMODE(old.st_mode))
-    os.utime(descriptor, ns=(old.st_atime_ns, old.st_mtime_ns))
+def _set_mode_and_times(descriptor: int, stat: os.stat_result) -> None:
+    os.fchmod(descriptor, S_IMODE(stat.st_mode))
+    os.utime(descriptor, ns=(stat.st_atime_ns, stat.st_mtime_ns))

@@ -1,9 +1,8 @@
-"""A fork: a filesystem over another one, with what it read there and what was done in it, so that
-it can be merged.
+"""Forks: a fork is a tree over another filesystem that knows what it read there and what it did.
 
-Only changes live in its tree; any other name stands for what is below. Each look below is logged
-with what it gave, and merging looks again: if all is as it was, the operations are repeated on the
-base.
+The tree holds only what the fork changed; any other name stands for the entry of the base. The fork
+records what it sees of the base. A merge looks again: if the base is the same, it repeats the
+fork's operations there.
 """
 
 from contextlib import nullcontext
@@ -11,84 +10,99 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from .memory import Directory, File, InMemoryFilesystem, Node
 from .protocol import FileStat, Filesystem, Kind
-from .undo import VersionedFilesystem
+from .tree import Directory, File, Node, TreeFilesystem
+from .undo import Version, VersionedFilesystem
 
-__all__ = ["OverlayFilesystem"]
+__all__ = ["ForkableFilesystem", "OverlayFilesystem"]
+
+type _Value = Any  # Any: what a method of the base returns, which its name tells
 
 
-class OverlayFilesystem(InMemoryFilesystem):
-    """A view of `base` in which everything can be changed while the base stays; `base.merge(fork)`
-    makes it so there.
+class ForkableFilesystem(Filesystem):
+    """A filesystem whose forks are overlays."""
 
-    What was not changed here is read from the base as it is then. A merged fork is spent.
+    def fork(self) -> "OverlayFilesystem":
+        return OverlayFilesystem(self)
+
+    def merge(self, fork: Filesystem, /) -> bool:
+        if not isinstance(fork, OverlayFilesystem) or fork.base is not self:
+            raise ValueError(f"{fork!r} is no fork of {self!r}; merge what its fork() returned")
+        return fork.merge_into_base()
+
+
+class OverlayFilesystem(ForkableFilesystem, TreeFilesystem):
+    """A view of `base` that keeps its changes until `base.merge(fork)` repeats them there.
+
+    It reads what it has not changed from the base as that is at the time. A fork merges once.
     """
 
     def __init__(self, base: Filesystem) -> None:
-        super().__init__(limits=base.limits)
+        super().__init__(_BaseDirectory(self, "."), limits=base.limits)
         self.base = base
-        self._root = _LowerDirectory(self, ".")
-        self._looks: dict[tuple[str, str, object], None] = {}  # a set in order
+        self._observations: dict[tuple[str, str, object], None] = {}  # a set in order
+        self._operations: list[tuple[str, tuple[str | bytes, ...], dict[str, bool]]] = []
         self._merged = False
 
+    def snapshot(self) -> Version[Node]:
+        with self.lock:
+            version = super().snapshot()
+            version.operation_count = len(self._operations)
+            return version
+
+    def restore(self, snapshot: Version[Node], /) -> None:
+        with self.lock:
+            super().restore(snapshot)
+            del self._operations[snapshot.operation_count :]
+
     def merge_into_base(self) -> bool:
-        """What `base.merge(fork)` does; see there."""
-        with (
-            self.lock,
-            self.base.lock if isinstance(self.base, VersionedFilesystem) else nullcontext(),
-        ):
+        """Merges as `base.merge(fork)` describes."""
+        base = self.base
+        with self.lock, base.lock if isinstance(base, VersionedFilesystem) else nullcontext():
             if self._merged:
                 raise ValueError(f"{self!r} was merged already; fork again")
-            if any(_look(self.base, method, path)[1] != seen for method, path, seen in self._looks):
-                return False
-            # Any: `_did` below ties them as (what came before, method, its arguments, its options).
-            past: Any = self._past
-            operations: list[Any] = []
-            while past:
-                past, *operation = past
-                operations.append(operation)
-            before = self.base.snapshot()
+            for method, path, summary in self._observations:
+                if _observe(base, method, path)[1] != summary:
+                    return False
+            before = base.snapshot()
             try:
-                for method, arguments, options in reversed(operations):
-                    getattr(self.base, method)(*arguments, **options)
+                for method, arguments, options in self._operations:
+                    getattr(base, method)(*arguments, **options)
             except BaseException:
-                self.base.restore(before)
+                base.restore(before)
                 raise
             self._merged = True
             return True
 
-    def look(self, method: str, path: str) -> Any:  # Any: what that method gives
-        """Asks the base, and remembers what it said."""
-        given, seen = _look(self.base, method, path)
-        self._looks[method, path, seen] = None
-        if isinstance(given, Exception):
-            raise given
-        return given
+    def read_base(self, method: str, path: str) -> _Value:
+        """Calls a reading method of the base and records what it returns or raises."""
+        value, summary = _observe(self.base, method, path)
+        self._observations[method, path, summary] = None
+        if isinstance(value, Exception):
+            raise value
+        return value
 
-    def _did(self, method: str, *arguments: str | bytes, **options: bool) -> None:
-        self._past = (self._past, method, arguments, options)
+    def _log(self, method: str, *arguments: str | bytes, **options: bool) -> None:
+        self._operations.append((method, arguments, options))
 
 
-class _LowerFile(File):
-    """What stands at a path of the base and is no directory."""
+class _BaseFile(File):
+    """An entry of the base that is no directory."""
 
     def __init__(self, fork: OverlayFilesystem, path: str, kind: Kind) -> None:
         self._fork, self._path, self.kind = fork, path, kind
 
     def read(self) -> bytes:
-        data: bytes = self._fork.look("read_bytes", self._path)
+        data: bytes = self._fork.read_base("read_bytes", self._path)
         return data
 
     def stat(self, path: str) -> FileStat:
-        found: FileStat = self._fork.look("stat", self._path)
-        return replace(found, path=path)
+        stat: FileStat = self._fork.read_base("stat", self._path)
+        return replace(stat, path=path)
 
 
-class _LowerDirectory(Directory):
-    """A directory of the base, and what has been changed in it here; `None` marks a name that is
-    gone.
-    """
+class _BaseDirectory(Directory):
+    """A directory of the base with the fork's changes in it; `None` marks a removed name."""
 
     def __init__(self, fork: OverlayFilesystem, path: str) -> None:
         super().__init__()
@@ -99,48 +113,45 @@ class _LowerDirectory(Directory):
             return self.children[name]
         path = name if self._path == "." else f"{self._path}/{name}"
         try:
-            kind = self._fork.look("kind", path)
+            kind = self._fork.read_base("kind", path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return (
-            _LowerDirectory(self._fork, path)
-            if kind == "directory"
-            else _LowerFile(self._fork, path, kind)
-        )
+        if kind == "directory":
+            return _BaseDirectory(self._fork, path)
+        return _BaseFile(self._fork, path, kind)
 
     def put(self, name: str, node: Node | None) -> None:
         self.children[name] = node
 
     def list(self, prefix: str) -> list[FileStat]:
-        below = [
-            (stat.path.rpartition("/")[2], stat) for stat in self._fork.look("list", self._path)
-        ]
-        return super().list(prefix) + [
-            replace(stat, path=prefix + name) for name, stat in below if name not in self.children
-        ]
+        entries = super().list(prefix)
+        for stat in self._fork.read_base("list", self._path):
+            name = stat.path.rpartition("/")[2]
+            if name not in self.children:
+                entries.append(replace(stat, path=prefix + name))
+        return entries
 
     def stat(self, path: str) -> FileStat:
-        found: FileStat = self._fork.look("stat", self._path)
-        return replace(found, path=path)
+        stat: FileStat = self._fork.read_base("stat", self._path)
+        return replace(stat, path=path)
 
 
-# Any: what that method gives
-def _look(base: Filesystem, method: str, path: str) -> tuple[Any, object]:
-    """What the base says, or the error it raises, and of this what must be the same for a merge."""
+def _observe(base: Filesystem, method: str, path: str) -> tuple[_Value, object]:
+    """Returns what the base returns or raises, and of it what must be the same at a merge."""
     try:
-        given = base.stat(path).kind if method == "kind" else getattr(base, method)(path)
+        value = base.stat(path).kind if method == "kind" else getattr(base, method)(path)
     except (OSError, ValueError) as error:
         return error, type(error)
-    return given, _trace(given)
+    return value, _summary(value)
 
 
-def _trace(given: object) -> object:
-    match given:
+def _summary(value: object) -> object:
+    match value:
         case bytes():
-            return sha256(given).digest()
+            return sha256(value).digest()
         case FileStat(path, "directory"):  # its time changes with any file in it
             return path
         case tuple():
-            return tuple(map(_trace, given))
+            return tuple(map(_summary, value))
         case _:
-            return given
+            return value

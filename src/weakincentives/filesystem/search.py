@@ -1,23 +1,23 @@
-"""Searching text line by line within bounds on time; files are read elsewhere.
+"""Searches text line by line within bounds on time; files are read elsewhere.
 
 The engine takes time in proportion to the states of the pattern times the bytes of the line, and
-cannot be interrupted meanwhile. So a line is matched only when that product is small, and the clock
-is read between lines.
+cannot be interrupted meanwhile. So the search refuses lines for which that product is large, and
+reads the clock between lines.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from time import perf_counter
 
 from ..limits import Deadline, utc_now
 from ..serde import line_matcher
-from .protocol import FilesystemLimitError, GrepMatch
+from .paths import FilesystemLimitError
 
-__all__ = ["LineSearch", "pattern_size"]
+__all__ = ["GrepMatch", "LineSearch", "is_text", "pattern_size"]
 
-# A step is one state of a pattern at one byte of text. The slowest pattern that was found takes 20
-# ns for it on a
-# machine of 2024, so these are 0.4 s and 0.04 s.
+# A step is one state of a pattern at one byte of text. The slowest known pattern takes 20 ns for
+# it on a machine of 2024, so these are 0.4 s and 0.04 s.
 _STEPS_PER_LINE = 20_000_000
 _STEPS_PER_CHECK = 2_000_000
 
@@ -25,8 +25,8 @@ _BYTES_PER_CHARACTER = 4  # at most, in UTF-8
 _MAX_PATTERN = 10_000
 
 _TOKEN = re.compile(
-    # turns on white space and comments, which no other rule here reckons with
-    r"(?P<flags> \(\? [a-zA-Z]* x )"
+    # turns on white space and comments, with which no other rule here reckons
+    r"(?P<verbose> \(\? [a-zA-Z]* x )"
     r"| \\[pPxuU] \{ [^}]* \}"
     r"| \{ \s* (?P<least>\d+) \s* (?: , \s* (?P<most>\d*) \s* )? \}"
     r"| \\. | .",
@@ -34,38 +34,50 @@ _TOKEN = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class GrepMatch:
+    """A line that matched; lines count from 1."""
+
+    path: str
+    line_number: int
+    line: str
+
+
+def is_text(data: bytes) -> bool:
+    """Whether a file with this content counts as text: no NUL byte near its start."""
+    return b"\0" not in data[:8192]
+
+
 def pattern_size(pattern: str) -> int:
-    """How many states the engine may be in at once for `pattern`; never too few, sometimes too
-    many.
+    """Returns how many states the engine may be in at once; sometimes too many, never too few.
 
     A repeat such as `{0,50}` multiplies what it repeats; after a group that is all of the pattern
     until there. Raises `ValueError` for a pattern that turns on verbose mode.
     """
     if not re.search(r"[\\.+*?()\[\]{}|^$]", pattern):
-        return 1  # a plain text is searched for as such
-    total, last, whole = 0, 0, True
+        return 1  # the engine searches for a plain text as such
+    total, last, repeats_all = 0, 0, True
     for token in _TOKEN.finditer(pattern):
-        if token["flags"]:
+        if token["verbose"]:
             raise ValueError(
-                f"{pattern!r:.200} has the flag x; write the pattern without white space and comments"
+                f"{pattern!r:.200} has the flag x; "
+                "write the pattern without white space and comments"
             )
         if token["least"]:
             times = max(1, int(token["least"]), int(token["most"] or 0))
-            total = total * times if whole else total + last * (times - 1)
-            whole = True
+            total = total * times if repeats_all else total + last * (times - 1)
+            repeats_all = True
         else:
             last = 1 if token[0].isalnum() else 2
             total += last
-            whole = token[0] in (")", "}", "*", "+", "?")
+            repeats_all = token[0] in (")", "}", "*", "+", "?")
     return total
 
 
 class LineSearch:
     """One search for a pattern, in any number of files.
 
-    Raises `ValueError` for a pattern that is none, and in `matches` a `FilesystemLimitError` when
-    matching has taken `seconds`, when `deadline` has passed, and for a line that is too long for
-    the pattern.
+    Raises `ValueError` for an invalid pattern.
     """
 
     def __init__(
@@ -73,64 +85,64 @@ class LineSearch:
     ) -> None:
         if len(pattern) > _MAX_PATTERN:
             raise ValueError(
-                f"the pattern has {len(pattern):,} characters; write one of {_MAX_PATTERN:,} at most"
+                f"the pattern has {len(pattern):,} characters; "
+                f"write one of {_MAX_PATTERN:,} at most"
             )
         self._is_match = line_matcher(pattern, ignore_case=ignore_case)
         size = pattern_size(pattern)
-        self._longest_line = _STEPS_PER_LINE // size
+        self._max_line_bytes = _STEPS_PER_LINE // size
         self._characters_per_check = max(1, _STEPS_PER_CHECK // size // _BYTES_PER_CHARACTER)
-        self._seconds = seconds
+        self._max_seconds = seconds
         self._deadline = deadline
-        self._spent = 0.0
+        self._seconds = 0.0
 
     def matches(self, path: str, text: str) -> Iterator[GrepMatch]:
-        """The lines of a file that hold a match."""
+        """Yields the lines of a file that match.
+
+        Raises `FilesystemLimitError` when matching has taken too long, when the deadline has
+        passed, and for a line that is too long for the pattern.
+        """
         number = 1
         for chunk in self._chunks(path, text.removesuffix("\n")):
             self._check_time(path)
             started = perf_counter()
-            lines = chunk.split("\n")
-            if "\r" in chunk:
-                lines = [line.removesuffix("\r") for line in lines]
-            found = [
-                GrepMatch(path, at, line)
-                for at, line in enumerate(lines, number)
+            lines = [line.removesuffix("\r") for line in chunk.split("\n")]
+            matches = [
+                GrepMatch(path, line_number, line)
+                for line_number, line in enumerate(lines, number)
                 if self._is_match(line)
             ]
             number += len(lines)
-            self._spent += perf_counter() - started
-            yield from found
+            self._seconds += perf_counter() - started
+            yield from matches
 
     def _chunks(self, path: str, text: str) -> Iterator[str]:
-        """Whole lines of `text`, as many as may be matched between two looks at the clock, and one
-        at least.
-        """
+        """Yields whole lines, as many as match between two looks at the clock, and at least one."""
         start = 0
         while start + self._characters_per_check < len(text):
             end = text.rfind("\n", start, start + self._characters_per_check)
             if end < 0:
                 end = text.find("\n", start)
                 end = len(text) if end < 0 else end
-                if len(text[start:end].encode()) > self._longest_line:
-                    raise self._too_long(path, text.count("\n", 0, start) + 1, end - start)
+                if len(text[start:end].encode()) > self._max_line_bytes:
+                    number = text.count("\n", 0, start) + 1
+                    raise FilesystemLimitError(
+                        f"line {number} of {path!r} is too long for this pattern "
+                        f"({end - start:,} characters); leave the file out, or write the pattern "
+                        "shorter, without counts such as {0,50}"
+                    )
             yield text[start:end]
             start = end + 1
         if start <= len(text):
             yield text[start:]
 
     def _check_time(self, path: str) -> None:
-        if self._spent > self._seconds:
-            problem = f"took more than {self._seconds:g} s"
+        if self._seconds > self._max_seconds:
+            problem = f"took more than {self._max_seconds:g} s"
         elif self._deadline is not None and self._deadline.has_passed(utc_now()):
             problem = "reached its deadline"
         else:
             return
         raise FilesystemLimitError(
             f"the search {problem} at {path!r}; search fewer files, or for a simpler pattern"
-        )
-
-    def _too_long(self, path: str, number: int, length: int) -> FilesystemLimitError:
-        return FilesystemLimitError(
-            f"line {number} of {path!r} is too long for this pattern ({length:,} characters); "
-            "leave the file out, or write the pattern shorter, without counts such as {0,50}"
         )

@@ -91,7 +91,7 @@ class HostMount:
 
 
 def _normal(name: str, paths: Sequence[str]) -> tuple[str, ...]:
-    from ..filesystem.protocol import FilesystemLimits, PathError, normal_path
+    from ..filesystem.paths import FilesystemLimits, PathError, normal_path
 
     if isinstance(paths, str):
         raise PromptValidationError(
