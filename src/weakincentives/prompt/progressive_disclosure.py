@@ -15,6 +15,7 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility, Visib
 from .context import ToolContext
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
+from .sections import ParamsByType
 from .tool import AnyTool, Tool, ToolHandler, ToolResult
 from .walk import Disclosure, PromptView, VisibleSections, session_overrides
 
@@ -262,8 +263,7 @@ def create_read_section_handler(
     *,
     registry: RegistrySnapshot,
     current_visibility: VisibilityOverrides,
-    # Any: params of every type, each looked up by its own.
-    param_lookup: Mapping[type[Any], object],
+    param_lookup: ParamsByType,
     session: StateView | None,
     disclosure: Disclosure = Disclosure.READ,
 ) -> Tool[ReadSectionParams, ReadSectionResult]:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
-from typing import Any
 
 from .. import serde
 from ..errors import SerdeError
@@ -11,7 +10,7 @@ from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
-from .sections import AnySection, MarkdownSection, Section
+from .sections import AnySection, MarkdownSection, ParamsType, Section
 from .text_template import CompiledTemplate, compiled, field_names
 from .tool import AnyTool
 
@@ -46,8 +45,7 @@ class SectionNode:
     index: int
     key: str
     tools: tuple[AnyTool, ...]
-    # Any: each section has params of its own type.
-    params_type: type[Any] | None
+    params_type: ParamsType | None
     default_params: object
     enabled: BoundSelector | bool
     visibility: BoundSelector | SectionVisibility
@@ -230,8 +228,7 @@ def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
     return CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
 
 
-# Any: params of every type.
-def _has_required_field(kind: type[Any]) -> bool:
+def _has_required_field(kind: ParamsType) -> bool:
     return any(
         field.init and field.default is MISSING and field.default_factory is MISSING
         for field in fields(kind)

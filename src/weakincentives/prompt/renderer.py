@@ -13,6 +13,7 @@ from .output import Container, StructuredOutputConfig
 from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
 from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
+from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
 from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
 
@@ -62,7 +63,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def descriptor(self) -> PromptDescriptor | None:
-        """The texts and hashes of the prompt's code; `None` if a bare `PromptRenderer` made this."""
+        """The texts and hashes of the prompt's code; `None` without a prompt."""
         return None if self.prompt is None else self.prompt.descriptor
 
     @property
@@ -76,7 +77,7 @@ class RenderedPrompt[Out](Parametrized):
         return {node.path: visibility for node, visibility in self.sections.items()}
 
     @property
-    def missing_params(self) -> Mapping[SectionPath, type[Any]]:  # Any: params of every type
+    def missing_params(self) -> Mapping[SectionPath, ParamsType]:
         """The sections that cannot be opened since their params are not bound, and their type."""
         return self.view.missing_params(self.sections)
 
@@ -119,8 +120,7 @@ class PromptRenderer[Out](Parametrized):
     def render(
         self,
         *,
-        # Any: params of every type, each looked up by its own.
-        param_lookup: Mapping[type[Any], object],
+        param_lookup: ParamsByType,
         overrides: Mapping[SectionPath, str] | None = None,
         tool_overrides: Mapping[str, ToolOverride] | None = None,
         stored: PromptOverride | None = None,

@@ -30,10 +30,21 @@ else:  # the default is for type checkers; 3.12's own TypeVar knows none
 
     ParamsT = TypeVar("ParamsT")
 
-__all__ = ["AnySection", "MarkdownSection", "Section", "SectionArguments", "Selector"]
+__all__ = [
+    "AnySection",
+    "MarkdownSection",
+    "ParamsByType",
+    "ParamsType",
+    "Section",
+    "SectionArguments",
+    "Selector",
+]
 
 _NO_RESOURCES = ResourceRegistry()
 KEY = r"[a-z0-9][a-z0-9._-]{0,63}"
+
+# Any: the arguments of a subclass's own constructor, by position and by keyword.
+type _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _SessionSelector[R](Protocol):
@@ -73,10 +84,9 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
 
     type_fields = ("params_type",)
 
-    # Any: the arguments of a subclass's own constructor, which `clone` calls again
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _arguments: _Arguments  # with which `clone` calls the constructor again
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: see `_Arguments`
         section = super().__new__(cls)
         section._arguments = args, kwargs
         return section
@@ -157,8 +167,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         """Renders the text shown while the section is summarized; empty without a summary."""
         return "" if self.summary is None else substitute(self.summary, params, path)
 
-    # Any: constructor arguments of whatever type; `_compile` checks them
-    def clone(self, **changes: Any) -> Self:
+    def clone(self, **changes: Any) -> Self:  # Any: see `_Arguments`
         """Builds a section anew from the constructor arguments of this one and `changes`.
 
         Clones the children and shares the tools. Copies lists, dicts, sets, tuples and dataclasses
@@ -168,8 +177,8 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         which cannot be read again.
         """
         parameters = signature(type(self).__init__).parameters
-        positional, arguments = _by_name(parameters, *self._arguments)
-        attributes: dict[str, Any] = {}  # Any: as above
+        positional, arguments = _by_name(parameters, self._arguments)
+        attributes: dict[str, object] = {}
         for name, value in changes.items():
             attribute = "_tools" if name == "tools" else name
             if name in arguments or name in parameters:
@@ -266,6 +275,8 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
 
 # Any: a tree holds sections of all params types.
 type AnySection = Section[Any]
+type ParamsType = type[Any]
+type ParamsByType = Mapping[ParamsType, object]
 
 
 class MarkdownSection(Section[ParamsT]):
@@ -318,11 +329,9 @@ def substitute(template: str, params: object, path: SectionPath) -> str:
         ) from error
 
 
-# Any: constructor arguments of every type.
-def _by_name(
-    parameters: Mapping[str, Parameter], positional: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call's arguments, each by its name unless the constructor takes some by position alone."""
+def _by_name(parameters: Mapping[str, Parameter], arguments: _Arguments) -> _Arguments:
+    """The arguments by name, unless the constructor takes some by position alone."""
+    positional, keywords = arguments
     after_self = list(parameters.values())[1:]
     by_position = {Parameter.POSITIONAL_ONLY, Parameter.VAR_POSITIONAL}
     if any(parameter.kind in by_position for parameter in after_self):
@@ -331,7 +340,7 @@ def _by_name(
     return (), dict(zip(names, positional, strict=False)) | keywords
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any) -> Any:  # Any: see `_Arguments`
     """A copy of plain data, a clone of a section, and any other object itself."""
     match value:
         case Section():

@@ -23,7 +23,7 @@ from .output import StructuredOutputConfig
 from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
-from .sections import AnySection
+from .sections import AnySection, ParamsByType, ParamsType
 from .walk import Disclosure
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         self._store = overrides_store
         self._tag = overrides_tag
         self._renderer: PromptRenderer[OutputT] = template.renderer
-        self._params: dict[type[Any], object] = {}
+        self._params: dict[ParamsType, object] = {}
         self.resources = ResourceContext(template.resources | template.registry.resources)
 
     def __repr__(self) -> str:
@@ -238,9 +238,8 @@ class Prompt(Parametrized, Generic[OutputT]):
         """The type of an evaluation's `output`; `None` for text."""
         return self.template.output_type
 
-    # Any: params of every type, each looked up by its own.
     @property
-    def params(self) -> Mapping[type[Any], object]:
+    def params(self) -> ParamsByType:
         """The bound params, by type."""
         return MappingProxyType(self._params)
 
@@ -292,10 +291,9 @@ class Prompt(Parametrized, Generic[OutputT]):
             prompt=self,
         )
 
-    # Any: params of every type, each looked up by its own.
-    def _by_type(self, params: tuple[object, ...]) -> dict[type[Any], object]:
+    def _by_type(self, params: tuple[object, ...]) -> ParamsByType:
         types = self.template.registry.params_types
-        by_type: dict[type[Any], object] = {}
+        by_type: dict[ParamsType, object] = {}
         for value in params:
             kind = type(value)
             if isinstance(value, type) or not is_dataclass(value):

@@ -26,7 +26,7 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility, Visib
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
-from .sections import substitute
+from .sections import ParamsByType, ParamsType, substitute
 from .tool import AnyTool
 
 __all__ = [
@@ -73,19 +73,18 @@ class RenderedParts(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PromptView:
-    """The sections as one conversation sees them; see the module for what follows from a view.
+    """The sections as one conversation sees them; the module says what follows from a view.
 
     `decisions` keeps the answers of conditions, so that a conversation asks each condition once.
     """
 
     registry: RegistrySnapshot
-    # Any: params of every type, each looked up by its own.
-    params: Mapping[type[Any], object]
+    params: ParamsByType
     decisions: SectionDecisions = field(default_factory=lambda: SectionDecisions(EMPTY, EMPTY))
     session: StateView | None = None
     disclosure: Disclosure = Disclosure.READ
-    # params that nobody bound and that were built without arguments, by type; Any: as `params`
-    _built: dict[type[Any], object] = field(default_factory=dict, init=False)
+    # params that nobody bound and that were built without arguments
+    _built: dict[ParamsType, object] = field(default_factory=dict, init=False)
 
     def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
         """This view after the model opened and closed the sections in `changes`.
@@ -107,9 +106,9 @@ class PromptView:
         return self.copy().with_visibility({node.path: _FULL for node in self.registry.sections})
 
     def minimal_expansions(self) -> list[tuple[SectionPath, ...]]:
-        """The sets of sections to open so that each text shows up once, with as few as possible.
+        """The smallest sets of sections to open so that every text is shown in one of them.
 
-        The first set is empty; each other one is a summarized section with those around it. Larger
+        The first set is empty; each other set is a summarized section with those around it. Larger
         sets show the same texts and tools side by side.
         """
         view = self.copy()
@@ -143,7 +142,7 @@ class PromptView:
         return visible
 
     def render(self, sections: VisibleSections) -> RenderedParts:
-        """Texts and tools of `sections`.
+        """Renders the texts of `sections` and collects their tools.
 
         Raises `PromptRenderError` for a section whose params are missing or whose code fails.
         """
@@ -209,13 +208,12 @@ class PromptView:
         )
         return OPEN_SECTIONS if opens else READ_SECTION
 
-    # Any: as `params`.
-    def missing_params(self, sections: VisibleSections) -> Mapping[SectionPath, type[Any]]:
+    def missing_params(self, sections: VisibleSections) -> Mapping[SectionPath, ParamsType]:
         """The hidden sections whose params are neither bound nor built without arguments, by path.
 
         Asks no condition.
         """
-        missing: dict[SectionPath, type[Any]] = {}
+        missing: dict[SectionPath, ParamsType] = {}
         required = self.registry.required_params - self.params.keys()
         for node, visibility in sections.items() if required else ():
             for section in self._subsections(node, ask=False) if visibility is _SUMMARY else ():
