@@ -52,7 +52,7 @@ def edit_(target: Target, text: Text, *, tag: Tag = "latest", file: File = None)
     descriptor, store = load_prompt(target).descriptor, LocalPromptOverridesStore()
     kind, _, place = text.partition(":")
     text_id = TextId(cast(TextKind, kind), place)  # no descriptor has a text of an unknown kind
-    open_texts = {of: known for of, known in descriptor.texts.items() if known.accepts_overrides}
+    open_texts = {known: own for known, own in descriptor.texts.items() if own.accepts_overrides}
     if text_id not in open_texts:
         known = ", ".join(map(_name, open_texts)) or "none"
         raise UsageError(f"{text!r} is no text that can be replaced; there are {known}")

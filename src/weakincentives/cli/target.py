@@ -150,10 +150,12 @@ def _find_prompt(target: str) -> _Prompt:
 def _params_types(prompt: _Prompt) -> _Types:
     """The params types by name; types of one name have their modules before it."""
     types = prompt.template.registry.params_types
-    count = Counter(of.__name__ for of in types)
+    count = Counter(kind.__name__ for kind in types)
     return {
-        of.__name__ if count[of.__name__] == 1 else f"{of.__module__}.{of.__qualname__}": of
-        for of in types
+        kind.__name__
+        if count[kind.__name__] == 1
+        else f"{kind.__module__}.{kind.__qualname__}": kind
+        for kind in types
     }
 
 
@@ -230,11 +232,11 @@ def _parse_setting(setting: str, types: _Types) -> tuple[str, str, object]:
     name, dot, field = place.rpartition(".")
     if not equals:
         raise UsageError(f"{source}: write Type.field=value")
-    fields = {kind: get_type_hints(of, include_extras=True) for kind, of in types.items()}
+    fields = {key: get_type_hints(kind, include_extras=True) for key, kind in types.items()}
     if not dot:
-        owners = [kind for kind, hints in fields.items() if field in hints]
+        owners = [owner for owner, hints in fields.items() if field in hints]
         if len(owners) != 1:
-            known = [f"{kind}.{key}" for kind, hints in sorted(fields.items()) for key in hints]
+            known = [f"{owner}.{key}" for owner, hints in sorted(fields.items()) for key in hints]
             count = f"{len(owners)} params types have a field {field!r}"
             raise UsageError(f"{source}: {count}; there are {', '.join(known) or 'none'}")
         [name] = owners

@@ -38,7 +38,7 @@ class SessionSnapshot:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Lists values for copies and pickles, which would recurse along a linked list."""
-        return _of_values, ({of: read(head) for of, head in self.slices.items()},)
+        return _of_values, ({kind: read(head) for kind, head in self.slices.items()},)
 
     def to_json(self) -> str:
         """Returns JSON text from which `from_json` makes equal slices.
@@ -47,14 +47,14 @@ class SessionSnapshot:
         change, and for two types of one name, such as local classes.
         """
         slices: dict[str, str] = {}
-        for of, head in self.slices.items():
+        for kind, head in self.slices.items():
             if head is EMPTY:
                 continue
-            name = type_name(of)
+            name = type_name(kind)
             if name in slices:
                 issue = ValidationIssue((name,), "two types have this name; rename one")
                 raise SerdeError("snapshot", (issue,))
-            slices[name] = _dump(of, read(head))
+            slices[name] = _dump(kind, read(head))
         body = ",".join([f"{serde.dump_json(name)}:{values}" for name, values in slices.items()])
         return f'{{"version":{_VERSION},"slices":{{{body}}}}}'
 
@@ -64,15 +64,16 @@ class SessionSnapshot:
         Takes time for what has changed, not for the whole. Raises `SerdeError` as `to_json` does.
         """
         changes: Changes = {}
-        for of, head in self.slices.items():
-            old = before.slices.get(of, EMPTY)
+        for kind, head in self.slices.items():
+            old = before.slices.get(kind, EMPTY)
             if head is old:
                 continue
             tail = head
             while tail[2] > old[2]:
                 tail = tail[1]
             how, start = ("added", old[2]) if tail is old else ("set", 0)
-            changes.setdefault(how, {})[type_name(of)] = json.loads(_dump(of, read(head, start)))
+            values = json.loads(_dump(kind, read(head, start)))
+            changes.setdefault(how, {})[type_name(kind)] = values
         return changes
 
     @classmethod
@@ -87,7 +88,7 @@ class SessionSnapshot:
         moved = frozenset(types)
         # Any: typeshed does not know that every class has a hash
         all_known: frozenset[Any] = moved.union(known)
-        by_name = {type_name(of): of for of in all_known if _is_readable(of)}
+        by_name = {type_name(kind): kind for kind in all_known if _is_readable(kind)}
         try:
             content = _parse(by_name, text)
         except SerdeError as error:
@@ -96,10 +97,11 @@ class SessionSnapshot:
         slices = {name: by_name[name] for name in content["slices"]}
         if len(set(slices.values())) < len(slices):
             message = "another slice here is read as the same type; keep one of them"
-            doubled = [name for name, of in slices.items() if name != type_name(of)]
+            doubled = [name for name, kind in slices.items() if name != type_name(kind)]
             issues = [ValidationIssue(("slices", name), message) for name in doubled]
             raise SerdeError("snapshot", tuple(issues))
-        return cls({of: chain(_values(of, content["slices"][name])) for name, of in slices.items()})
+        rows = content["slices"]
+        return cls({kind: chain(_values(kind, rows[name])) for name, kind in slices.items()})
 
 
 def _types_of_unknown_slices(
@@ -125,7 +127,7 @@ def _types_of_unknown_slices(
 
 
 def _of_values(slices: Mapping[_Class, _Rows]) -> SessionSnapshot:
-    return SessionSnapshot({of: chain(values) for of, values in slices.items()})
+    return SessionSnapshot({kind: chain(values) for kind, values in slices.items()})
 
 
 def parse_changes(changes: Changes, types: Iterable[_Class]) -> Iterator[tuple[str, _Class, _Rows]]:
@@ -135,8 +137,9 @@ def parse_changes(changes: Changes, types: Iterable[_Class]) -> Iterator[tuple[s
     """
     types = frozenset(types)
     for how, slices in changes.items():
-        for name, of in types_by_name(slices, types).items():
-            yield how, of, _values(of, serde.parse(_rows_type(of), slices[name]))
+        for name, kind in types_by_name(slices, types).items():
+            rows: Any = serde.parse(_rows_type(kind), slices[name])  # Any: made at run time
+            yield how, kind, _values(kind, rows)
 
 
 def types_by_name(names: Iterable[str], types: Iterable[_Class]) -> dict[str, _Class]:
@@ -155,11 +158,11 @@ def _find_types(
     names: Iterable[str], known: Collection[_Class], moved: Collection[_Class]
 ) -> tuple[dict[str, _Class], tuple[ValidationIssue, ...]]:
     """Finds each name in `known`, else its qualified name in `moved`; returns types and issues."""
-    by_name = {type_name(of): of for of in known}
+    by_name = {type_name(kind): kind for kind in known}
     types: dict[str, _Class] = {}
     issues: list[ValidationIssue] = []
     for name in names:
-        alike = [of for of in moved if of.__qualname__ == name.partition(":")[2]]
+        alike = [kind for kind in moved if kind.__qualname__ == name.partition(":")[2]]
         if name in by_name or len(alike) == 1:
             types[name] = by_name[name] if name in by_name else alike[0]
         elif alike:
@@ -171,17 +174,17 @@ def _find_types(
     return types, tuple(issues)
 
 
-def _rows_type(of: _Class) -> Any:  # Any: a type made at run time
+def _rows_type(kind: _Class) -> Any:  # Any: a type made at run time
     """The type of a slice in JSON, where paths cannot be the keys of an object."""
-    row = list[SetVisibilityOverride] if of is VisibilityOverrides else of
+    row = list[SetVisibilityOverride] if kind is VisibilityOverrides else kind
     return GenericAlias(list, row)
 
 
 @lru_cache(maxsize=1024)
-def _is_readable(of: Any) -> bool:  # Any: as in `from_json`
+def _is_readable(kind: Any) -> bool:  # Any: as in `from_json`
     """Whether a slice of this type can be read from JSON; a session may hold others, too."""
     try:
-        serde.parse_json(_rows_type(of), "[]")
+        serde.parse_json(_rows_type(kind), "[]")
     except SerdeError:
         return False
     return True
@@ -196,33 +199,33 @@ def _parse(types: Mapping[str, _Class], text: str | bytes) -> Any:
 def _text_type(types: tuple[tuple[str, _Class], ...]) -> Any:
     """The type of the whole text, with an optional key for each slice that may be in it."""
     make: Any = TypedDict  # a checker reads the functional form only where its keys are literal
-    slices = {name: _rows_type(of) for name, of in types}
+    slices = {name: _rows_type(kind) for name, kind in types}
     return make("snapshot", {"version": Literal[1], "slices": make("slices", slices, total=False)})
 
 
-def _values(of: _Class, rows: _Rows) -> _Rows:
+def _values(kind: _Class, rows: _Rows) -> _Rows:
     """Returns the values of a slice whose `rows` were read from JSON."""
-    if of is VisibilityOverrides:
-        return [VisibilityOverrides({set_.path: set_.visibility for set_ in row}) for row in rows]
+    if kind is VisibilityOverrides:
+        return [VisibilityOverrides({item.path: item.visibility for item in row}) for row in rows]
     return rows
 
 
-def type_name(of: _Class) -> str:
+def type_name(kind: _Class) -> str:
     """Returns the name of a type in JSON."""
-    return f"{of.__module__}:{of.__qualname__}"
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _dump(of: _Class, values: _Rows) -> str:
+def _dump(kind: _Class, values: _Rows) -> str:
     """Writes the values of a slice; raises `SerdeError` with the slice's name before each path."""
     rows = values
-    if of is VisibilityOverrides:
+    if kind is VisibilityOverrides:
         rows = [
             [SetVisibilityOverride(path=p, visibility=v) for p, v in value.overrides.items()]
             for value in values
         ]
     try:
-        return serde.dump_json_lossless(_rows_type(of), rows)
+        return serde.dump_json_lossless(_rows_type(kind), rows)
     except SerdeError as error:
-        name = type_name(of)
+        name = type_name(kind)
         issues = [ValidationIssue((name, *issue.path), issue.message) for issue in error.issues]
         raise SerdeError("snapshot", tuple(issues)) from error
