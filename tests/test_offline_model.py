@@ -1,6 +1,4 @@
-"""The offline model's decisions, which need no HTTP, and its two wire formats, which go through the
-real SDK.
-"""
+"""The offline model: its decisions without HTTP, and its two wire formats through the real SDK."""
 
 import http.client
 import json
@@ -24,7 +22,7 @@ from examples.offline_model import (
     MODEL,
     BadRequest,
     Call,
-    Connection,
+    Conversation,
     Message,
     Result,
     Tool,
@@ -34,7 +32,7 @@ from examples.offline_model import (
     start_offline_model,
 )
 from examples.offline_model.choosing import MOST_CALLS, MOST_OPENED
-from examples.offline_model.conversation import closed_sections, question
+from examples.offline_model.conversation import closed_sections, find_question
 from examples.offline_model.reading import sections
 from examples.offline_model.scoring import coverage, key_terms, rank
 
@@ -107,9 +105,9 @@ def suffix(key: str, tool: str = "read_section") -> str:
 
 def ask(
     text: str, *tools: Tool, results: tuple[Result, ...] = (), choice: str = "auto"
-) -> Connection:
+) -> Conversation:
     turns: tuple[Message | Result, ...] = (Message(role="user", text=text), *results)
-    return Connection(turns=turns, tools=tools, tool_choice=choice)
+    return Conversation(turns=turns, tools=tools, tool_choice=choice)
 
 
 def done(name: str, text: str, **arguments: object) -> Result:
@@ -117,9 +115,7 @@ def done(name: str, text: str, **arguments: object) -> Result:
 
 
 def search(query: str) -> list[dict[str, str]]:
-    """A naive search: documents that have the most of the query's words, each with a line that has
-    most of them.
-    """
+    """A naive search: the documents with most of the query's words, each with its best line."""
     words = query.lower().split()
 
     def shared(text: str) -> int:
@@ -167,12 +163,12 @@ def test_nothing_shared_scores_nothing(query: str, texts: list[str]) -> None:
 
 
 def test_sections_are_cut_at_headings_and_not_inside_code() -> None:
-    found = sections("Intro.\n\n## 1.2. Title\n\nOne. Two.\n\n```sh\n# comment\n```\n")
-    assert [(each.title, each.units) for each in found] == [
+    parts = sections("Intro.\n\n## 1.2. Title\n\nOne. Two.\n\n```sh\n# comment\n```\n")
+    assert [(part.title, part.units) for part in parts] == [
         ("", ("Intro.",)),
         ("Title", ("One.", "Two.")),
     ]
-    assert "# comment" in found[1].body
+    assert "# comment" in parts[1].body
 
 
 def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
@@ -184,7 +180,7 @@ def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "asked"),
+    ("texts", "question"),
     [
         (
             ["## 1. Role\n\nAre you ready?\n\n## 2. Question\n\nWhy tea\n\n## 3. Output\n\nJSON."],
@@ -199,9 +195,9 @@ def test_a_lead_in_keeps_its_list_and_a_question_its_answer() -> None:
         (["tea"], "tea"),
     ],
 )
-def test_the_question_is_the_newest_text_that_asks(texts: list[str], asked: str) -> None:
+def test_the_question_is_the_newest_text_that_asks(texts: list[str], question: str) -> None:
     turns = tuple(Message(role="user", text=text) for text in texts)
-    assert question(Connection(turns=turns)) == asked
+    assert find_question(Conversation(turns=turns)) == question
 
 
 def test_instructions_are_asked_when_the_user_asks_nothing() -> None:
@@ -209,7 +205,7 @@ def test_instructions_are_asked_when_the_user_asks_nothing() -> None:
         Message(role="system", text="## Question\n\nWhy tea?"),
         Message(role="user", text="Begin."),
     )
-    assert question(Connection(turns=turns)) == "Why tea?"
+    assert find_question(Conversation(turns=turns)) == "Why tea?"
 
 
 # --- opening sections ---
@@ -234,20 +230,22 @@ including subsections: rota, holidays.]
 
 
 def test_both_forms_of_the_summary_line_are_read() -> None:
-    found = closed_sections(ask(GUIDE))
-    assert [(each.tool, each.key) for each in found] == [
+    closed = closed_sections(ask(GUIDE))
+    assert [(section.tool, section.key) for section in closed] == [
         ("read_section", "prices"),
         ("read_section", "staff"),
     ]
-    assert "rota, holidays" in found[1].about
-    assert "summarized" not in found[1].about
+    assert "rota, holidays" in closed[1].about
+    assert "summarized" not in closed[1].about
 
 
 @pytest.mark.parametrize(
-    ("asked", "key"), [("What do drinks cost?", "prices"), ("Who has which rota?", "staff")]
+    ("question", "key"), [("What do drinks cost?", "prices"), ("Who has which rota?", "staff")]
 )
-def test_a_section_that_scores_is_opened_before_anything_is_searched(asked: str, key: str) -> None:
-    call = next_call(ask(GUIDE + asked, SEARCH, READ, OPEN))
+def test_a_section_that_scores_is_opened_before_anything_is_searched(
+    question: str, key: str
+) -> None:
+    call = next_call(ask(GUIDE + question, SEARCH, READ, OPEN))
     assert call == Call(name="read_section", arguments={"section_key": key})
 
 
@@ -319,7 +317,7 @@ def test_files_that_an_opened_section_lists_are_no_sources() -> None:
     )
     text = f"## Tea\n\nAbout tea.\n\n{suffix('tea')}\n\n## Question\n\nWhy is tea drunk?"
     answer = json.loads(
-        compose(Connection(turns=ask(text, results=(opened,)).turns, answer_schema=ANSWER))
+        compose(Conversation(turns=ask(text, results=(opened,)).turns, answer_schema=ANSWER))
     )
     assert answer == {"answer": "`tea.md`: Why tea is drunk", "sources": []}
 
@@ -379,10 +377,12 @@ def test_names_to_read_are_taken_from_json_and_from_plain_lines(listed: str) -> 
 
 def test_a_tool_that_changes_things_is_called_only_when_asked_to() -> None:
     delete = Tool(name="delete_doc", description="Delete a document.", parameters=schema(path=TEXT))
-    found = done("search_docs", '[{"path": "tea.md", "snippet": "how to delete tea"}]', query="tea")
-    assert next_call(ask("Why tea?", SEARCH, delete, results=(found,))) is None
-    asked = next_call(ask("Can you delete tea?", SEARCH, delete, results=(found,)))
-    assert asked == Call(name="delete_doc", arguments={"path": "tea.md"})
+    search = done(
+        "search_docs", '[{"path": "tea.md", "snippet": "how to delete tea"}]', query="tea"
+    )
+    assert next_call(ask("Why tea?", SEARCH, delete, results=(search,))) is None
+    call = next_call(ask("Can you delete tea?", SEARCH, delete, results=(search,)))
+    assert call == Call(name="delete_doc", arguments={"path": "tea.md"})
 
 
 def optional(kind: str) -> Schema:
@@ -501,7 +501,7 @@ def test_every_conversation_ends_without_a_repeated_call(data: st.DataObject, te
     conversation = ask(text, results=results)
     assert compose(conversation)
     TypeAdapter(Answer).validate_json(
-        compose(Connection(turns=conversation.turns, answer_schema=ANSWER))
+        compose(Conversation(turns=conversation.turns, answer_schema=ANSWER))
     )
 
 
@@ -534,26 +534,26 @@ class Report:
 
 
 FEES = done("read_doc", DOCS["town/library.md"], path="town/library.md")
-ASKED = Message(role="user", text="What do late books cost?")
+QUESTION_MESSAGE = Message(role="user", text="What do late books cost?")
 
 
 @pytest.mark.parametrize(
     "kind", [Answer, Report, list[Fact], dict[str, int], int, str, Literal[3], bool, None]
 )
-@pytest.mark.parametrize("turns", [(ASKED, FEES), (ASKED,)])
+@pytest.mark.parametrize("turns", [(QUESTION_MESSAGE, FEES), (QUESTION_MESSAGE,)])
 def test_the_answer_validates_with_and_without_evidence(
     kind: Any, turns: tuple[Message | Result, ...]
 ) -> None:
     adapter: TypeAdapter[object] = TypeAdapter(kind)
-    adapter.validate_json(compose(Connection(turns=turns, answer_schema=adapter.json_schema())))
+    adapter.validate_json(compose(Conversation(turns=turns, answer_schema=adapter.json_schema())))
 
 
 def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
     adapter = TypeAdapter(Report)
     other = done("read_doc", DOCS["garden.md"], path="garden.md")
-    turns = (ASKED, other, FEES)
+    turns = (QUESTION_MESSAGE, other, FEES)
     report = adapter.validate_json(
-        compose(Connection(turns=turns, answer_schema=adapter.json_schema()))
+        compose(Conversation(turns=turns, answer_schema=adapter.json_schema()))
     )
     assert report.facts[0].quote == "Late books cost 20 cents a day, at most 10 euros."
     assert {fact.file for fact in report.facts} == {"town/library.md"}
@@ -568,12 +568,14 @@ def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
 
 def test_content_is_quoted_whatever_its_field_is_called() -> None:
     text = json.dumps({"document": f"{DOCS['town/library.md']}", "path": "town/library.md"})
-    answer = compose(Connection(turns=(ASKED, done("read_doc", text, path="town/library.md"))))
+    answer = compose(
+        Conversation(turns=(QUESTION_MESSAGE, done("read_doc", text, path="town/library.md")))
+    )
     assert answer == "Late books cost 20 cents a day, at most 10 euros.\n\nSources: town/library.md"
 
 
 def test_without_evidence_it_says_so() -> None:
-    answer = json.loads(compose(Connection(turns=(ASKED,), answer_schema=ANSWER)))
+    answer = json.loads(compose(Conversation(turns=(QUESTION_MESSAGE,), answer_schema=ANSWER)))
     assert answer == {"answer": "Nothing that I could read answers this.", "sources": []}
 
 
@@ -607,8 +609,8 @@ def client(base_url: str) -> Iterator[openai.OpenAI]:
 PROMPT = f"## 1. Library\n\nTools to search and read the documents.\n\n{suffix('library')}\n\n## 2. Question\n\n"
 
 
-def chat_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[str]]:
-    """The least of an agent loop; opening the section brings the tools."""
+def chat_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any], list[str]]:
+    """A minimal agent loop; opening the section brings the tools."""
 
     def spec(tool: Tool) -> dict[str, object]:
         function = {
@@ -621,7 +623,7 @@ def chat_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[
 
     tools, messages, names = (
         [spec(OPEN)],
-        [{"role": "user", "content": PROMPT + asked}],
+        [{"role": "user", "content": PROMPT + question}],
         list[str](),
     )
     form = {
@@ -648,7 +650,7 @@ def chat_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[
             messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
 
 
-def responses_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], list[str]]:
+def responses_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any], list[str]]:
     """As above; the tools come as an `additional_tools` item of the conversation."""
 
     def spec(tool: Tool) -> dict[str, object]:
@@ -656,7 +658,7 @@ def responses_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], 
         return {"type": "function", "strict": True, **shape}
 
     items: list[dict[str, Any]] = [
-        {"role": "user", "content": [{"type": "input_text", "text": PROMPT + asked}]}
+        {"role": "user", "content": [{"type": "input_text", "text": PROMPT + question}]}
     ]
     names: list[str] = []
     form = {"format": {"type": "json_schema", "name": "Answer", "schema": ANSWER, "strict": True}}
@@ -681,16 +683,16 @@ def responses_agent(client: openai.OpenAI, asked: str) -> tuple[dict[str, Any], 
                 items.append(more)
 
 
-@pytest.mark.parametrize("asked", QUESTIONS)
+@pytest.mark.parametrize("question", QUESTIONS)
 def test_over_both_apis_an_agent_finds_the_answer_and_cites_its_file(
-    client: openai.OpenAI, asked: str
+    client: openai.OpenAI, question: str
 ) -> None:
-    source, words = QUESTIONS[asked]
-    answer, calls = chat_agent(client, asked)
+    source, words = QUESTIONS[question]
+    answer, calls = chat_agent(client, question)
     assert answer["sources"][0] == source
     assert words in answer["answer"]
     assert calls[:3] == ["read_section", "search_docs", "read_doc"]
-    assert responses_agent(client, asked) == (answer, calls)
+    assert responses_agent(client, question) == (answer, calls)
 
 
 BODY = {"model": "any", "messages": [{"role": "user", "content": PROMPT + "Why tea?"}]}
@@ -703,14 +705,14 @@ def test_equal_requests_get_equal_responses() -> None:
 
 
 def test_responses_do_not_depend_on_the_hash_seed() -> None:
-    bodies = [{"input": PROMPT + asked} for asked in QUESTIONS] + [
+    bodies = [{"input": PROMPT + question} for question in QUESTIONS] + [
         {"input": f"{text}\n\nWhy?"} for text in DOCS.values()
     ]
     program = "import json, sys; from examples.offline_model import respond\n"
     program += (
         "for body in json.loads(sys.argv[1]): print(json.dumps(respond('/v1/responses', body)))"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", program, json.dumps(bodies)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -721,10 +723,10 @@ def test_responses_do_not_depend_on_the_hash_seed() -> None:
         ).stdout
         for seed in ("0", "1")
     }
-    assert len(said) == 1
+    assert len(outputs) == 1
 
 
-def test_it_says_what_it_is(client: openai.OpenAI) -> None:
+def test_it_says_that_it_is_no_llm(client: openai.OpenAI) -> None:
     assert [(model.id, model.owned_by) for model in client.models.list()] == [
         (MODEL, "offline, no LLM")
     ]

@@ -1,7 +1,7 @@
 """Composes the answer from the statements that score best. Pure: conversation in, text out.
 
-Nothing is invented: prose is quoted from tool results, opened sections and the prompt, and sources
-are the files that the quoted statements came from. Values of other kinds are made to validate.
+It invents nothing: it quotes prose from tool results, opened sections and the prompt, and sources
+are the files of the quoted statements. Values of other kinds are made to validate.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .choosing import next_call
-from .conversation import Call, Connection, asks, evidence, question
+from .conversation import Call, Conversation, asks, evidence, find_question
 from .fitting import Field, Supply, Unfit, fit
 from .reading import NAMING, Statement, name_words
 from .scoring import coverage, rank
@@ -23,15 +23,15 @@ _SECTION_WEIGHT, _PROMPT_WEIGHT = 0.6, 0.5
 _SAME_SOURCE, _OTHER_SOURCE, _NO_NEWS = 0.5, 0.85, 0.9
 
 
-def extract(conversation: Connection) -> Call | str:
-    """The next step of the extractive model: a call while one helps, else the answer."""
+def extract(conversation: Conversation) -> Call | str:
+    """Returns the next step of the extractive model: a call while one helps, else the answer."""
     return next_call(conversation) or compose(conversation)
 
 
-def compose(conversation: Connection) -> str:
-    """The final answer: JSON that fits the requested schema, or plain text without one."""
-    asked = question(conversation)
-    answer = Quoting(asked, chosen(conversation, asked))
+def compose(conversation: Conversation) -> str:
+    """Returns the final answer: JSON that fits the requested schema, or plain text without one."""
+    question = find_question(conversation)
+    answer = Quotation(question, best_statements(conversation, question))
     if conversation.answer_schema is None:
         files = ", ".join(answer.sources())
         return answer.prose() + (f"\n\nSources: {files}" if files else "")
@@ -41,45 +41,49 @@ def compose(conversation: Connection) -> str:
         return answer.prose()
 
 
-def chosen(conversation: Connection, asked: str) -> list[Statement]:
-    """The few statements that answer best, best first; later ones must add something or be nearly
-    as good.
+def best_statements(conversation: Conversation, question: str) -> list[Statement]:
+    """Returns the few statements that answer best, the best first.
+
+    Each further one must add something or be nearly as good.
     """
-    told = [each for each in evidence(conversation) if each.text != asked and not asks(each.text)]
-    scored = sorted(
-        zip(_scores(told, asked), range(len(told)), strict=True),
-        key=lambda pair: (-pair[0], pair[1]),
-    )
-    kept: list[Statement] = []
-    said = ""
-    for score, i in scored:
-        text = f"{said} {_in_context(told[i])}"
-        if kept:
-            needed = _SAME_SOURCE if told[i].source == kept[0].source else _OTHER_SOURCE
-            adds = coverage(asked, text) > coverage(asked, said)
-            if score < scored[0][0] * (needed if adds else _NO_NEWS):
+    statements = [
+        statement
+        for statement in evidence(conversation)
+        if statement.text != question and not asks(statement.text)
+    ]
+    scores = _scores(statements, question)
+    order = sorted(range(len(statements)), key=lambda index: (-scores[index], index))
+    best: list[Statement] = []
+    quoted = ""
+    for index in order:
+        statement, score = statements[index], scores[index]
+        text = f"{quoted} {_in_context(statement)}"
+        if best:
+            part = _SAME_SOURCE if statement.source == best[0].source else _OTHER_SOURCE
+            adds = coverage(question, text) > coverage(question, quoted)
+            if score < scores[order[0]] * (part if adds else _NO_NEWS):
                 continue
-        if score and len(kept) < MOST_QUOTED:
-            kept.append(told[i])
-            said = text
-    return kept
+        if score and len(best) < MOST_QUOTED:
+            best.append(statement)
+            quoted = text
+    return best
 
 
 def _in_context(statement: Statement) -> str:
     return f"{statement.section.title} {statement.text}"
 
 
-def _scores(told: Sequence[Statement], asked: str) -> list[float]:
-    """How well each statement answers: itself, and less its section; what the prompt says counts
-    for half.
-    """
-    sections = list(dict.fromkeys(each.section for each in told))
-    wholes = rank(asked, [f"{section.title}\n{section.body}" for section in sections])
-    by_section = dict(zip(sections, wholes, strict=True))
-    scores = []
-    for each, alone in zip(told, rank(asked, list(map(_in_context, told))), strict=True):
-        score = alone + coverage(asked, each.text) + _SECTION_WEIGHT * by_section[each.section]
-        scores.append(score * (1.0 if each.source else _PROMPT_WEIGHT) if alone else 0.0)
+def _scores(statements: Sequence[Statement], question: str) -> list[float]:
+    """Scores each statement and, with less weight, its section; the prompt counts for half."""
+    sections = list(dict.fromkeys(statement.section for statement in statements))
+    section_scores = rank(question, [f"{section.title}\n{section.body}" for section in sections])
+    by_section = dict(zip(sections, section_scores, strict=True))
+    ranks = rank(question, list(map(_in_context, statements)))
+    scores: list[float] = []
+    for statement, alone in zip(statements, ranks, strict=True):
+        score = alone + coverage(question, statement.text)
+        score += _SECTION_WEIGHT * by_section[statement.section]
+        scores.append(score * (1.0 if statement.source else _PROMPT_WEIGHT) if alone else 0.0)
     return scores
 
 
@@ -87,7 +91,7 @@ _SOURCES = (NAMING - {"name", "title"}) | {"citation", "origin", "link", "where"
 _OF_SOURCES = re.compile(r"\b(files?|paths?|sources?)\b", re.IGNORECASE)
 _CONFIDENCE = frozenset(["confidence", "score", "probability", "certainty", "relevance"])
 _FIRST_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?\b")
-# Values that validate where no text can: nothing that was read is meant by them.
+# Values that validate where no quoted text can.
 _FORMATS = {
     "date": "1970-01-01",
     "date-time": "1970-01-01T00:00:00Z",
@@ -99,54 +103,55 @@ _FORMATS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Quoting(Supply):
-    """Supplies an answer's values out of the chosen statements."""
+class Quotation(Supply):
+    """Supplies an answer's values from the quoted statements."""
 
-    asked: str
-    quoted: Sequence[Statement]
+    question: str
+    statements: Sequence[Statement]
 
     def prose(self) -> str:
-        """The quoted statements, or that there is none."""
-        return " ".join(each.text for each in self.quoted) or NOTHING
+        """Returns the quoted statements, or says that there are none."""
+        return " ".join(statement.text for statement in self.statements) or NOTHING
 
     def sources(self) -> list[str]:
-        """What the quoted statements are from, each once."""
-        return list(dict.fromkeys(each.source for each in self.quoted if each.source))
+        """Returns the sources of the quoted statements, each once."""
+        return list(
+            dict.fromkeys(statement.source for statement in self.statements if statement.source)
+        )
 
     def wants(self, field: Field, /) -> bool:
-        return bool(self.quoted) and field.schema["type"] in {"string", "array", "object"}
+        return bool(self.statements) and field.schema["type"] in {"string", "array", "object"}
 
     def text(self, field: Field, /) -> str:
-        named = name_words(field.name)
-        if named & _SOURCES:
+        words = name_words(field.name)
+        if words & _SOURCES:
             return next(iter(self.sources()), "")
-        if named & {"title", "heading", "topic", "subject"}:
-            return next(
-                (each.section.title for each in self.quoted if each.section.title), self.asked
-            )
-        if named & {"question", "query"}:
-            return self.asked
-        if named & {"quote", "excerpt", "headline"} and self.quoted:
-            return self.quoted[0].text
+        if words & {"title", "heading", "topic", "subject"}:
+            titles = [statement.section.title for statement in self.statements]
+            return next(filter(None, titles), self.question)
+        if words & {"question", "query"}:
+            return self.question
+        if words & {"quote", "excerpt", "headline"} and self.statements:
+            return self.statements[0].text
         return _FORMATS.get(str(field.schema.get("format"))) or self.prose()
 
     def texts(self, field: Field, /) -> Sequence[str]:
         if name_words(field.name) & _SOURCES or _OF_SOURCES.search(field.description):
             return self.sources()
-        return [each.text for each in self.quoted]
+        return [statement.text for statement in self.statements]
 
     def number(self, field: Field, /) -> float | None:
         if name_words(field.name) & _CONFIDENCE:
-            return round(coverage(self.asked, self.prose()), 2)
-        stated = _FIRST_NUMBER.search(self.quoted[0].text) if self.quoted else None
+            return round(coverage(self.question, self.prose()), 2)
+        stated = _FIRST_NUMBER.search(self.statements[0].text) if self.statements else None
         return float(stated[0]) if stated else None
 
     def flag(self, _field: Field, /) -> bool:
-        return bool(self.quoted)
+        return bool(self.statements)
 
     def choose(self, _field: Field, options: Sequence[str], /) -> int:
-        scores = rank(" ".join([self.asked, *map(_in_context, self.quoted)]), options)
+        scores = rank(" ".join([self.question, *map(_in_context, self.statements)]), options)
         return scores.index(max(scores))
 
     def parts(self, _field: Field, /) -> Sequence[Supply]:
-        return [Quoting(self.asked, [each]) for each in self.quoted]
+        return [Quotation(self.question, [statement]) for statement in self.statements]

@@ -1,7 +1,7 @@
 """Chooses the next tool call, or none when it is time to answer. Pure: conversation in, call out.
 
-Calls are proposed in a fixed order (open a summarized section, search, read what was found); the
-first that was not made yet is the next. Each kind is bounded, so that every conversation ends.
+Calls are proposed in a fixed order: open a summarized section, search, read a search's hits. The
+first new one is the next call. Each kind is bounded, so that every conversation ends.
 """
 
 import json
@@ -12,195 +12,196 @@ from math import isfinite
 
 from .conversation import (
     Call,
-    Connection,
-    Result,
+    Conversation,
     Tool,
     closed_sections,
     evidence,
+    find_question,
     openings,
-    question,
 )
 from .fitting import Field, Supply, Unfit, fields, fit
 from .reading import NAMING, Record, identifier, is_path, name_words, records, strings
 from .scoring import coverage, key_terms, rank
 
 MOST_CALLS, MOST_OPENED, MOST_QUERIES, FIRST_READ, MOST_READ = 12, 3, 4, 2, 4
-ENOUGH_SHARED = 0.6  # of the question's telling words, in what was read or, failing that, found
-_FIRST_BONUS = 0.5  # for what a search puts first; half of it for the second, and so on
+ENOUGH_SHARED = 0.6  # of the question's telling words, in the documents or, failing that, the hits
+_FIRST_BONUS = 0.5  # for the first hit of a search; half of it for the second, and so on
 
-# What a text says that offers to look things up, whatever is asked.
+# A text that shares these words offers to look things up, whatever the question.
 _OFFER = (
     "search find look up browse query list read fetch tools documents documentation files sources"
 )
-_LISTING = frozenset(
-    ["search", "find", "lookup", "look", "query", "list", "grep", "browse", "index"]
-)
+_LISTINGS = "search find lookup look query list grep browse index"
+_LISTING = frozenset(_LISTINGS.split())
 # Verbs of tools that change something: called only when the question has the verb.
 _CHANGES = (
-    "write delete remove create update send post put set edit move rename run execute drop add insert append cancel "
-    "book pay buy order submit publish upload call email save clear reset"
+    "write delete remove create update send post put set edit move rename run execute drop add "
+    "insert append cancel book pay buy order submit publish upload call email save clear reset"
 )
 _CHANGING = frozenset(_CHANGES.split())
 
 
-def next_call(conversation: Connection) -> Call | None:
-    """The call that helps most now; None when enough is known or nothing more can be done."""
+def next_call(conversation: Conversation) -> Call | None:
+    """Returns the call that helps most now; `None` when it is time to answer."""
     if conversation.tool_choice == "none" or len(conversation.results) >= MOST_CALLS:
         return None
-    made = {_fingerprint(result.call) for result in conversation.results}
-    proposed = _proposals(conversation, question(conversation))
-    return next((call for call in proposed if _fingerprint(call) not in made), None)
+    earlier = {_fingerprint(result.call) for result in conversation.results}
+    proposals = _proposals(conversation, find_question(conversation))
+    return next((call for call in proposals if _fingerprint(call) not in earlier), None)
 
 
 def _fingerprint(call: Call) -> str:
     return json.dumps([call.name, call.arguments], sort_keys=True)
 
 
-def _proposals(conversation: Connection, asked: str) -> Iterator[Call]:
+def _proposals(conversation: Conversation, question: str) -> Iterator[Call]:
     choice = conversation.tool_choice
-    named = [tool for tool in conversation.tools if tool.name == choice]
+    chosen = [tool for tool in conversation.tools if tool.name == choice]
     openers = {section.tool for section in closed_sections(conversation)}
-    tools = named or [tool for tool in conversation.tools if tool.name not in openers]
-    searchers, readers = _by_role(tools, asked)
-    found = _found(conversation, asked)
-    if not named:
-        yield from _openings(conversation, asked, able=bool(searchers or (readers and found)))
-    known = _known(conversation, asked)
-    if known < 1:
-        yield from _searches(conversation, asked, searchers, anew=False)
-        yield from _readings(conversation, asked, readers, found, most=FIRST_READ)
-        if known < ENOUGH_SHARED:
-            yield from _searches(conversation, asked, searchers, anew=True)
-        yield from _readings(conversation, asked, readers, found, most=MOST_READ)
+    tools = chosen or [tool for tool in conversation.tools if tool.name not in openers]
+    searchers, readers = _by_role(tools, question)
+    hits = _hits(conversation, question)
+    if not chosen:
+        yield from _openings(conversation, question, able=bool(searchers or (readers and hits)))
+    shared = _shared_with_documents(conversation, question)
+    if shared < 1:
+        yield from _searches(conversation, question, searchers, again=False)
+        yield from _readings(conversation, question, readers, hits[:FIRST_READ], most=FIRST_READ)
+        if shared < ENOUGH_SHARED:
+            yield from _searches(conversation, question, searchers, again=True)
+        yield from _readings(conversation, question, readers, hits[:MOST_READ], most=MOST_READ)
     if choice != "auto" and not conversation.results:
         for tool in tools:
-            yield from _filled(tool, Arguments(asked=asked))
+            yield from _calls(tool, question)
 
 
 def _about(tool: Tool) -> str:
-    return " ".join(
-        [tool.name, tool.description, *(each.name for each, _ in fields(tool.parameters))]
-    )
+    names = [parameter.name for parameter, _ in fields(tool.parameters)]
+    return " ".join([tool.name, tool.description, *names])
 
 
-def _openings(conversation: Connection, asked: str, *, able: bool) -> Iterator[Call]:
-    """Sections whose summaries share words with the question; while no tool can help, those that
-    offer some.
+def _openings(conversation: Conversation, question: str, *, able: bool) -> Iterator[Call]:
+    """Proposes sections whose summaries share words with the question.
+
+    While no tool is `able` to help, it also proposes sections that offer some.
     """
     closed = closed_sections(conversation)
     tools = {tool.name: tool for tool in conversation.tools}
     texts = [*(section.about for section in closed), *map(_about, conversation.tools)]
-    fits, offers = rank(asked, texts)[: len(closed)], rank(_OFFER, texts)[: len(closed)]
+    fits, offers = rank(question, texts)[: len(closed)], rank(_OFFER, texts)[: len(closed)]
     best = max(fits, default=0.0)
-    wanted = [i for i, score in enumerate(fits) if score and score >= best / 2]
+    indexes = [index for index, score in enumerate(fits) if score and score >= best / 2]
     if not able:
-        wanted = wanted + [i for i, score in enumerate(offers) if score and i not in wanted] or [
-            *range(len(closed))
-        ]
+        indexes += [i for i, score in enumerate(offers) if score and i not in indexes]
+        indexes = indexes or [*range(len(closed))]
     opened = [section for section in closed if openings(conversation, section)]
-    for i in sorted(wanted, key=lambda i: (-fits[i] - offers[i] / 4, i)):
-        section = closed[i]
+    for index in sorted(indexes, key=lambda index: (-fits[index] - offers[index] / 4, index)):
+        section = closed[index]
         if section not in opened and len(opened) < MOST_OPENED and section.tool in tools:
-            key = Record({"key": section.key}, section.about)
-            yield from _filled(tools[section.tool], Arguments(asked=asked, record=key))
+            record = Record({"key": section.key}, section.about)
+            yield from _calls(tools[section.tool], question, record=record)
 
 
-def _by_role(tools: Sequence[Tool], asked: str) -> tuple[list[Tool], list[Tool]]:
-    """The tools that find things by words, and those that need the name of one thing; best first."""
+def _by_role(tools: Sequence[Tool], question: str) -> tuple[list[Tool], list[Tool]]:
+    """Returns the tools that search by words and those that read a named thing, the best first."""
     texts = list(map(_about, tools))
-    fits, offers = rank(asked, texts), rank(_OFFER, texts)
-    searchers, readers = [], []
-    for i in sorted(range(len(tools)), key=lambda i: (-fits[i] - offers[i], i)):
-        verbs = name_words(tools[i].name)
-        purposes = {purpose(each) for each, needed in fields(tools[i].parameters) if needed}
-        if verbs & _CHANGING and not verbs & _CHANGING & name_words(asked):
+    fits, offers = rank(question, texts), rank(_OFFER, texts)
+    searchers: list[Tool] = []
+    readers: list[Tool] = []
+    for index in sorted(range(len(tools)), key=lambda index: (-fits[index] - offers[index], index)):
+        tool = tools[index]
+        verbs, parameters = name_words(tool.name), fields(tool.parameters)
+        purposes = {purpose(parameter) for parameter, required in parameters if required}
+        if verbs & _CHANGING and not verbs & _CHANGING & name_words(question):
             continue
         if "identifier" in purposes:
-            readers.append(tools[i])
-        elif fits[i] or verbs & _LISTING or "query" in purposes:
-            searchers.append(tools[i])
+            readers.append(tool)
+        elif fits[index] or verbs & _LISTING or "query" in purposes:
+            searchers.append(tool)
     return searchers, readers
 
 
 def _searches(
-    conversation: Connection, asked: str, tools: Sequence[Tool], *, anew: bool
+    conversation: Conversation, question: str, tools: Sequence[Tool], *, again: bool
 ) -> Iterator[Call]:
-    """The best tool with all key terms; with one term at a time, and then other tools, if nothing
-    came or `anew`.
+    """Proposes the best tool with all key terms.
+
+    If that finds nothing, or to search `again`, it proposes single terms, and then other tools.
     """
-    terms = key_terms(asked)
+    terms = key_terms(question)
     single = sorted(terms, key=lambda term: ("_" not in term, -len(term)))
     for tool in tools:
-        told = " ".join(result.text for result in _useful(conversation, tool))
-        if told and (not anew or coverage(asked, told) >= ENOUGH_SHARED):
+        results = [result for result in conversation.results_of(tool) if result.useful]
+        text = " ".join(result.text for result in results)
+        if text and (not again or coverage(question, text) >= ENOUGH_SHARED):
             return
-        for query in [" ".join(terms) or asked, *single][:MOST_QUERIES]:
-            yield from _filled(tool, Arguments(asked=asked, query=query))
-        if told:
+        for query in [" ".join(terms) or question, *single][:MOST_QUERIES]:
+            yield from _calls(tool, question, query=query)
+        if text:
             return
-
-
-def _useful(conversation: Connection, tool: Tool) -> list[Result]:
-    return [
-        result for result in conversation.results if result.call.name == tool.name and result.useful
-    ]
 
 
 def _readings(
-    conversation: Connection, asked: str, tools: Sequence[Tool], found: Sequence[Record], most: int
+    conversation: Conversation,
+    question: str,
+    tools: Sequence[Tool],
+    hits: Sequence[Record],
+    most: int,
 ) -> Iterator[Call]:
-    """The best things found, one by one; if none was found, what the question itself names."""
+    """Proposes to read the hits in turn; without any, the first thing that the question names."""
     for tool in tools:
-        read = [result for result in conversation.results if result.call.name == tool.name]
-        if len(read) >= most:
+        if len(conversation.results_of(tool)) >= most:
             return
-        for record in found[:most]:
-            yield from _filled(tool, Arguments(asked=asked, record=record))
-        if found:
+        for record in hits:
+            yield from _calls(tool, question, record=record)
+        if hits:
             return
-        for entity in entities(asked)[:1] if rank(asked, [_about(tool)])[0] else ():
-            yield from _filled(tool, Arguments(asked=asked, record=Record({"": entity}, asked)))
+        if rank(question, [_about(tool)])[0]:
+            for entity in entities(question)[:1]:
+                yield from _calls(tool, question, record=Record({"": entity}, question))
 
 
-def _known(conversation: Connection, asked: str) -> float:
-    """The most of the question's telling words that one statement of a thing that was read has."""
-    read = {result.source for result in conversation.results}
-    told = [
-        statement
+def _shared_with_documents(conversation: Conversation, question: str) -> float:
+    """The largest part of the question's telling words that one statement of a document has."""
+    documents = {result.source for result in conversation.results}
+    shares = [
+        coverage(question, f"{statement.section.title} {statement.text}")
         for statement in evidence(conversation)
-        if statement.source and statement.source in read
+        if statement.source and statement.source in documents
     ]
-    return max((coverage(asked, f"{each.section.title} {each.text}") for each in told), default=0.0)
+    return max(shares, default=0.0)
 
 
-def _found(conversation: Connection, asked: str) -> list[Record]:
-    """What earlier results listed, one record a thing: the best context first, a search's own order
-    counting too.
-    """
+def _hits(conversation: Conversation, question: str) -> list[Record]:
+    """Returns the things that earlier results list, the best first; a search's order counts too."""
     openers = {section.tool for section in closed_sections(conversation)}
-    merged: dict[str, tuple[Record, float]] = {}
+    hits: dict[str, tuple[Record, float]] = {}
     for result in conversation.results:
-        searched = bool(result.call.arguments) and result.call.name not in openers
+        is_search = bool(result.call.arguments) and result.call.name not in openers
         if result.useful and not any(map(is_path, strings(result.call.arguments))):
             for place, record in enumerate(records(result.text), start=1):
                 name = identifier(record.fields) or record.text
-                known, bonus = merged.get(name, (Record(record.fields, ""), 0.0))
-                bonus = max(bonus, _FIRST_BONUS / place if searched else 0.0)
-                merged[name] = (Record(known.fields, f"{known.text}\n{record.text}"), bonus)
-    things = list(merged.values())
-    scores = rank(asked, [thing.text for thing, _ in things])
-    order = sorted(range(len(things)), key=lambda i: (-scores[i] - things[i][1], i))
-    return [things[i][0] for i in order]
+                hit, bonus = hits.get(name, (Record(record.fields, ""), 0.0))
+                bonus = max(bonus, _FIRST_BONUS / place if is_search else 0.0)
+                hits[name] = (Record(hit.fields, f"{hit.text}\n{record.text}"), bonus)
+    scores = rank(question, [hit.text for hit, _ in hits.values()])
+    # stable, so that equal hits keep their order
+    pairs = zip(hits.values(), scores, strict=True)
+    order = sorted(pairs, key=lambda pair: -pair[1] - pair[0][1])
+    return [hit for (hit, _), _ in order]
 
 
 def entities(text: str) -> list[str]:
-    """What a text names: quoted or code spans, then names with capitals, dots or underscores."""
-    quoted = [code or words for code, words in re.findall(r"`([^`]+)`|[\"“]([^\"”]+)[\"”]", text)]
-    named = re.findall(r"(?<=[\w,] )[A-Z]\w+(?: [A-Z]\w+)*|\b\w+(?:[_./]\w+)+", text)
-    return list(dict.fromkeys([*quoted, *named]))
+    """Returns the names in a text: quoted or code spans, then words with capitals, dots or `_`."""
+    spans = [code or words for code, words in re.findall(r"`([^`]+)`|[\"“]([^\"”]+)[\"”]", text)]
+    names = re.findall(r"(?<=[\w,] )[A-Z]\w+(?: [A-Z]\w+)*|\b\w+(?:[_./]\w+)+", text)
+    return list(dict.fromkeys([*spans, *names]))
 
 
-_QUERIES = "query q question text search term keyword pattern regex prompt topic phrase word subject needle"
+_QUERIES = (
+    "query q question text search term keyword pattern regex prompt topic phrase word subject "
+    "needle"
+)
 _PURPOSES = {
     "reason": frozenset(["reason", "why", "rationale", "justification", "thought", "explanation"]),
     "query": frozenset(_QUERIES.split()),
@@ -215,16 +216,20 @@ _LONGEST_REASON = 200
 
 
 def purpose(field: Field) -> str:
-    """What a parameter is for, by its name, then by its description."""
-    named = name_words(field.name)
-    counts = field.schema["type"] in {"integer", "number"} and not named & {"id", "key"}
-    for name, words in _PURPOSES.items():
-        if named & words and not (counts and name == "identifier"):
+    """Returns the purpose of a parameter, judged by its name, then by its description."""
+    words = name_words(field.name)
+    is_count = field.schema["type"] in {"integer", "number"} and not words & {"id", "key"}
+    for name, typical in _PURPOSES.items():
+        if words & typical and not (is_count and name == "identifier"):
             return name
-    return "identifier" if _LOCATED.search(field.description) and not counts else "other"
+    return "identifier" if _LOCATED.search(field.description) and not is_count else "other"
 
 
-def _filled(tool: Tool, arguments: "Arguments") -> Iterator[Call]:
+def _calls(
+    tool: Tool, question: str, query: str = "", record: Record | None = None
+) -> Iterator[Call]:
+    """Yields a call if its arguments can be supplied."""
+    arguments = Arguments(question=question, query=query, record=record)
     try:
         value = fit({**tool.parameters, "type": "object"}, arguments)
     except Unfit:
@@ -235,9 +240,9 @@ def _filled(tool: Tool, arguments: "Arguments") -> Iterator[Call]:
 
 @dataclass(slots=True, kw_only=True)
 class Arguments(Supply):
-    """Supplies tool arguments: the question, its terms, and the thing that the call is about."""
+    """Supplies tool arguments from the question, its terms, and the record that the call reads."""
 
-    asked: str
+    question: str
     query: str = ""
     record: Record | None = None
     numbers_used: int = field(default=0, init=False)
@@ -248,39 +253,32 @@ class Arguments(Supply):
     def text(self, field: Field, /) -> str | None:
         match purpose(field):
             case "reason":
-                return f"Needed to answer: {self.asked}"[:_LONGEST_REASON]
+                return f"Needed to answer: {self.question}"[:_LONGEST_REASON]
             case "query":
-                return (
-                    self.asked
-                    if name_words(field.name) & {"question", "prompt"}
-                    else self.query or self.asked
-                )
+                is_whole = name_words(field.name) & {"question", "prompt"}
+                return self.question if is_whole else self.query or self.question
             case "identifier" | "other" if self.record:
-                same = self._same_named(field)
-                return (
-                    str(
-                        same
-                        or identifier(self.record.fields)
-                        or "".join(strings(self.record.fields)[:1])
-                    )
-                    or None
-                )
+                thing = self.record.fields
+                name = self._same_field(field) or identifier(thing) or "".join(strings(thing)[:1])
+                return str(name) or None
             case other:
-                named = next(iter(entities(self.asked)), None)
-                return named if named or other == "identifier" else self.query or self.asked
+                name = next(iter(entities(self.question)), None)
+                return name if name or other == "identifier" else self.query or self.question
 
-    def _same_named(self, field: Field) -> object:
+    def _same_field(self, field: Field) -> object:
+        """Returns the record's value for a field of that name."""
         thing = self.record.fields if self.record else {}
-        return next((thing[key] for key in thing if name_words(key) & name_words(field.name)), None)
+        words = name_words(field.name)
+        return next((value for key, value in thing.items() if name_words(key) & words), None)
 
     def texts(self, field: Field, /) -> Sequence[str]:
         if purpose(field) == "query" or not (self.record or purpose(field) == "identifier"):
-            return key_terms(self.query or self.asked)
+            return key_terms(self.query or self.question)
         text = self.text(field)
         return [] if text is None else [text]
 
     def number(self, field: Field, /) -> float | None:
-        if isinstance(same := self._same_named(field), int | float) and isfinite(same):
+        if isinstance(same := self._same_field(field), int | float) and isfinite(same):
             return same
         if "default" in field.schema:
             return None
@@ -288,7 +286,7 @@ class Arguments(Supply):
             return int(stated[1])
         if purpose(field) == "limit":
             return _FEW
-        numbers = _NUMBER.findall(self.asked)[self.numbers_used :]
+        numbers = _NUMBER.findall(self.question)[self.numbers_used :]
         self.numbers_used += bool(numbers)
         return float(numbers[0]) if numbers else None
 
@@ -296,13 +294,11 @@ class Arguments(Supply):
         return False
 
     def choose(self, field: Field, options: Sequence[str], /) -> int:
-        scores = rank(self.asked, options)
+        scores = rank(self.question, options)
         default = str(field.schema.get("default"))
-        return (
-            options.index(default)
-            if default in options and not any(scores)
-            else scores.index(max(scores))
-        )
+        if default in options and not any(scores):
+            return options.index(default)
+        return scores.index(max(scores))
 
     def parts(self, _field: Field, /) -> Sequence[Supply]:
         return [self]

@@ -1,6 +1,6 @@
-"""A conversation as a neutral value, and what it asks, offers to open, and has told so far.
+"""A conversation as a neutral value: its question, its closed sections and its evidence.
 
-`wire` makes these values of requests. Nothing here scores or decides.
+`wire` makes these values from requests. Nothing here scores or decides.
 """
 
 import re
@@ -31,7 +31,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Something said by the system, a developer, the user or the model itself."""
+    """A message of the system, a developer, the user or the model."""
 
     role: str
     text: str
@@ -39,7 +39,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A tool call, to make or made."""
+    """A tool call."""
 
     name: str
     arguments: Mapping[str, object]
@@ -47,29 +47,27 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A call made earlier, with the text that came back."""
+    """An earlier call with its output."""
 
     call: Call
     text: str
 
     @property
     def source(self) -> str | None:
-        """What the call asked for by name, such as a file."""
-        return identifier(
-            {key: value for key, value in self.call.arguments.items() if name_words(key) & NAMING}
-        )
+        """The name of the thing that the call read, such as a file."""
+        arguments = self.call.arguments.items()
+        return identifier({key: value for key, value in arguments if name_words(key) & NAMING})
 
     @property
     def useful(self) -> bool:
-        """Whether it holds anything beyond an echo of the call or a failure."""
+        """Whether the output is more than an echo of the call or a failure."""
         before, value = embedded_json(self.text)
         if isinstance(value, Mapping) and (value.get("error") or value.get("success") is False):
             return False
         if value is not None:
             return any(text not in self.call.arguments.values() for text in strings(value))
-        return bool(before.strip()) and not (
-            _FAILURE.match(before) and len(before) < _LONGEST_FAILURE
-        )
+        is_failure = _FAILURE.match(before) and len(before) < _LONGEST_FAILURE
+        return bool(before.strip()) and not is_failure
 
 
 _THINGS = "result|match(es)?|document|file|hit|entry|entries|item|record|passage|page|section"
@@ -82,8 +80,8 @@ _LONGEST_FAILURE = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """All that one request says. `tool_choice`: auto, none, required, or a tool's name."""
+class Conversation:
+    """The content of one request. `tool_choice`: auto, none, required, or a tool's name."""
 
     turns: tuple[Message | Result, ...]
     tools: tuple[Tool, ...] = ()
@@ -95,16 +93,19 @@ class Connection:
         return [turn for turn in self.turns if isinstance(turn, Result)]
 
     @property
-    def given(self) -> list[Message]:
+    def messages(self) -> list[Message]:
         """The messages that are not the model's own, instructions first."""
-        said = [
-            turn for turn in self.turns if isinstance(turn, Message) and turn.role != "assistant"
-        ]
-        return sorted(said, key=lambda message: message.role == "user")
+        messages = [turn for turn in self.turns if isinstance(turn, Message)]
+        inputs = [message for message in messages if message.role != "assistant"]
+        return sorted(inputs, key=lambda message: message.role == "user")
+
+    def results_of(self, tool: Tool) -> list[Result]:
+        """Returns the results of the calls of `tool`."""
+        return [result for result in self.results if result.call.name == tool.name]
 
 
-type Policy = Callable[[Connection], Call | str]
-"""Gives the next step of a conversation: a call, or the text of the answer."""
+type Policy = Callable[[Conversation], Call | str]
+"""Returns the next step of a conversation: a call, or the text of the answer."""
 
 _TITLES = ("question", "query|request|ask", "task|objective|goal|problem")
 _NO_TITLE = re.compile(r"\b(example|format|guide|history|output|rule)", re.IGNORECASE)
@@ -114,19 +115,18 @@ _QUESTION = re.compile(r"[^.!?\n]*(?:\.\w[^.!?\n]*)*\?")
 _LONG = 300
 
 
-def question(conversation: Connection) -> str:
-    """The newest text that asks: a section titled so, else sentences ending in `?`, else an order."""
-    given = [message.text for message in reversed(conversation.given)]
-    return next(filter(None, map(_asked_in, given)), next(iter(given), ""))
+def find_question(conversation: Conversation) -> str:
+    """Returns the newest question: a section titled so, else sentences with `?`, else an order."""
+    texts = [message.text for message in reversed(conversation.messages)]
+    return next(filter(None, map(_question_in, texts)), next(iter(texts), ""))
 
 
-def _asked_in(text: str) -> str:
+def _question_in(text: str) -> str:
     parts = [section for section in sections(text) if section.body]
     for titles in _TITLES:
+        pattern = re.compile(rf"\b({titles})s?\b", re.IGNORECASE)
         for part in reversed(parts):
-            if re.search(rf"\b({titles})s?\b", part.title, re.IGNORECASE) and not _NO_TITLE.search(
-                part.title
-            ):
+            if pattern.search(part.title) and not _NO_TITLE.search(part.title):
                 return _core(part.body)
     if "?" in (prose := "\n".join(unit for part in parts for unit in part.units)):
         return _core(prose)
@@ -159,62 +159,57 @@ _MARKER = re.compile(
 _LISTED = re.compile(r"subsections:\s*(.*)", re.IGNORECASE | re.DOTALL)
 
 
-def closed_sections(conversation: Connection) -> list[ClosedSection]:
-    """Every summarized section shown, each key once: in messages, and in what an opening call gave
-    back.
-    """
-    found: dict[str, ClosedSection] = {}
-    texts = [message.text for message in conversation.given]
+def closed_sections(conversation: Conversation) -> list[ClosedSection]:
+    """Returns the summarized sections of messages and of opened sections, each key once."""
+    closed: dict[str, ClosedSection] = {}
+    texts = [message.text for message in conversation.messages]
     while texts:
         for section in sections(texts.pop(0)):
             for tool, key, rest in _MARKER.findall(section.body):
+                if key in closed:
+                    continue
                 children = _LISTED.search(rest)
-                about = " ".join(
-                    [
-                        section.title,
-                        key,
-                        children[1] if children else "",
-                        _MARKER.sub("", section.body),
-                    ]
-                )
-                if key not in found:
-                    found[key] = ClosedSection(tool, key, about)
-                    texts += [
-                        text
-                        for result in openings(conversation, found[key])
-                        for text in result_texts(result)
-                    ]
-    return list(found.values())
+                subsections = children[1] if children else ""
+                summary = _MARKER.sub("", section.body)
+                about = f"{section.title} {key} {subsections} {summary}"
+                closed[key] = ClosedSection(tool, key, about)
+                for result in openings(conversation, closed[key]):
+                    texts += result_texts(result)
+    return list(closed.values())
 
 
-def openings(conversation: Connection, section: ClosedSection) -> list[Result]:
-    """The results of calls that opened this section."""
+def openings(conversation: Conversation, section: ClosedSection) -> list[Result]:
+    """Returns the results of the calls that opened this section."""
     calls = [result for result in conversation.results if result.call.name == section.tool]
     return [result for result in calls if section.key in strings(result.call.arguments)]
 
 
 def result_texts(result: Result) -> list[str]:
-    """The strings of a result one by one, if it holds JSON; else its text."""
+    """Returns the strings of a result's JSON, or its text."""
     before, value = embedded_json(result.text)
     return [before, *strings(value)]
 
 
-def evidence(conversation: Connection) -> list[Statement]:
-    """Every quotable statement, each once: of tool results, then of the prompt itself."""
-    found: dict[str, Statement] = {}
+def evidence(conversation: Conversation) -> list[Statement]:
+    """Returns every quotable statement once: of tool results, then of the prompt itself."""
     openers = {section.tool for section in closed_sections(conversation)}
-    told = [result for result in conversation.results if result.useful]
-    read = {result.source for result in told}
-    for result in told:
+    results = [result for result in conversation.results if result.useful]
+    sources = {result.source for result in results}
+    quotable: list[Statement] = []
+    for result in results:
         if result.call.name in openers:  # part of the prompt, whatever files it names
-            told_here = [each for text in result_texts(result) for each in statements(text, None)]
+            for text in result_texts(result):
+                quotable += statements(text, None)
         else:
-            told_here = list(result_statements(result.text, result.source))
-        for statement in told_here:
             # a snippet adds nothing to the whole text
-            if result.source or statement.source not in read:
-                found.setdefault(statement.text, statement)
-    for message in conversation.given:
-        for statement in statements(message.text, None):
-            found.setdefault(statement.text, statement)
-    return [statement for statement in found.values() if not _MARKER.search(statement.text)]
+            quotable += [
+                statement
+                for statement in result_statements(result.text, result.source)
+                if result.source or statement.source not in sources
+            ]
+    for message in conversation.messages:
+        quotable += statements(message.text, None)
+    unique: dict[str, Statement] = {}
+    for statement in quotable:
+        unique.setdefault(statement.text, statement)
+    return [statement for statement in unique.values() if not _MARKER.search(statement.text)]

@@ -1,7 +1,7 @@
-"""Builds a value that fits a JSON schema: one walk, two readers.
+"""Builds a value that fits a JSON schema.
 
 `choosing` fills tool arguments with it and `answering` composes the typed answer; each supplies
-texts, numbers and choices through `Supply`. Only shapes are known here, never what is asked.
+texts, numbers and choices through `Supply`. This module knows shapes, never the question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ type Schema = Mapping[str, object]
 
 
 class Unfit(Exception):
-    """Nothing at hand fits a value that the schema demands."""
+    """No value can be supplied where the schema requires one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Where a value goes: the property's name, its description, and its schema without references."""
+    """A property by its name and its schema, which has no references."""
 
     name: str
     schema: Schema
@@ -28,10 +28,10 @@ class Field:
 
 
 class Supply(Protocol):
-    """What fills the leaves of a schema."""
+    """Supplies the leaves of a schema."""
 
     def wants(self, field: Field, /) -> bool:
-        """Whether to fill a value that may be null or left out."""
+        """Whether to fill a value that may be null or absent."""
         ...
 
     def text(self, field: Field, /) -> str | None: ...
@@ -40,24 +40,23 @@ class Supply(Protocol):
     def flag(self, field: Field, /) -> bool: ...
     def choose(self, field: Field, options: Sequence[str], /) -> int: ...
     def parts(self, field: Field, /) -> Sequence["Supply"]:
-        """One supply for each item of a list that is not of plain strings."""
+        """Returns a supply for each item of a list that is not of plain strings."""
         ...
 
 
 def fit(schema: Schema, supply: Supply) -> object:
-    """A value for the whole schema. Raises `Unfit` when a demanded value cannot be supplied."""
+    """Returns a value for the schema. Raises `Unfit` when a required value cannot be supplied."""
     return _fit("", schema, supply, schema)
 
 
 def fields(schema: Schema, root: Schema | None = None) -> list[tuple[Field, bool]]:
-    """The properties of an object's schema, each with whether it must have a value that is not
-    null.
-    """
-    found = []
-    for name, sub in _mapping(schema.get("properties")).items():
-        shape, nullable = _resolve(_mapping(sub), root or schema)
-        found.append((Field(name, shape), name in _list(schema.get("required")) and not nullable))
-    return found
+    """Returns an object's properties, each with whether it needs a value that is not null."""
+    required = _list(schema.get("required"))
+    properties: list[tuple[Field, bool]] = []
+    for name, subschema in _mapping(schema.get("properties")).items():
+        resolved, nullable = _resolve(_mapping(subschema), root or schema)
+        properties.append((Field(name, resolved), name in required and not nullable))
+    return properties
 
 
 def _mapping(value: object) -> Schema:
@@ -70,13 +69,11 @@ def _list(value: object) -> list[object]:
 
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _MOST_STEPS = 20  # references may go round in a circle
-_DEEPEST = 3  # and a type may hold itself: below this, only what is demanded
+_DEEPEST = 3  # and a type may hold itself: below this depth, only required values are filled
 
 
 def _resolve(schema: Schema, root: Schema) -> tuple[Schema, bool]:
-    """The schema without references and alternatives (the first that is not null), and whether it
-    allows null.
-    """
+    """Resolves references and alternatives, and says whether the schema allows null."""
     nullable = False
     for _ in range(_MOST_STEPS):
         if isinstance(ref := schema.get("$ref"), str):
@@ -84,16 +81,14 @@ def _resolve(schema: Schema, root: Schema) -> tuple[Schema, bool]:
             for step in ref.removeprefix("#").split("/")[1:]:
                 target = _mapping(target.get(step))
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
-        elif union := [_mapping(each) for name in _UNIONS for each in _list(schema.get(name))]:
-            nullable |= any(each.get("type") == "null" for each in union)
-            chosen = next((each for each in union if each.get("type") != "null"), union[0])
-            schema = {
-                **{key: value for key, value in schema.items() if key not in _UNIONS},
-                **chosen,
-            }
+        elif options := [_mapping(item) for name in _UNIONS for item in _list(schema.get(name))]:
+            nullable |= any(option.get("type") == "null" for option in options)
+            option = next((item for item in options if item.get("type") != "null"), options[0])
+            rest = {key: value for key, value in schema.items() if key not in _UNIONS}
+            schema = {**rest, **option}
         elif isinstance(types := schema.get("type"), list):
             nullable |= "null" in types
-            schema = {**schema, "type": next((each for each in types if each != "null"), "null")}
+            schema = {**schema, "type": next((name for name in types if name != "null"), "null")}
         else:
             break
     if "type" not in schema:
@@ -114,15 +109,16 @@ def _fit(name: str, schema: Schema, supply: Supply, root: Schema, depth: int = 0
         return options[supply.choose(field, [str(option) for option in options])]
     match schema["type"]:
         case "object":
-            required, subs = _list(schema.get("required")), _mapping(schema.get("properties"))
-            wanted = [
-                each.name
-                for each, _ in fields(schema, root)
-                if depth < _DEEPEST and supply.wants(each)
+            required, properties = _list(schema.get("required")), _mapping(schema.get("properties"))
+            names = [
+                item.name
+                for item, _ in fields(schema, root)
+                if item.name in required or (depth < _DEEPEST and supply.wants(item))
             ]
-            kept = [each for each in subs if each in required or each in wanted]
+            subschemas = {name: _mapping(properties[name]) for name in names}
             return {
-                each: _fit(each, _mapping(subs[each]), supply, root, depth + 1) for each in kept
+                name: _fit(name, subschema, supply, root, depth + 1)
+                for name, subschema in subschemas.items()
             }
         case "array":
             return _fit_array(field, supply, root, depth)
@@ -142,15 +138,15 @@ def _fit(name: str, schema: Schema, supply: Supply, root: Schema, depth: int = 0
 def _fit_array(field: Field, supply: Supply, root: Schema, depth: int) -> list[object]:
     items, _ = _resolve(_mapping(field.schema.get("items")), root)
     least, most = int(_number(field.schema, "minItems") or 0), _number(field.schema, "maxItems")
-    found: list[object]
+    values: list[object]
     if items["type"] == "string" and "enum" not in items:
         texts = supply.texts(field) or [supply.text(field)][:least]
-        found = [_fit_text(text, items) for text in texts]
+        values = [_fit_text(text, items) for text in texts]
     else:
         parts = supply.parts(field)[: None if depth < _DEEPEST else 0] or [supply][:least]
-        found = [_fit(field.name, items, part, root, depth + 1) for part in parts]
-    found += found[-1:] * (least - len(found))
-    return found if most is None else found[: int(most)]
+        values = [_fit(field.name, items, part, root, depth + 1) for part in parts]
+    values += values[-1:] * (least - len(values))
+    return values if most is None else values[: int(most)]
 
 
 def _fit_text(text: str | None, schema: Schema) -> str:
@@ -166,7 +162,7 @@ def _number(schema: Schema, name: str) -> float | None:
 
 
 def _fit_number(value: float | None, schema: Schema, *, step: float) -> float:
-    """The value, else the default, else the least allowed or 0; moved into the bounds."""
+    """Returns the value, else the default, else the minimum or 0; moved into the bounds."""
     low, high = _number(schema, "minimum"), _number(schema, "maximum")
     if (above := _number(schema, "exclusiveMinimum")) is not None:
         low = above + step

@@ -1,7 +1,6 @@
-"""Reads texts: the sections and sentences of Markdown, the records of tool results, what names a
-thing.
+"""Reads texts: sections and sentences of Markdown, records of tool results, names of things.
 
-Text in, plain values out. Conversations are read in `conversation`; nothing here scores or decides.
+Text in, plain values out. `conversation` reads conversations; nothing here scores or decides.
 """
 
 import json
@@ -30,8 +29,7 @@ class Section:
     units: tuple[str, ...]
 
 
-# No headings by underlining (a summary may stand right above `---`), and no code by mere
-# indentation.
+# Without underlined headings (a summary may stand right above `---`) and code by indentation.
 _MARKDOWN = MarkdownIt("commonmark").enable("table").disable(["lheading", "code", "html_block"])
 _NUMBER = re.compile(r"\d+(?:\.\d+)*\.?\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\"'(\[])")
@@ -40,29 +38,25 @@ _SHORT_LIST = 400
 
 @lru_cache(maxsize=64)
 def sections(text: str) -> tuple[Section, ...]:
-    """The text cut at its headings; what precedes the first has no title."""
-    found: list[tuple[str, list[str], list[str]]] = [("", [], [])]
+    """Splits the text at its headings; the section before the first has no title."""
+    parts: list[tuple[str, list[str], list[str]]] = [("", [], [])]
     for block in SyntaxTreeNode(_MARKDOWN.parse(text)).children:
         if block.type == "heading":
-            found.append((_NUMBER.sub("", _text(block), count=1), [], []))
+            parts.append((_NUMBER.sub("", _text(block), count=1), [], []))
             continue
-        _, bodies, units = found[-1]
+        _, bodies, units = parts[-1]
         new = list(_units(block))
-        listed = "; ".join(new)
-        if (
-            block.type.endswith("_list")
-            and units
-            and units[-1].endswith(":")
-            and len(listed) <= _SHORT_LIST
-        ):
-            new = [f"{units.pop()} {listed}"]
+        items = "; ".join(new)
+        is_short_list = block.type.endswith("_list") and len(items) <= _SHORT_LIST
+        if is_short_list and units and units[-1].endswith(":"):
+            new = [f"{units.pop()} {items}"]
         bodies.append(_text(block))
         for unit in new:
             if units and units[-1].endswith("?"):
                 units[-1] += f" {unit}"
             else:
                 units.append(unit)
-    return tuple(Section(title, "\n".join(bodies), tuple(units)) for title, bodies, units in found)
+    return tuple(Section(title, "\n".join(bodies), tuple(units)) for title, bodies, units in parts)
 
 
 def _text(node: SyntaxTreeNode) -> str:
@@ -85,9 +79,7 @@ def _units(node: SyntaxTreeNode) -> Iterator[str]:
 
 
 def embedded_json(text: str) -> tuple[str, object]:
-    """The text before a JSON object or array that ends the text, and its value (None when there is
-    none).
-    """
+    """Returns the text before a JSON object or array at the end, and its value, else `None`."""
     for start in re.finditer(r"^\s*(?=[\[{])", text, re.MULTILINE):
         try:
             return text[: start.start()], json.loads(text[start.end() :])
@@ -106,9 +98,9 @@ _PATH = re.compile(
 
 
 def name_words(name: str) -> set[str]:
-    """`docPaths`, `doc_paths` and `doc-paths` all have the words doc, paths and path."""
-    split = re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()
-    return {form for word in re.split(r"[\W_]+", split) for form in (word, word.removesuffix("s"))}
+    """Returns the words of a name: doc, paths and path of `docPaths`, `doc_paths`, `doc-paths`."""
+    words = re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    return {form for word in words for form in (word, word.removesuffix("s"))}
 
 
 def is_path(text: str) -> bool:
@@ -116,26 +108,25 @@ def is_path(text: str) -> bool:
     return bool(_PATH.fullmatch(text)) or ("://" in text and " " not in text)
 
 
-def _labels(key: str, text: str, names: AbstractSet[str]) -> bool:
-    """Whether a field says what a thing is called, rather than holding its content."""
+def _is_label(key: str, text: str, names: AbstractSet[str]) -> bool:
+    """Whether a field is the name of a thing, rather than its content."""
     return bool(name_words(key) & names) and len(text) <= _LONGEST_NAME and "\n" not in text
 
 
 def identifier(fields: Fields) -> str | None:
-    """What names the thing that has these fields: a path before an id before a title."""
+    """Returns the name among a thing's fields: a path before an id before a title."""
     texts = {key: value for key, value in fields.items() if isinstance(value, str) and value}
-    named = [key for key in texts if is_path(texts[key]) or _labels(key, texts[key], NAMING)]
-    return min(
-        ((not is_path(texts[k]), "title" in k, i, texts[k]) for i, k in enumerate(named)),
-        default=(None,),
-    )[-1]
+    names = [
+        (not is_path(text), "title" in key, text)
+        for key, text in texts.items()
+        if is_path(text) or _is_label(key, text, NAMING)
+    ]
+    return min(names, key=lambda name: name[:2])[-1] if names else None
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One string inside a JSON value: its key, the plain fields beside it, and what the nearest
-    fields name.
-    """
+    """One string inside a JSON value: its key, the plain fields beside it, and its source."""
 
     key: str
     text: str
@@ -146,9 +137,7 @@ class Leaf:
 def leaves(
     value: object, key: str = "", fields: Fields | None = None, source: str | None = None
 ) -> Iterator[Leaf]:
-    """Every string inside a JSON value: the one walk that strings, records and statements are read
-    from.
-    """
+    """Yields every string inside a JSON value; strings, records and statements come from here."""
     match value:
         case str():
             yield Leaf(key, value, {key: value} if fields is None else fields, source)
@@ -166,41 +155,39 @@ def leaves(
 
 
 def strings(value: object) -> list[str]:
-    """Every string inside a JSON value."""
+    """Returns every string inside a JSON value."""
     return [leaf.text for leaf in leaves(value)]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing that a tool result lists: its fields, and all of its text."""
+    """One thing in a tool result: its fields, and all of its text."""
 
     fields: Fields
     text: str
 
 
 def records(text: str) -> list[Record]:
-    """What a tool result lists: its JSON objects, its list of strings, or its lines with paths."""
+    """Returns the things of a result: JSON objects, strings of a list, or lines with paths."""
     before, value = embedded_json(text)
-    found: list[tuple[Fields, list[str]]] = []
+    things: list[tuple[Fields, list[str]]] = []
     for leaf in leaves(value):
         if not identifier(leaf.fields) and (len(leaf.fields) > 1 or len(leaf.text) > _LONGEST_NAME):
-            continue  # nothing names it: no thing that could be asked for
-        if not found or found[-1][0] is not leaf.fields:
-            found.append((leaf.fields, []))
-        found[-1][1].append(leaf.text)
+            continue  # nameless, so no call could read it
+        if not things or things[-1][0] is not leaf.fields:
+            things.append((leaf.fields, []))
+        things[-1][1].append(leaf.text)
     for line in before.splitlines() if value is None else ():
         if path := _PATH.search(line):
-            found.append(({"": path[0]}, [line]))
-        elif found:
-            found[-1][1].append(line)
-    return [Record(fields, "\n".join(texts)) for fields, texts in found]
+            things.append(({"": path[0]}, [line]))
+        elif things:
+            things[-1][1].append(line)
+    return [Record(fields, "\n".join(texts)) for fields, texts in things]
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One quotable unit, with the section it stands in and the file (or other thing) that it is
-    from.
-    """
+    """One quotable unit, with its section and its source, such as a file."""
 
     text: str
     section: Section
@@ -208,7 +195,7 @@ class Statement:
 
 
 def statements(text: str, source: str | None) -> Iterator[Statement]:
-    """The quotable units of a Markdown text."""
+    """Yields the quotable units of a Markdown text."""
     for section in sections(text):
         for unit in section.units:
             if not is_path(unit):
@@ -216,13 +203,14 @@ def statements(text: str, source: str | None) -> Iterator[Statement]:
 
 
 def result_statements(text: str, source: str | None) -> Iterator[Statement]:
-    """The quotable units of a tool result; what a record holds is from what its fields name."""
+    """Yields the quotable units of a tool result; the fields of a record name its source."""
     before, value = embedded_json(text)
     for leaf in leaves(value, source=source):
-        if not _labels(leaf.key, leaf.text, _LABELS):
+        if not _is_label(leaf.key, leaf.text, _LABELS):
             yield from statements(leaf.text, leaf.source)
-    if value is None and source is None and (listed := records(text)):
-        for record in listed:
-            yield from statements(record.text, identifier(record.fields))
-    elif value is None:
-        yield from statements(before, source)
+    if value is None:
+        things = records(text) if source is None else []
+        for thing in things:
+            yield from statements(thing.text, identifier(thing.fields))
+        if not things:
+            yield from statements(before, source)

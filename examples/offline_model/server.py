@@ -1,4 +1,4 @@
-"""The HTTP face: an OpenAI-compatible server on 127.0.0.1. What is said is in `wire`."""
+"""An OpenAI-compatible HTTP server on 127.0.0.1; `wire` has the formats."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ _MODELS = {
 
 @contextmanager
 def start_offline_model(decide: Policy = extract) -> Generator[str]:
-    """Serve `decide` on a free port of 127.0.0.1 while the context lasts; gives the `base_url`."""
+    """Serves `decide` on a free port of 127.0.0.1 until the block ends; yields the `base_url`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, decide))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -55,13 +55,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, respond(self.path.partition("?")[0], self._body(), self._decide))
         except BadRequest as error:
             self._refuse(error)
-        except Exception as error:  # our own fault must reach the client as an answer too
+        except Exception as error:  # the client needs an answer after our own failures too
             self._refuse(BadRequest(f"The offline model failed: {error!r}.", status=500))
 
     def _body(self) -> object:
         length = self.headers.get("content-length", "")
         if not length.isdigit() or int(length) > _LARGEST:
-            self.close_connection = True  # what follows cannot be told apart from the next request
+            self.close_connection = True  # the body could be read as the next request
             raise BadRequest(f"content-length must be a number up to {_LARGEST}, not {length!r}.")
         try:
             return json.loads(self.rfile.read(int(length)))
@@ -69,11 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise BadRequest(f"The body is not JSON: {error}.") from error
 
     def _refuse(self, error: BadRequest) -> None:
-        kind = (
-            "invalid_request_error"
-            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR
-            else "server_error"
-        )
+        is_server_error = error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        kind = "server_error" if is_server_error else "invalid_request_error"
         detail = {"message": str(error), "type": kind, "param": error.param, "code": None}
         self._send(error.status, {"error": detail})
 
@@ -86,4 +83,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
-        """Keep quiet: who starts the server prints what matters."""
+        """Logs nothing: the program that starts the server prints what matters."""

@@ -1,7 +1,6 @@
-"""The two wire formats, Chat Completions and Responses: request body to `Connection`, step to
-response body.
+"""The wire formats Chat Completions and Responses: body to `Conversation`, step to response.
 
-Equal requests get equal responses: ids are content hashes and times are 0. Faults raise
+Equal requests get equal responses: ids are content hashes and times are 0. Malformed requests raise
 `BadRequest`.
 """
 
@@ -10,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 
 from .answering import extract
-from .conversation import Call, Connection, Message, Policy, Result, Tool
+from .conversation import Call, Conversation, Message, Policy, Result, Tool
 
 MODEL = "offline"
 NOTE = "offline model, no LLM; token counts are estimates at 4 characters a token"
@@ -19,7 +18,7 @@ type Body = Mapping[str, object]
 
 
 class BadRequest(Exception):
-    """What the client sent cannot be served; `param` names the culprit."""
+    """The request cannot be served; `param` names the culprit."""
 
     def __init__(self, message: str, param: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -28,23 +27,21 @@ class BadRequest(Exception):
 
 
 def respond(path: str, body: object, decide: Policy = extract) -> Body:
-    """The response to one POST, whose content `decide` gives. Raises `BadRequest`."""
+    """Returns the response to one POST, with the step of `decide`. Raises `BadRequest`."""
     if path not in _FORMATS:
         raise BadRequest(f"Unknown route {path!r}; post to {' or '.join(_FORMATS)}.", status=404)
     body = _object(body, "body")
-    for refused in ("stream", "previous_response_id", "conversation", "background"):
-        if body.get(refused):
-            raise BadRequest(
-                f"The offline model answers whole requests at once: leave out {refused!r}.", refused
-            )
+    for name in ("stream", "previous_response_id", "conversation", "background"):
+        if body.get(name):
+            message = f"The offline model answers whole requests at once: leave out {name!r}."
+            raise BadRequest(message, name)
     read, write = _FORMATS[path]
     conversation = read(body)
     step = decide(conversation)
-    text = json.dumps(body, sort_keys=True)
-    said = step if isinstance(step, str) else step.name + _arguments_text(step)
-    return write(
-        step, hashlib.sha256(text.encode()).hexdigest()[:24], (_tokens(text), _tokens(said))
-    )
+    request = json.dumps(body, sort_keys=True)
+    reply = step if isinstance(step, str) else step.name + _arguments_text(step)
+    digest = hashlib.sha256(request.encode()).hexdigest()[:24]
+    return write(step, digest, (_tokens(request), _tokens(reply)))
 
 
 def _tokens(text: str) -> int:
@@ -56,7 +53,7 @@ def _arguments_text(call: Call) -> str:
 
 
 class _Turns:
-    """Collects turns, pairing every call with its output as the real services demand."""
+    """Collects turns, and pairs every call with its output as the real services require."""
 
     def __init__(self) -> None:
         self.turns: list[Message | Result] = []
@@ -73,9 +70,8 @@ class _Turns:
             arguments = json.loads(str(function.get("arguments")))
         except ValueError:
             arguments = {}
-        self._open[call_id] = Call(
-            name=str(function.get("name")), arguments=_object(arguments, "arguments")
-        )
+        arguments = _object(arguments, "arguments")
+        self._open[call_id] = Call(name=str(function.get("name")), arguments=arguments)
 
     def output(self, call_id: object, content: object, where: str) -> None:
         if call_id not in self._open:
@@ -88,7 +84,7 @@ class _Turns:
         return tuple(self.turns)
 
 
-def _read_chat(body: Body) -> Connection:
+def _read_chat(body: Body) -> Conversation:
     turns = _Turns()
     for i, message in enumerate(_objects(body, "messages", least=1)):
         where = f"messages[{i}]"
@@ -97,30 +93,27 @@ def _read_chat(body: Body) -> Connection:
             continue
         turns.say(message.get("role"), message.get("content"), where)
         for call in _objects(message, "tool_calls"):
-            turns.call(
-                call.get("id"), _object(call.get("function"), f"{where}.tool_calls.function")
-            )
+            function = _object(call.get("function"), f"{where}.tool_calls.function")
+            turns.call(call.get("id"), function)
     form = _object(body.get("response_format") or {}, "response_format")
     choice = body.get("tool_choice")
-    return Connection(
+    functions = [
+        _object(tool.get("function"), "tools.function") for tool in _objects(body, "tools")
+    ]
+    return Conversation(
         turns=turns.closed("messages"),
-        tools=_tools(
-            [_object(tool.get("function"), "tools.function") for tool in _objects(body, "tools")]
-        ),
+        tools=_tools(functions),
         answer_schema=_schema(form.get("type"), form.get("json_schema")),
         tool_choice=_choice(choice.get("function") if isinstance(choice, Mapping) else choice),
     )
 
 
-def _read_responses(body: Body) -> Connection:
+def _read_responses(body: Body) -> Conversation:
     turns, tools = _Turns(), _objects(body, "tools")
     turns.say("developer", body.get("instructions"), "instructions")
-    given = body.get("input")
-    items = (
-        _objects(body, "input", least=1)
-        if not isinstance(given, str)
-        else [{"role": "user", "content": given}]
-    )
+    items: list[Body] = [{"role": "user", "content": body.get("input")}]
+    if not isinstance(body.get("input"), str):
+        items = _objects(body, "input", least=1)
     for i, item in enumerate(items):
         where = f"input[{i}]"
         match item.get("type", "message"):
@@ -137,7 +130,7 @@ def _read_responses(body: Body) -> Connection:
             case other:
                 raise BadRequest(f"Unknown item type {other!r}.", f"{where}.type")
     form = _object(_object(body.get("text") or {}, "text").get("format") or {}, "text.format")
-    return Connection(
+    return Conversation(
         turns=turns.closed("input"),
         tools=_tools([tool for tool in tools if tool.get("type") == "function"]),
         answer_schema=_schema(form.get("type"), form),
@@ -159,7 +152,7 @@ def _objects(body: Body, name: str, least: int = 0) -> list[Body]:
 
 
 def _text(content: object, where: str) -> str:
-    """A content string, or the texts of its parts."""
+    """Returns a content string, or the texts of its parts."""
     if isinstance(content, list):
         return "\n\n".join(str(_object(part, where).get("text", "")) for part in content)
     if not isinstance(content, str | None):
@@ -170,11 +163,11 @@ def _text(content: object, where: str) -> str:
 def _tools(functions: list[Body]) -> tuple[Tool, ...]:
     return tuple(
         Tool(
-            name=str(each.get("name")),
-            description=str(each.get("description") or ""),
-            parameters=_object(each.get("parameters") or {}, "parameters"),
+            name=str(function.get("name")),
+            description=str(function.get("description") or ""),
+            parameters=_object(function.get("parameters") or {}, "parameters"),
         )
-        for each in functions
+        for function in functions
     )
 
 
@@ -252,7 +245,7 @@ def _write_responses(step: Call | str, digest: str, tokens: tuple[int, int]) -> 
 
 
 type _Format = tuple[
-    Callable[[Body], Connection], Callable[[Call | str, str, tuple[int, int]], Body]
+    Callable[[Body], Conversation], Callable[[Call | str, str, tuple[int, int]], Body]
 ]
 _FORMATS: Mapping[str, _Format] = {
     "/v1/chat/completions": (_read_chat, _write_chat),
