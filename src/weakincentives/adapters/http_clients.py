@@ -3,7 +3,7 @@
 import asyncio
 import weakref
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
@@ -21,14 +21,10 @@ __all__ = [
 ]
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
-"""The default of `max_reply_bytes`: the pieces of a streamed answer of 128,000 tokens take some 45
-MB.
-"""
+"""The default of `max_reply_bytes`; a streamed answer of 128,000 tokens takes some 45 MB."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
-"""What a request must ask for in `Accept-Encoding`: other ways of compression have no bounded
-reader here.
-"""
+"""The value for a request's `Accept-Encoding`: `bound_reply` reads no other encodings."""
 
 _PIECE = 1024 * 1024
 _PART = 2048  # of events, which an SDK may take a millisecond each to read
@@ -106,32 +102,32 @@ def check_max_reply_bytes(max_reply_bytes: int) -> int:
 def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
     response: Any, max_bytes: int, error: type[ReplyTooLargeError] = ReplyTooLargeError
 ) -> None:
-    """Makes an unread `response` raise `ReplyTooLargeError` once it has given `max_bytes`
-    decompressed bytes.
+    """Bounds an unread `response`: reading more than `max_bytes` raises `ReplyTooLargeError`.
 
-    `error` may be a subclass that an SDK passes on. The body is decompressed in pieces of 1 MiB, so
-    that memory stays bounded however well it was compressed. Reading a body that is compressed in
-    another way than `ACCEPTED_ENCODINGS` raises `zlib.error`. Asynchronous readers get a stream of
-    events in small parts and pause for the event loop, so that a flood of events can be cancelled.
+    Bytes count after decompression. `error` may be a subclass that an SDK passes on. A body is
+    decompressed in pieces of 1 MiB, so that memory stays bounded however well it was compressed.
+    Reading a body in another encoding than `ACCEPTED_ENCODINGS` raises `zlib.error`. Asynchronous
+    readers get a stream of events in small parts and pause for the event loop, so that a flood of
+    events can be cancelled.
     """
 
     def iter_bytes(_chunk_size: int | None = None) -> Iterator[bytes]:
         if response.is_stream_consumed:
             yield response.content
             return
-        decompressed = _decompressor(response.headers.get("content-encoding", ""), max_bytes, error)
+        decompress = _decompressor(response.headers, max_bytes, error)
         for raw in response.iter_raw():
-            yield from decompressed(raw)
+            yield from decompress(raw)
 
     async def aiter_bytes(_chunk_size: int | None = None) -> AsyncIterator[bytes]:
         if response.is_stream_consumed:
             yield response.content
             return
-        decompressed = _decompressor(response.headers.get("content-encoding", ""), max_bytes, error)
+        decompress = _decompressor(response.headers, max_bytes, error)
         part = _PART if "event-stream" in response.headers.get("content-type", "") else _PIECE
         paused_at = monotonic()
         async for raw in response.aiter_raw():
-            for piece in decompressed(raw):
+            for piece in decompress(raw):
                 for start in range(0, len(piece), part):
                     yield piece[start : start + part]
                     if monotonic() - paused_at > _LONGEST_TURN:
@@ -143,38 +139,32 @@ def bound_reply(  # Any: a Response of httpx or httpx2, as the SDK has it
 
 
 def _decompressor(
-    encoding: str, max_bytes: int, error: type[ReplyTooLargeError]
+    headers: Mapping[str, str], max_bytes: int, error: type[ReplyTooLargeError]
 ) -> Callable[[bytes], Iterator[bytes]]:
-    """Returns a function from raw to decompressed bytes, which raises `error` beyond `max_bytes`."""
-    encoding = encoding.strip().lower()
+    """Returns a function from raw to decompressed bytes; it raises `error` beyond `max_bytes`."""
+    encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise zlib.error(f"it is compressed as {encoding[:40]!r}, which the request did not accept")
-    compressed = encoding not in ("", "identity")
-    zipped = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # a gzip or a zlib header
     size = 0
 
+    def inflate(raw: bytes) -> Iterator[bytes]:
+        nonlocal inflater
+        if encoding == "deflate" and not size and raw and raw[0] & 0x0F != zlib.DEFLATED:
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
+        while piece := inflater.decompress(raw, _PIECE):
+            yield piece
+            raw = inflater.unconsumed_tail
+
     def decompress(raw: bytes) -> Iterator[bytes]:
-        nonlocal zipped, size
-        if not compressed:
-            pieces = iter((raw,))
-        else:
-            if encoding == "deflate" and not size and raw and raw[0] & 0x0F != zlib.DEFLATED:
-                zipped = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers leave the header out
-            pieces = _inflated(zipped, raw)
-        for piece in pieces:
+        nonlocal size
+        for piece in (raw,) if encoding in ("", "identity") else inflate(raw):
             size += len(piece)
             if size > max_bytes:
                 raise error(f"the reply has more than max_reply_bytes={max_bytes} bytes")
             yield piece
 
     return decompress
-
-
-# Any: the class of zlib's objects has no public name
-def _inflated(zipped: Any, raw: bytes) -> Iterator[bytes]:
-    while piece := zipped.decompress(raw, _PIECE):
-        yield piece
-        raw = zipped.unconsumed_tail
 
 
 def host_of(location: str) -> str:

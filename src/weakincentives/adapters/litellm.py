@@ -1,8 +1,7 @@
-"""`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec. Needs the
-extra `litellm`.
+"""`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec.
 
-The only module that imports LiteLLM, which takes seconds and 150 MB: that happens when an adapter
-is made.
+Needs the extra `litellm`. LiteLLM takes seconds and 150 MB to import: each adapter does so when it
+is made, and no other module.
 """
 
 import os
@@ -63,14 +62,14 @@ _VARIABLES = {
 
 
 class LiteLLMAdapter(CodecAdapter):
-    """Evaluates prompts on the model that LiteLLM knows as `model`, such as
-    `"anthropic/claude-sonnet-4-5"`.
+    """Evaluates prompts on a model of LiteLLM's, such as `"anthropic/claude-sonnet-4-5"`.
 
     Without `base_url` and `api_key` LiteLLM reads its own environment variables. `timeout` is in
     seconds for a request. `max_retries` goes to the provider's own client where LiteLLM uses one
     (OpenAI and compatible servers); elsewhere nothing is retried. `structured_output="auto"` asks
     for typed output by the API's own means where LiteLLM says that the model has them, else in
     words. `options` go into every call. `max_reply_bytes` bounds a reply after decompression.
+
     Raises `ImportError` without the extra `litellm`.
     """
 

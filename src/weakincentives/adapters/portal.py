@@ -1,8 +1,8 @@
-"""Lets a synchronous caller stop waiting for a coroutine, which is cancelled, or for a thread,
-which it leaves behind.
+"""Lets a synchronous caller stop waiting for a coroutine or a thread.
 
 A portal is an event loop in a thread: a request that is cancelled there closes its connection,
-sleeps no further and sends nothing more. `yield_from_thread` is for clients without coroutines.
+sleeps no further and sends nothing more. `yield_from_thread` is for clients without coroutines: it
+leaves the thread behind.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def run_on[T](
 ) -> T:
     """Runs a coroutine on the loop of another thread, with the caller's context variables.
 
-    Raises `TimeoutError` when there is no result after `timeout` seconds, if that is given. The coroutine is
+    Raises `TimeoutError` when there is no result after `timeout` seconds. The coroutine is
     cancelled then, as it is when the caller is interrupted.
     """
     future = asyncio.run_coroutine_threadsafe(work, loop)

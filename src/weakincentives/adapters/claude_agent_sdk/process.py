@@ -102,27 +102,27 @@ class CLIProcess:
         """
         parents = dict(_parents())
         mark = f"{_MARK}={self._mark}".encode()
-        found = {pid for pid in parents if pid in self._seen or mark in _environment(pid)}
+        pids = {pid for pid in parents if pid in self._seen or mark in _environment(pid)}
         if self._transport is not None and self._transport.get_returncode() is None:
-            found |= {self._transport.get_pid()} & parents.keys()
-        while children := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= children
-        self._seen = found
-        return found
+            pids |= {self._transport.get_pid()} & parents.keys()
+        while children := {pid for pid, parent in parents.items() if parent in pids} - pids:
+            pids |= children
+        self._seen = pids
+        return pids
 
     def kill(self) -> bool:
         """Kills the processes that `find` finds, and tells whether there were any.
 
         A process may start others meanwhile: call it until there are none.
         """
-        found = self.find()
-        for pid in found:
+        pids = self.find()
+        for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, SIGKILL)
-        return bool(found)
+        return bool(pids)
 
     def close(self) -> None:
-        """Closes the pipes to the CLI; the SDK leaves those open that it has not read to the end."""
+        """Closes the pipes to the CLI; the SDK leaves unread ones open."""
         if self._transport is not None:
             self._transport.close()
 

@@ -49,11 +49,11 @@ type _Client = openai.OpenAI | openai.AsyncOpenAI
 
 _PROVIDER = "openai"
 _NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
+# codecs, and paths under the client's base URL
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
 }
-"""Codecs, and paths under the client's base URL."""
 _NO_ANSWER = "the provider did not answer in time"
 
 
@@ -64,8 +64,9 @@ class OpenAIAdapter(CodecAdapter):
     `api_key` is by default `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries`
     the SDK's. `client` and `async_client` take ready clients, then the four before are theirs.
     `max_reply_bytes` bounds a reply, as decompressed. `options` go into every request, such as
-    `{"temperature": 0}`. The other arguments are those of `CodecOptions` and `LoopAdapter`. Raises
-    `ImportError` without the extra `openai`.
+    `{"temperature": 0}`. The other arguments are those of `CodecOptions` and `LoopAdapter`.
+
+    Raises `ImportError` without the extra `openai`.
     """
 
     name = _PROVIDER
@@ -242,7 +243,7 @@ def _async_client(arguments: Wire, max_reply_bytes: int) -> "openai.AsyncOpenAI"
 
 
 def _arguments(client: _Client, body: Wire, left: float | None) -> Wire:
-    """Returns what `post` takes; the client's own time-out holds unless fewer seconds are `left`."""
+    """Returns what `post` takes; the client's time-out holds unless fewer seconds are `left`."""
     if client.api_key != _NO_KEY:
         check_key(_PROVIDER, client.api_key)
     seconds = client.timeout

@@ -1,6 +1,4 @@
-"""The Responses codec: OpenAI's own API, with typed items and tools that can be added in the
-conversation.
-"""
+"""The Responses codec: OpenAI's own API, whose conversations can hold tools that come later."""
 
 from collections.abc import Collection, Mapping
 
