@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Barrier, Thread
@@ -79,11 +78,29 @@ class Telemetry:
         return span
 
     @property
+    def attributes(self) -> list[dict[str, object]]:
+        return [dict(span.attributes or {}) for span in self.spans]
+
+    @property
+    def errors(self) -> list[object]:
+        """The type of error of each span; a span has one if and only if its status says so."""
+        errors = [attributes.get("error.type") for attributes in self.attributes]
+        failed = [span.status.status_code is StatusCode.ERROR for span in self.spans]
+        assert failed == [error is not None for error in errors]
+        return errors
+
+    @property
+    def metrics_json(self) -> str:
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        return str(data.to_json())
+
+    @property
     def tree(self) -> list[Tree]:
         """All spans; a child whose parent was not exported would be missing."""
-        found = self.children(None)
-        assert len(self.spans) == count(found)
-        return found
+        trees = self.children(None)
+        assert len(self.spans) == count(trees)
+        return trees
 
     def children(self, parent: ReadableSpan | None) -> list[Tree]:
         above = None if parent is None else identity(parent)
@@ -104,12 +121,9 @@ class Telemetry:
         for resource in data.resource_metrics if data else ():
             for metric in [metric for scope in resource.scope_metrics for metric in scope.metrics]:
                 for point in metric.data.data_points:
-                    told = point.attributes or {}
-                    names = [
-                        told.get(key)
-                        for key in ("gen_ai.tool.name", "gen_ai.token.type", "error.type")
-                    ]
-                    points[metric.name, " ".join(str(name) for name in names if name)] = point
+                    keys = ("gen_ai.tool.name", "gen_ai.token.type", "error.type")
+                    labels = [(point.attributes or {}).get(key) for key in keys]
+                    points[metric.name, " ".join(str(label) for label in labels if label)] = point
         return points
 
     def counted(self, name: str) -> int:
@@ -138,41 +152,25 @@ def leaf(*names: str) -> list[Tree]:
 
 def disclosing(*, mode: Disclosure = Disclosure.READ, tools: int = 2) -> Prompt[Any]:
     """A prompt with a summarized section of that many tools, and one without."""
+    summarized = SectionVisibility.SUMMARY
+    tool_list = [tool(ok, name=f"tool_{number}") for number in range(tools)]
+    box = MarkdownSection(
+        title="Box", template="Full.", summary="Short.", visibility=summarized, tools=tool_list
+    )
+    text = MarkdownSection(title="Text", template="Full.", summary="Short.", visibility=summarized)
     return Prompt(
-        PromptTemplate(
-            ns="tests",
-            key="disclosing",
-            sections=[
-                MarkdownSection(
-                    title="Box",
-                    key="box",
-                    template="Full.",
-                    summary="In short.",
-                    visibility=SectionVisibility.SUMMARY,
-                    tools=[tool(ok, name=f"tool_{number}") for number in range(tools)],
-                ),
-                MarkdownSection(
-                    title="Text",
-                    key="text",
-                    template="Full.",
-                    summary="Short.",
-                    visibility=SectionVisibility.SUMMARY,
-                ),
-            ],
-            disclosure=mode,
-        )
+        PromptTemplate(ns="tests", key="disclosing", sections=[box, text], disclosure=mode)
     )
 
 
 READ = ("read_section", {"section_key": "box"})
 OPEN = ("open_sections", {"section_keys": ["box"], "reason": "need it"})
 
-# ---------------------------------------------------------------------------------------------------------
-# spans
+# --- spans
 
 
 def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     adapter = ScriptedAdapter(
         [
             call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2)),
@@ -180,12 +178,12 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
         ]
     )
     adapter.model = "model-1"
-    adapter.evaluate(prompt(tool()), session=seen.session)
+    adapter.evaluate(prompt(tool()), session=telemetry.session)
     inner = leaf("chat model-1", "execute_tool probe", "execute_tool probe", "chat model-1")
-    assert seen.tree == [{"invoke_agent agent": inner}]
-    agent, chat, probe, _, last = seen.spans
-    common = {"gen_ai.conversation.id": seen.session.session_id}
-    assert agent.attributes == common | {
+    assert telemetry.tree == [{"invoke_agent agent": inner}]
+    agent, chat, probe, _, last = telemetry.attributes
+    common = {"gen_ai.conversation.id": telemetry.session.session_id}
+    assert agent == common | {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "agent",
         "gen_ai.provider.name": "scripted",
@@ -194,7 +192,7 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
         "gen_ai.usage.output_tokens": 7,
         "gen_ai.usage.cache_read.input_tokens": 2,
     }
-    assert chat.attributes == common | {
+    assert chat == common | {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "scripted",
         "gen_ai.request.model": "model-1",
@@ -203,32 +201,31 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
         "gen_ai.usage.cache_read.input_tokens": 2,
         "gen_ai.response.finish_reasons": ("tool_calls",),
     }
-    assert probe.attributes == common | {
+    assert probe == common | {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "probe",
         "gen_ai.tool.call.id": "call_1",
         "gen_ai.tool.type": "function",
     }
-    assert last.attributes is not None
-    assert last.attributes["gen_ai.response.finish_reasons"] == ("stop",)
-    assert [span.kind for span in (agent, chat, probe)] == [
+    assert last["gen_ai.response.finish_reasons"] == ("stop",)
+    assert [span.kind for span in telemetry.spans[:3]] == [
         SpanKind.INTERNAL,
         SpanKind.CLIENT,
         SpanKind.INTERNAL,
     ]
-    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+    assert telemetry.errors == [None] * 5
 
 
-def test_what_a_handler_starts_is_inside_its_tool() -> None:
-    seen = Telemetry()
+def test_spans_that_a_handler_starts_are_inside_its_tool() -> None:
+    telemetry = Telemetry()
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        seen.inside("http")
+        telemetry.inside("http")
         return ToolResult(message="ok")
 
     async def later(params: Args, *, context: ToolContext) -> ToolResult[object]:
         await asyncio.sleep(0)
-        seen.inside("http")
+        telemetry.inside("http")
         return ToolResult(message="ok")
 
     asked = prompt(tool(plain, name="plain"), tool(later, name="later"))
@@ -242,38 +239,29 @@ def test_what_a_handler_starts_is_inside_its_tool() -> None:
         ]
     }
     adapter = ScriptedAdapter(turn * 3)
-    adapter.evaluate(asked, session=seen.session)
-    asyncio.run(adapter.evaluate_async(asked, session=seen.session))
-    list(adapter.stream(asked, session=seen.session))
-    assert seen.tree == [expected] * 3
+    adapter.evaluate(asked, session=telemetry.session)
+    asyncio.run(adapter.evaluate_async(asked, session=telemetry.session))
+    list(adapter.stream(asked, session=telemetry.session))
+    assert telemetry.tree == [expected] * 3
 
 
 def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
 
     def asks(params: Args, *, context: ToolContext) -> ToolResult[object]:
         response = context.adapter.evaluate(prompt(tool(name="inner")), session=context.session)
-        seen.inside("after")
+        telemetry.inside("after")
         return ToolResult(message=response.text)
 
     adapter = ScriptedAdapter(
         [call(("asks", {})), call(("inner", {})), say("Inside."), say("Done.")]
     )
-    with seen.tracers.get_tracer("app").start_as_current_span("request"):
-        adapter.evaluate(prompt(tool(asks, name="asks")), session=seen.session)
+    with telemetry.tracers.get_tracer("app").start_as_current_span("request"):
+        adapter.evaluate(prompt(tool(asks, name="asks")), session=telemetry.session)
     nested: Tree = {"invoke_agent agent": leaf("chat", "execute_tool inner", "chat")}
-    assert seen.tree == [
-        {
-            "request": [
-                {
-                    "invoke_agent agent": [
-                        {"chat": []},
-                        {"execute_tool asks": [nested, {"after": []}]},
-                        {"chat": []},
-                    ]
-                }
-            ]
-        }
+    asked: Tree = {"execute_tool asks": [nested, {"after": []}]}
+    assert telemetry.tree == [
+        {"request": [{"invoke_agent agent": [{"chat": []}, asked, {"chat": []}]}]}
     ]
 
 
@@ -283,55 +271,44 @@ def test_an_evaluation_in_a_handler_is_inside_its_tool() -> None:
 def test_evaluations_that_start_again_are_in_one_workflow(
     mode: Disclosure, asked: tuple[str, object], how: str
 ) -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     adapter = ScriptedAdapter(
         [call(asked), call(("tool_0", {})), say("Done.")], dynamic_tools=mode is Disclosure.OPEN
     )
     loop = MainLoop(adapter)
     if how == "async":
-        asyncio.run(loop.execute_async(disclosing(mode=mode), session=seen.session))
+        asyncio.run(loop.execute_async(disclosing(mode=mode), session=telemetry.session))
     else:
-        loop.execute(disclosing(mode=mode), session=seen.session)
+        loop.execute(disclosing(mode=mode), session=telemetry.session)
     first: Tree = {"invoke_agent disclosing": leaf("chat", f"execute_tool {asked[0]}")}
     second: Tree = {"invoke_agent disclosing": leaf("chat", "execute_tool tool_0", "chat")}
-    assert seen.tree == [{"invoke_workflow disclosing": [first, second]}]
-    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
-    workflow = seen.only("invoke_workflow disclosing")
-    assert workflow.attributes is not None
-    assert workflow.attributes["gen_ai.usage.input_tokens"] == 30
-    assert seen.counted("wink.disclosure.restarts") == 1
-    assert seen.counted("wink.tools.injected") == seen.counted("wink.disclosure.dynamic") == 0
+    assert telemetry.tree == [{"invoke_workflow disclosing": [first, second]}]
+    assert set(telemetry.errors) == {None}
+    assert telemetry.attributes[0]["gen_ai.usage.input_tokens"] == 30
+    assert telemetry.counted("wink.disclosure.restarts") == 1
+    assert (
+        telemetry.counted("wink.tools.injected")
+        == telemetry.counted("wink.disclosure.dynamic")
+        == 0
+    )
 
 
-# ------------------------------------------------------------------------------------------------------
-# failures
+# --- failures
 
 
 def test_a_failed_request_ends_every_span_around_it_as_an_error() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     failure = PromptEvaluationError("down", phase="request", code="server_error")
     adapter = ScriptedAdapter([call(("probe", {})), failure])
     with pytest.raises(PromptEvaluationError):
-        MainLoop(adapter).execute(prompt(tool()), session=seen.session)
-    assert seen.tree == [
-        {
-            "invoke_workflow agent": [
-                {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
-            ]
-        }
-    ]
-    workflow, agent, first, probe, last = seen.spans
-    for span in (workflow, agent, last):
-        assert span.attributes is not None
-        assert span.attributes["error.type"] == "PromptEvaluationError"
-        assert (span.status.status_code, span.status.description) == (
-            StatusCode.ERROR,
-            "request/server_error",
-        )
-    assert first.status.status_code is probe.status.status_code is StatusCode.UNSET
-    assert agent.attributes is not None
-    assert agent.attributes["gen_ai.usage.input_tokens"] == 10
-    assert ("gen_ai.client.operation.duration", "PromptEvaluationError") in seen.metrics
+        MainLoop(adapter).execute(prompt(tool()), session=telemetry.session)
+    evaluation: Tree = {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
+    assert telemetry.tree == [{"invoke_workflow agent": [evaluation]}]
+    error = "PromptEvaluationError"
+    assert telemetry.errors == [error, error, None, None, error]
+    assert {span.status.description for span in telemetry.spans} == {None, "request/server_error"}
+    assert telemetry.attributes[1]["gen_ai.usage.input_tokens"] == 10
+    assert ("gen_ai.client.operation.duration", error) in telemetry.metrics
 
 
 def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
@@ -341,7 +318,7 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
     def refuses(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(message="no", success=False)
 
-    seen = Telemetry()
+    telemetry = Telemetry()
     adapter = ScriptedAdapter(
         [
             call(("raises", {}), ("refuses", {}), ("unknown", {}), ("raises", '{"a": "x"}')),
@@ -349,10 +326,11 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
         ]
     )
     adapter.evaluate(
-        prompt(tool(raises, name="raises"), tool(refuses, name="refuses")), session=seen.session
+        prompt(tool(raises, name="raises"), tool(refuses, name="refuses")),
+        session=telemetry.session,
     )
-    told = [(span.name, (span.attributes or {}).get("error.type")) for span in seen.spans]
-    assert told == [
+    names = [span.name for span in telemetry.spans]
+    assert list(zip(names, telemetry.errors, strict=True)) == [
         ("invoke_agent agent", None),
         ("chat", None),
         ("execute_tool raises", "LookupError"),
@@ -361,24 +339,19 @@ def test_a_call_that_fails_is_an_error_and_its_evaluation_is_none() -> None:
         ("execute_tool raises", "ToolValidationError"),
         ("chat", None),
     ]
-    assert [span.status.status_code is StatusCode.ERROR for span in seen.spans] == [
-        bool(error) for _, error in told
-    ]
 
 
 def test_an_interrupt_ends_every_span_as_an_error() -> None:
     def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
         raise KeyboardInterrupt
 
-    seen = Telemetry()
+    telemetry = Telemetry()
     with pytest.raises(KeyboardInterrupt):
-        ScriptedAdapter([call(("probe", {}))]).evaluate(prompt(tool(stops)), session=seen.session)
-    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
-    assert [(span.attributes or {}).get("error.type") for span in seen.spans] == [
-        "KeyboardInterrupt",
-        None,
-        "KeyboardInterrupt",
-    ]
+        ScriptedAdapter([call(("probe", {}))]).evaluate(
+            prompt(tool(stops)), session=telemetry.session
+        )
+    assert telemetry.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
+    assert telemetry.errors == ["KeyboardInterrupt", None, "KeyboardInterrupt"]
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
@@ -391,43 +364,40 @@ def test_a_cancellation_ends_every_span_as_an_error() -> None:
     async def cancelled() -> None:
         adapter = ScriptedAdapter([call(("probe", {}))])
         running.append(
-            asyncio.create_task(adapter.evaluate_async(prompt(tool(stops)), session=seen.session))
+            asyncio.create_task(
+                adapter.evaluate_async(prompt(tool(stops)), session=telemetry.session)
+            )
         )
         with suppress(asyncio.CancelledError):
             await running[0]
 
-    seen = Telemetry()
+    telemetry = Telemetry()
     running: list[asyncio.Task[Any]] = []
     asyncio.run(cancelled())
-    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
-    errors = [(span.attributes or {}).get("error.type") for span in seen.spans]
-    assert errors == ["CancelledError", None, "CancelledError"]
+    assert telemetry.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
+    assert telemetry.errors == ["CancelledError", None, "CancelledError"]
 
 
 @pytest.mark.claim("DT-32")
 def test_control_flow_is_no_error() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     adapter = ScriptedAdapter([call(READ)], dynamic_tools=False)
     with pytest.raises(VisibilityExpansionRequired):
-        adapter.evaluate(disclosing(), session=seen.session)
-    assert [span.status.status_code for span in seen.spans] == [StatusCode.UNSET] * 3
+        adapter.evaluate(disclosing(), session=telemetry.session)
+    assert telemetry.errors == [None] * 3
     loop = MainLoop(ScriptedAdapter([call(READ)], dynamic_tools=False), max_expansions=0)
     with pytest.raises(ExpansionLimitError):
-        loop.execute(disclosing(), session=seen.session)
-    workflow = seen.only("invoke_workflow disclosing")
-    assert (workflow.status.status_code, workflow.status.description) == (
-        StatusCode.ERROR,
-        "limit/expansions",
-    )
-    assert seen.counted("wink.disclosure.restarts") == 0
+        loop.execute(disclosing(), session=telemetry.session)
+    workflow = telemetry.only("invoke_workflow disclosing")
+    assert workflow.status.description == "limit/expansions"
+    assert telemetry.counted("wink.disclosure.restarts") == 0
 
 
-# ---------------------------------------------------------------------------------------- threads,
-# tasks, streams
+# --- threads, tasks, streams
 
 
 def taking_turns(
-    seen: Telemetry, name: str, meet: Callable[[], Any]
+    telemetry: Telemetry, name: str, meet: Callable[[], Any]
 ) -> tuple[ScriptedAdapter, Prompt[Any]]:
     """An evaluation that meets the other one inside its handler."""
     adapter = ScriptedAdapter([call((name, {})), say("Done.")])
@@ -435,7 +405,7 @@ def taking_turns(
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
         meet()
-        seen.inside(f"http {name}")
+        telemetry.inside(f"http {name}")
         return ToolResult(message="ok")
 
     return adapter, prompt(tool(plain, name=name))
@@ -453,52 +423,53 @@ def by_model(name: str) -> Tree:
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_evaluations_at_once_on_one_bus_do_not_mix(how: str) -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     barrier = Barrier(2, timeout=10)
-    runs = [taking_turns(seen, name, barrier.wait) for name in ("one", "two")]
+    runs = [taking_turns(telemetry, name, barrier.wait) for name in ("one", "two")]
     if how == "async":
 
         async def both() -> None:
             await asyncio.gather(
-                *(adapter.evaluate_async(asked, session=seen.session) for adapter, asked in runs)
+                *(
+                    adapter.evaluate_async(asked, session=telemetry.session)
+                    for adapter, asked in runs
+                )
             )
 
         asyncio.run(both())
     else:
         with ThreadPoolExecutor(2) as pool:
-            for done in [
-                pool.submit(adapter.evaluate, asked, session=seen.session)
-                for adapter, asked in runs
-            ]:
-                done.result()
-    assert sorted(seen.tree, key=str) == sorted([by_model("one"), by_model("two")], key=str)
+            list(pool.map(lambda run: run[0].evaluate(run[1], session=telemetry.session), runs))
+    assert sorted(telemetry.tree, key=str) == sorted([by_model("one"), by_model("two")], key=str)
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     barrier = Barrier(2, timeout=10)
     inner = ScriptedAdapter([say("Inside.")] * 2)
 
     def meets(params: Args, *, context: ToolContext) -> ToolResult[object]:
         barrier.wait()  # passed only if both run at once
         inner.evaluate(prompt(), session=context.session)
-        seen.inside("http")
+        telemetry.inside("http")
         return ToolResult(message="ok")
 
     adapter = ScriptedAdapter([call(("meets", {}), ("meets", {})), say("Done.")], config=ISOLATED)
     if how == "async":
-        asyncio.run(adapter.evaluate_async(prompt(tool(meets, name="meets")), session=seen.session))
+        asyncio.run(
+            adapter.evaluate_async(prompt(tool(meets, name="meets")), session=telemetry.session)
+        )
     else:
-        adapter.evaluate(prompt(tool(meets, name="meets")), session=seen.session)
+        adapter.evaluate(prompt(tool(meets, name="meets")), session=telemetry.session)
     meeting: Tree = {"execute_tool meets": [{"invoke_agent agent": leaf("chat")}, {"http": []}]}
-    assert seen.tree == [{"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}]
-    calls = [span for span in seen.spans if span.name == "execute_tool meets"]
-    assert sorted(str((span.attributes or {})["gen_ai.tool.call.id"]) for span in calls) == [
-        "call_1",
-        "call_2",
+    assert telemetry.tree == [
+        {"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}
     ]
-    (first, second), [_, *_, last] = calls, seen.spans
+    calls = [span for span in telemetry.spans if span.name == "execute_tool meets"]
+    ids = {(span.attributes or {})["gen_ai.tool.call.id"] for span in calls}
+    assert ids == {"call_1", "call_2"}
+    (first, second), [_, *_, last] = calls, telemetry.spans
     assert (second.start_time or 0) < (first.end_time or 0) < (last.start_time or 0)
 
 
@@ -512,46 +483,46 @@ def test_a_call_that_must_run_by_itself_runs_twice_and_is_no_error() -> None:
         # which nothing beside others may read
         return ToolResult(message=str(len(context.session[ToolInvoked])))
 
-    seen = Telemetry()
+    telemetry = Telemetry()
     asked = prompt(tool(reads, name="reads"), tool(refuses, name="refuses"))
     adapter = ScriptedAdapter(
         [call(("reads", {}), ("reads", {}), ("refuses", {})), say("Done.")], config=ISOLATED
     )
-    adapter.evaluate(asked, session=seen.session)
-    assert seen.session[Note].all() == (Note("0"), Note("1"))
-    assert sorted(span.name for span in seen.spans if span.name.startswith("execute_tool")) == [
+    adapter.evaluate(asked, session=telemetry.session)
+    assert telemetry.session[Note].all() == (Note("0"), Note("1"))
+    assert sorted(
+        span.name for span in telemetry.spans if span.name.startswith("execute_tool")
+    ) == [
         *["execute_tool reads"] * 3,
         *["execute_tool refuses"] * 2,
     ]
-    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+    assert set(telemetry.errors) == {None}
 
 
 def test_streams_that_are_read_in_turns_do_not_mix_and_leave_the_reader_alone() -> None:
-    seen = Telemetry()
-    runs = [taking_turns(seen, name, lambda: None) for name in ("one", "two")]
-    streams = [adapter.stream(asked, session=seen.session) for adapter, asked in runs]
+    telemetry = Telemetry()
+    runs = [taking_turns(telemetry, name, lambda: None) for name in ("one", "two")]
+    streams = [adapter.stream(asked, session=telemetry.session) for adapter, asked in runs]
     while streams:
-        for one in list(streams):
-            if next(one, None) is None:
-                streams.remove(one)
+        for stream in list(streams):
+            if next(stream, None) is None:
+                streams.remove(stream)
             assert trace.get_current_span() is trace.INVALID_SPAN
-    assert seen.tree == [by_model("one"), by_model("two")]
-    chat = seen.spans[-1]
-    assert chat.attributes is not None
-    assert chat.attributes["gen_ai.request.stream"] is True
+    assert telemetry.tree == [by_model("one"), by_model("two")]
+    assert telemetry.attributes[-1]["gen_ai.request.stream"] is True
 
 
 def test_a_stream_that_is_not_read_to_its_end_is_no_error() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
 
     async def first() -> None:
-        events = ScriptedAdapter([say("Hello.")]).stream_async(prompt(), session=seen.session)
+        events = ScriptedAdapter([say("Hello.")]).stream_async(prompt(), session=telemetry.session)
         assert await anext(events) == TextDelta("Hello.")
         await events.aclose()
 
     asyncio.run(first())
-    assert seen.tree == [{"invoke_agent agent": leaf("chat")}]
-    assert all(span.status.status_code is StatusCode.UNSET for span in seen.spans)
+    assert telemetry.tree == [{"invoke_agent agent": leaf("chat")}]
+    assert set(telemetry.errors) == {None}
 
 
 def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation() -> None:
@@ -569,92 +540,78 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
             return Elsewhere()
 
     def plain(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        seen.inside("http")
+        telemetry.inside("http")
         return ToolResult(message="ok")
 
-    seen = Telemetry()
-    Durable([call(("probe", {})), say("Done.")]).evaluate(prompt(tool(plain)), session=seen.session)
+    telemetry = Telemetry()
+    Durable([call(("probe", {})), say("Done.")]).evaluate(
+        prompt(tool(plain)), session=telemetry.session
+    )
     inner: list[Tree] = [{"chat": []}, {"execute_tool probe": leaf("http")}, {"chat": []}]
-    assert seen.tree == [{"invoke_agent agent": inner}]
+    assert telemetry.tree == [{"invoke_agent agent": inner}]
 
 
 def test_a_run_that_is_taken_up_again_has_spans_for_what_it_still_does() -> None:
     def life(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
-        seen = Telemetry()
+        telemetry = Telemetry()
         loop = MainLoop(ScriptedAdapter(replies))
         execute_run(
-            durable(loop, lambda: prompt(tool()), session=lambda _: seen.session), to_input(), steps
+            durable(loop, lambda: prompt(tool()), session=lambda _: telemetry.session),
+            to_input(),
+            steps,
         )
-        return seen.tree
+        return telemetry.tree
 
     first = RecordedSteps()
-    whole = life(first, call(("probe", {})), say("Done."))
-    assert whole == [
-        {
-            "invoke_workflow agent": [
-                {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
-            ]
-        }
-    ]
+    evaluation: Tree = {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
+    trees = life(first, call(("probe", {})), say("Done."))
+    assert trees == [{"invoke_workflow agent": [evaluation]}]
     rest = life(RecordedSteps(first.records[:-1]), say("Done."))
     assert rest == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}]
 
 
-# -------------------------------------------------------------------------------------------------------
-# metrics
+# --- metrics
 
 
 @pytest.mark.claim("DT-31", "DT-33")
 def test_tools_that_become_available_are_counted_once_and_per_read() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     again = ("read_section", {"section_key": "text"})
     adapter = ScriptedAdapter([call(READ, READ), call(READ, again), say("Done.")])
-    adapter.evaluate(disclosing(tools=2), session=seen.session)
-    assert seen.counted("wink.tools.injected") == 2
-    assert seen.counted("wink.disclosure.dynamic") == 1
-    assert seen.counted("wink.disclosure.restarts") == 0
+    adapter.evaluate(disclosing(tools=2), session=telemetry.session)
+    assert telemetry.counted("wink.tools.injected") == 2
+    assert telemetry.counted("wink.disclosure.dynamic") == 1
+    assert telemetry.counted("wink.disclosure.restarts") == 0
 
 
 def test_tokens_and_durations_are_measured() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     turns = [call(("probe", {}), usage=TokenUsage(100, 7)), say("Done.", usage=TokenUsage(120, 5))]
-    MainLoop(ScriptedAdapter(turns)).execute(prompt(tool()), session=seen.session)
-    points = seen.metrics
-    told = (
-        points["gen_ai.client.token.usage", "input"],
-        points["gen_ai.client.token.usage", "output"],
-    )
-    assert [(point.count, point.sum) for point in told] == [(2, 220), (2, 12)]
-    assert told[0].attributes == {
+    MainLoop(ScriptedAdapter(turns)).execute(prompt(tool()), session=telemetry.session)
+    points = telemetry.metrics
+    tokens = [points["gen_ai.client.token.usage", key] for key in ("input", "output")]
+    assert [(point.count, point.sum) for point in tokens] == [(2, 220), (2, 12)]
+    assert tokens[0].attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "scripted",
         "gen_ai.token.type": "input",
     }
-    durations = {
-        name: points[name, of].count
-        for name, of in [
-            ("gen_ai.client.operation.duration", ""),
-            ("gen_ai.execute_tool.duration", "probe"),
-            ("gen_ai.invoke_agent.duration", ""),
-            ("gen_ai.workflow.duration", ""),
-        ]
-    }
-    assert list(durations.values()) == [2, 1, 1, 1]
-    agent = seen.only("invoke_agent agent")
-    measured = points["gen_ai.invoke_agent.duration", ""].sum
-    assert measured == pytest.approx(
-        ((agent.end_time or 0) - (agent.start_time or 0)) / 1e9, abs=0.05
-    )
+    assert points["gen_ai.client.operation.duration", ""].count == 2
+    assert points["gen_ai.execute_tool.duration", "probe"].count == 1
+    assert points["gen_ai.workflow.duration", ""].count == 1
+    duration = points["gen_ai.invoke_agent.duration", ""]
+    agent = telemetry.only("invoke_agent agent")
+    seconds = ((agent.end_time or 0) - (agent.start_time or 0)) / 1e9
+    assert (duration.count, duration.sum) == (1, pytest.approx(seconds, abs=0.05))
 
 
-# -------------------------------------------------------------------------------------------------------
-# content
+# --- content
 
 
 MARKER = "s3cr3t-m4rker"
 
 
-def talkative(seen: Telemetry, config: InnerLoopConfig | None = None) -> None:
+def talkative(telemetry: Telemetry, config: InnerLoopConfig | None = None) -> None:
     """Evaluations in which everything that can hold content holds the marker, failures included."""
 
     def answers(params: Note, *, context: ToolContext) -> ToolResult[object]:
@@ -676,72 +633,62 @@ def talkative(seen: Telemetry, config: InnerLoopConfig | None = None) -> None:
     for last in (say(f"Done {MARKER}."), refusal, down):
         with suppress(PromptEvaluationError, RuntimeError):
             MainLoop(ScriptedAdapter([talk, last], config=config)).execute(
-                asked, session=seen.session
+                asked, session=telemetry.session
             )
 
 
 @pytest.mark.parametrize("config", [InnerLoopConfig(), ISOLATED])
 def test_no_content_is_sent_unless_asked_for(config: InnerLoopConfig) -> None:
-    seen = Telemetry()
-    talkative(seen, config)
-    assert len(seen.spans) == 3 * 7
-    assert MARKER not in "".join(span.to_json() for span in seen.spans)
-    data = seen.reader.get_metrics_data()
-    assert data is not None
-    assert MARKER not in data.to_json()
+    telemetry = Telemetry()
+    talkative(telemetry, config)
+    assert len(telemetry.spans) == 3 * 7
+    assert MARKER not in "".join(span.to_json() for span in telemetry.spans)
+    assert MARKER not in telemetry.metrics_json
 
 
 def test_a_tool_name_that_the_model_made_up_is_not_sent() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     adapter = ScriptedAdapter([call((f"send {MARKER}", {}), (MARKER * 10_000, {})), say("Done.")])
-    adapter.evaluate(prompt(tool()), session=seen.session)
-    assert [span.name for span in seen.spans].count("execute_tool unknown") == 2
-    data = seen.reader.get_metrics_data()
-    assert data is not None
-    assert MARKER not in "".join([data.to_json(), *(span.to_json() for span in seen.spans)])
+    adapter.evaluate(prompt(tool()), session=telemetry.session)
+    assert [span.name for span in telemetry.spans].count("execute_tool unknown") == 2
+    assert MARKER not in "".join(
+        [telemetry.metrics_json, *(span.to_json() for span in telemetry.spans)]
+    )
 
 
 def test_content_is_sent_when_asked_for() -> None:
-    seen = Telemetry(capture_content=True)
-    talkative(seen)
-    told = [dict(span.attributes or {}) for span in seen.spans]
-    agent, first, probe, raising, *_ = [
-        one for one in told if one["gen_ai.operation.name"] != "invoke_workflow"
-    ]
-    text = prompt(text=f"Do {MARKER}.").render().text
-    assert json.loads(str(agent["gen_ai.input.messages"])) == [
-        {"role": "user", "parts": [{"type": "text", "content": text}]}
-    ]
+    telemetry = Telemetry(capture_content=True)
+    talkative(telemetry)
+    _, agent, first, probe, raising, *_ = telemetry.attributes
+    text = {"type": "text", "content": prompt(text=f"Do {MARKER}.").render().text}
+    assert json.loads(str(agent["gen_ai.input.messages"])) == [{"role": "user", "parts": [text]}]
+    answer = {"type": "text", "content": f"Done {MARKER}."}
     assert json.loads(str(agent["gen_ai.output.messages"])) == [
-        {
-            "role": "assistant",
-            "parts": [{"type": "text", "content": f"Done {MARKER}."}],
-            "finish_reason": "stop",
-        }
+        {"role": "assistant", "parts": [answer], "finish_reason": "stop"}
     ]
-    [said] = json.loads(str(first["gen_ai.output.messages"]))
-    assert said["finish_reason"] == "tool_calls"
-    assert said["parts"][0] == {
+    [message] = json.loads(str(first["gen_ai.output.messages"]))
+    assert message["finish_reason"] == "tool_calls"
+    arguments = f'{{"text": "{MARKER}"}}'
+    assert message["parts"][0] == {
         "type": "tool_call",
         "id": "call_1",
         "name": "probe",
-        "arguments": f'{{"text": "{MARKER}"}}',
+        "arguments": arguments,
     }
-    assert probe["gen_ai.tool.call.arguments"] == f'{{"text": "{MARKER}"}}'
+    assert probe["gen_ai.tool.call.arguments"] == arguments
     assert probe["gen_ai.tool.call.result"] == f"got {MARKER}"
     assert raising["gen_ai.tool.call.result"] == f"bad {MARKER}!"
-    raised = [event for span in seen.spans for event in span.events]
+    raised = [event for span in telemetry.spans for event in span.events]
     assert {event.name for event in raised} == {"exception"}
-    assert any(
-        f"down {MARKER}" in str((event.attributes or {})["exception.message"]) for event in raised
-    )
+    texts = [str((event.attributes or {})["exception.message"]) for event in raised]
+    assert any(f"down {MARKER}" in text for text in texts)
 
 
 def test_text_that_no_wire_can_carry_is_mended() -> None:
     def answers(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(message="odd \ud800")
 
-    seen = Telemetry(capture_content=True)
+    telemetry = Telemetry(capture_content=True)
     odd = AssistantMessage(
         text="odd \ud800",
         tool_calls=(ToolCall("1", "odd\ud800", '"\ud800"'), ToolCall("\ud800", "probe", "{}")),
@@ -749,9 +696,9 @@ def test_text_that_no_wire_can_carry_is_mended() -> None:
     )
     for config in (InnerLoopConfig(), ISOLATED):
         adapter = ScriptedAdapter([odd, say("Done \ud800.")], config=config)
-        adapter.evaluate(prompt(tool(answers), text="Do \ud800."), session=seen.session)
-    sent = ExportTraceServiceRequest.FromString(encode_spans(seen.spans).SerializeToString())
-    assert len(sent.resource_spans[0].scope_spans[0].spans) == len(seen.spans) == 2 * 5
+        adapter.evaluate(prompt(tool(answers), text="Do \ud800."), session=telemetry.session)
+    sent = ExportTraceServiceRequest.FromString(encode_spans(telemetry.spans).SerializeToString())
+    assert len(sent.resource_spans[0].scope_spans[0].spans) == len(telemetry.spans) == 2 * 5
 
 
 def test_a_result_that_cannot_be_shown_leaves_no_span_open(
@@ -763,54 +710,28 @@ def test_a_result_that_cannot_be_shown_leaves_no_span_open(
     def answers(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult(message="ok", value=Unspeakable())
 
-    seen = Telemetry(capture_content=True)
+    telemetry = Telemetry(capture_content=True)
     calls = call(("probe", {}), ("probe", {}))
     ScriptedAdapter([calls, say("Done.")], config=ISOLATED).evaluate(
-        prompt(tool(answers)), session=seen.session
+        prompt(tool(answers)), session=telemetry.session
     )
-    assert seen.tree == [
+    assert telemetry.tree == [
         {"invoke_agent agent": leaf("chat", "execute_tool probe", "execute_tool probe", "chat")}
     ]
     assert [record.message for record in caplog.records].count("Event handler failed") == 2
 
 
-# --------------------------------------------------------------------------------------------------
-# a collector
-
-
-@dataclass
-class Collector:
-    """What an OTLP endpoint on this machine was sent."""
-
-    url: str
-    spans: list[Any]
-    metrics: list[Any]
+# --- a collector
 
 
 @pytest.fixture
-def collector() -> Generator[Collector]:
-    spans: list[Any] = []
-    metrics: list[Any] = []
+def collector() -> Generator[tuple[str, list[tuple[str, bytes]]]]:
+    """The address of an OTLP endpoint on this machine, and the paths and bodies it was sent."""
+    posts: list[tuple[str, bytes]] = []
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/traces":
-                traces = ExportTraceServiceRequest.FromString(body)
-                spans.extend(
-                    span
-                    for one in traces.resource_spans
-                    for scope in one.scope_spans
-                    for span in scope.spans
-                )
-            else:
-                told = ExportMetricsServiceRequest.FromString(body)
-                metrics.extend(
-                    metric
-                    for one in told.resource_metrics
-                    for scope in one.scope_metrics
-                    for metric in scope.metrics
-                )
+            posts.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200)
             self.end_headers()
 
@@ -820,15 +741,18 @@ def collector() -> Generator[Collector]:
     with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield Collector(f"http://127.0.0.1:{server.server_port}", spans, metrics)
+        yield f"http://127.0.0.1:{server.server_port}", posts
         server.shutdown()
         thread.join()
 
 
-def test_a_collector_receives_spans_and_metrics_over_otlp(collector: Collector) -> None:
+def test_a_collector_receives_spans_and_metrics_over_otlp(
+    collector: tuple[str, list[tuple[str, bytes]]],
+) -> None:
+    url, posts = collector
     tracers = TracerProvider(shutdown_on_exit=False)
-    tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{collector.url}/v1/traces")))
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{collector.url}/v1/metrics"))
+    tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{url}/v1/metrics"))
     meters = MeterProvider([reader], shutdown_on_exit=False)
     session = Session()
     instrument(session.bus, tracer_provider=tracers, meter_provider=meters)
@@ -836,56 +760,50 @@ def test_a_collector_receives_spans_and_metrics_over_otlp(collector: Collector) 
     adapter.evaluate(disclosing(), session=session)
     tracers.shutdown()
     meters.shutdown()
-    names = [span.name for span in collector.spans]
-    assert names == [
-        "chat",
-        "execute_tool read_section",
-        "chat",
-        "execute_tool tool_1",
-        "chat",
-        names[-1],
+    traces = [
+        ExportTraceServiceRequest.FromString(body) for path, body in posts if "traces" in path
     ]
-    *inner, agent = collector.spans
+    spans = [trace.resource_spans[0].scope_spans[0].spans[0] for trace in traces]
+    tools = [span.name for span in spans if span.name.startswith("execute_tool")]
+    assert tools == ["execute_tool read_section", "execute_tool tool_1"]
+    *inner, agent = spans
     assert agent.name == "invoke_agent disclosing"
     assert {span.parent_span_id for span in inner} == {agent.span_id}
     assert {span.trace_id for span in inner} == {agent.trace_id}
-    told = {one.key: one.value.string_value or one.value.int_value for one in agent.attributes}
-    assert (told["gen_ai.operation.name"], told["gen_ai.usage.input_tokens"]) == (
-        "invoke_agent",
-        30,
-    )
+    [body] = [body for path, body in posts if "metrics" in path]
+    exported = ExportMetricsServiceRequest.FromString(body)
+    metrics = exported.resource_metrics[0].scope_metrics[0].metrics
     counters = {
         metric.name: metric.sum.data_points[0].as_int
-        for metric in collector.metrics
+        for metric in metrics
         if metric.HasField("sum")
     }
     assert counters == {"wink.tools.injected": 2, "wink.disclosure.dynamic": 1}
 
 
-# -------------------------------------------------------------------------------------------------
-# who listens
+# --- who listens
 
 
 def test_ending_it_ends_spans_and_metrics() -> None:
-    seen = Telemetry()
+    telemetry = Telemetry()
     adapter = ScriptedAdapter([call(READ), say("Done.")] * 2)
-    adapter.evaluate(disclosing(), session=seen.session)
-    before = len(seen.spans), seen.counted("wink.tools.injected")
-    seen.end()
-    adapter.evaluate(disclosing(), session=Session(bus=seen.session.bus))
-    assert (len(seen.spans), seen.counted("wink.tools.injected")) == before
+    adapter.evaluate(disclosing(), session=telemetry.session)
+    before = len(telemetry.spans), telemetry.counted("wink.tools.injected")
+    telemetry.end()
+    adapter.evaluate(disclosing(), session=Session(bus=telemetry.session.bus))
+    assert (len(telemetry.spans), telemetry.counted("wink.tools.injected")) == before
 
 
 def test_ending_it_in_the_middle_leaves_no_span_open() -> None:
     def stops(params: Args, *, context: ToolContext) -> ToolResult[object]:
-        seen.end()
+        telemetry.end()
         return ToolResult(message="ok")
 
-    seen = Telemetry()
+    telemetry = Telemetry()
     ScriptedAdapter([call(("probe", {})), say("Done.")]).evaluate(
-        prompt(tool(stops)), session=seen.session
+        prompt(tool(stops)), session=telemetry.session
     )
-    assert seen.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
+    assert telemetry.tree == [{"invoke_agent agent": leaf("chat", "execute_tool probe")}]
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
@@ -902,7 +820,7 @@ def test_without_a_configured_sdk_nothing_is_sent_and_nothing_fails(
 
 
 @pytest.mark.parametrize("calls", [1, 50])
-def test_an_evaluation_that_nobody_listens_to_tells_of_itself_alone(calls: int) -> None:
+def test_an_operation_whose_end_nobody_awaits_publishes_no_parts(calls: int) -> None:
     bus, begun = InProcessEventBus(), list[Operation]()
     bus.subscribe(Operation, begun.append)  # hears the beginning and does not ask for the end
     adapter = ScriptedAdapter([*[call(("probe", {}))] * calls, say("Done.")])
