@@ -65,7 +65,7 @@ def without_times(records: Records) -> Records:
             name,
             None
             if name.startswith("intent:")
-            else {key: record[key] for key in ("asked", "came", "state")},
+            else {key: record[key] for key in ("digest", "outcome", "state")},
         )
         for name, record in records
     ]
@@ -112,12 +112,12 @@ def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
             "provider",
         ),
     ]
-    assert all(set(record) == {"asked", "came", "state", "at"} for _, record in records)
+    assert all(set(record) == {"digest", "outcome", "state", "time"} for _, record in records)
 
 
 def test_a_tool_step_holds_the_answer_and_what_became_of_the_session(facts: Facts) -> None:
     steps = dict(life(agent(facts))[1])
-    assert steps["tool:read_section"]["came"]["outcome"]["tools"] == ["late", "later"]
+    assert steps["tool:read_section"]["outcome"]["call"]["tools"] == ["late", "later"]
     assert set(steps["tool:replace"]["state"]["set"]) == {
         "support.agents:Note",
         "support.durable_runs:Seen",
@@ -142,7 +142,7 @@ def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
     one = durable(MainLoop(ScriptedAdapter(script)), template.bind)
     result, records = life(one, given=to_input())
     assert [name for name, _ in records] == ["start", "provider", "tool:nest", "provider"]
-    assert records[2][1]["came"]["outcome"]["message"]["content"] == "from within"
+    assert records[2][1]["outcome"]["call"]["message"]["content"] == "from within"
     assert life(one, records, to_input())[0] == result
 
 
@@ -186,7 +186,7 @@ def test_an_at_most_once_call_that_was_begun_is_answered_as_unknown(facts: Facts
     facts.path.unlink()
     result, again = life(one, records[: at + 1])
     assert "send" not in {words[1] for words in facts.read()}
-    answer = again[at + 1][1]["came"]["outcome"]["message"]
+    answer = again[at + 1][1]["outcome"]["call"]["message"]
     assert answer["success"] is False
     assert "outcome is unknown" in answer["content"]
     assert "sent 3" not in result["session"]
@@ -203,7 +203,7 @@ def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is
     facts.path.unlink()
     assert life(one, records[:again])[0] == whole
     assert [words for words in facts.read() if words[1] == "send"] == []
-    assert records[again][1]["came"]["outcome"]["message"]["content"].startswith("Sent.")
+    assert records[again][1]["outcome"]["call"]["message"]["content"].startswith("Sent.")
 
 
 def swaps(records: Records) -> list[Records]:

@@ -1,9 +1,8 @@
-"""A run as a list of recorded steps: what each record holds, and how a later life of the run takes
-it for the work.
+"""A run as a list of recorded steps, which a later attempt of the run replays.
 
-Every request to the provider and every tool call is one step, and its record one JSON value: what
-was asked, what came of it, what it changed in the session, and when. Nothing here knows a database;
-`Steps` is where records are kept.
+Each request to the provider and each tool call is one step. Its record is one JSON object: a digest
+of what was asked, the outcome, the changes of the session, and the time. Nothing here knows a
+database; `Steps` stores the records.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,41 +58,41 @@ __all__ = [
     "to_input",
 ]
 
-# of the records; part of an agent's version, so that runs begun in another one wait for their own
-# code
-_FORMAT = 2
+# Part of an agent's version, so that runs with records of another format wait for their own code.
+_RECORD_FORMAT = 3
 
 # Any: records are JSON objects, read key by key.
 type Record = dict[str, Any]
 
 
 class ReplayError(WeakIncentivesError):
-    """A run asked for something else than its record holds: its code or prompt has changed since."""
+    """A run asks for something else than its record holds: its code or prompt has changed."""
 
 
 class StepFailedError(WeakIncentivesError):
-    """What a step raised that is no failure of an evaluation, told by its name and message."""
+    """A step raised an exception that is no failure of an evaluation."""
 
 
 class Steps(Protocol):
-    """Where the records of one run are kept."""
+    """Stores the records of one run."""
 
     run_id: str
 
     def step(
-        self, name: str, work: Callable[[], Record], /, *, transactional: bool = False
+        self, name: str, operation: Callable[[], Record], /, *, transactional: bool = False
     ) -> Record:
-        """The record at the next position, or that of `work`, which is then kept.
+        """Returns the record at the next position, or stores and returns that of `operation`.
 
-        With `transactional`, what `work` writes to the application's database commits together with
-        the record.
+        With `transactional`, what `operation` writes to the application's database commits together
+        with the record.
         """
         ...
 
 
 class RecordedSteps:
-    """Keeps records in memory, as pairs of a step's name and its record; those given stand for the
-    first steps.
+    """Stores records in memory, as pairs of a step's name and its record.
+
+    The given `records` are those of the first steps.
     """
 
     def __init__(
@@ -104,15 +103,16 @@ class RecordedSteps:
         self._next = 0
 
     def step(
-        self, name: str, work: Callable[[], Record], /, *, transactional: bool = False
+        self, name: str, operation: Callable[[], Record], /, *, transactional: bool = False
     ) -> Record:
-        """As `Steps.step`. Raises `ReplayError` when the record is of another step."""
+        """Does as `Steps.step`; raises `ReplayError` when the record is of another step."""
         if self._next == len(self.records):
-            self.records.append((name, work()))
-        found, record = self.records[self._next]
-        if found != name:
+            self.records.append((name, operation()))
+        recorded, record = self.records[self._next]
+        if recorded != name:
             raise ReplayError(
-                f"step {self._next} of run {self.run_id!r} is {found!r} in its record and now {name!r}"
+                f"step {self._next} of run {self.run_id!r} is {recorded!r} in its record and now "
+                f"{name!r}"
             )
         self._next += 1
         return record
@@ -120,7 +120,7 @@ class RecordedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableAgent[Out]:
-    """What runs can be started of: a prompt and the loop that executes it, made by `durable`."""
+    """A prompt and the loop that executes it, of which runs can start; made by `durable`."""
 
     main_loop: MainLoop
     adapter: LoopAdapter
@@ -130,11 +130,9 @@ class DurableAgent[Out]:
 
     @property
     def version(self) -> str:
-        """Changes when a run that was begun before could no longer be taken up: with texts, tools
-        and record format.
-        """
+        """Changes with texts, tools and record format, after which old runs cannot go on."""
         return _digest(
-            _FORMAT,
+            _RECORD_FORMAT,
             self.prompt().descriptor.hash,
             [(tool.name, tool.effect) for tool in self.tools],
         )
@@ -154,11 +152,11 @@ def durable[Out](
     types: Collection[type[Any]] = (),
     session: Callable[[str], Session] = lambda run_id: Session(session_id=run_id),
 ) -> DurableAgent[Out]:
-    """An agent whose runs are recorded step by step.
+    """Returns an agent whose runs record each step.
 
-    `prompt` makes the prompt of each run, such as `template.bind`; `session` its session, with the
-    reducers that the application registers. Session state may be of `types` and of those that have
-    reducers. Raises `TypeError` for an adapter whose requests cannot be recorded one by one.
+    `prompt` makes the prompt of a run, such as `template.bind`; `session` makes its session, with
+    the reducers that the application registers. Session state may be of `types` and of those that
+    have reducers. Raises `TypeError` for an adapter that has no steps to record.
     """
     adapter = main_loop.adapter
     if not isinstance(adapter, LoopAdapter) or type(adapter).evaluate is not LoopAdapter.evaluate:
@@ -171,31 +169,28 @@ def durable[Out](
 
 
 # Any: prompts of every output.
-def execute_run(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record:
-    """Executes a run, or what is left of it, and gives its result as JSON; `given` is what
-    `to_input` made.
+def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Record:
+    """Executes a run, or the rest of it, and returns its result as JSON.
+
+    `run_input` is what `to_input` returned.
     """
     session = agent.session(steps.run_id)
-    if given["session"] is not None:
-        session.restore(session.parse_snapshot(given["session"], types=agent.types))
-    # what could not be written at the end is found before any work is done
-    session.snapshot().to_json()
-    run = _Life(steps, session, agent.types)
-    run.step("start", agent.version, dict)
-    prompt = agent.prompt()
-    kinds = types_by_name(given["params"], prompt.template.registry.params_types)
-    prompt.bind(*(serde.parse(kinds[name], value) for name, value in given["params"].items()))
+    if run_input["session"] is not None:
+        session.restore(session.parse_snapshot(run_input["session"], types=agent.types))
+    session.snapshot().to_json()  # fails now for state that could not be written at the end
+    attempt = RunAttempt(steps, session, agent.types)
+    attempt.step("start", agent.version, dict)
+    prompt, params = agent.prompt(), run_input["params"]
+    types = types_by_name(params, prompt.template.registry.params_types)
+    prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
     loop = copy(agent.main_loop)
-    loop.adapter, loop.clock = _Recorded(agent.adapter, run), run.clock
+    loop.adapter, loop.clock = _RecordedAdapter(agent.adapter, attempt), attempt.clock
+    deadline = serde.parse(Deadline | None, run_input["deadline"])
+    budget = serde.parse(Budget | None, run_input["budget"])
     try:
-        execution = loop.execute(
-            prompt,
-            session=session,
-            deadline=serde.parse(Deadline | None, given["deadline"]),
-            budget=serde.parse(Budget | None, given["budget"]),
-        )
+        execution = loop.execute(prompt, session=session, deadline=deadline, budget=budget)
     except PromptEvaluationError as error:
-        result = {
+        result: Record = {
             "error": _error_to_json(error),
             "usage": serde.dump(error.usage),
             "turns": error.turns,
@@ -206,12 +201,10 @@ def execute_run(agent: DurableAgent[Any], given: Record, steps: Steps) -> Record
             "text": response.text,
             "output": serde.dump(response.output),
             "turns": response.turns,
-        }
-        result |= {
             "expansions": serde.dump(execution.expansions),
             "usage": serde.dump(execution.usage),
+            "last_usage": serde.dump(response.usage),
         }
-        result["last_usage"] = serde.dump(response.usage)
     return {**result, "session": session.snapshot().to_json()}
 
 
@@ -221,9 +214,11 @@ def to_input(
     deadline: Deadline | None = None,
     budget: Budget | None = None,
 ) -> Record:
-    """What a run is given, as JSON."""
+    """Returns the input of a run as JSON."""
     return {
-        "params": {type_name(type(one)): serde.dump_lossless(type(one), one) for one in params},
+        "params": {
+            type_name(type(value)): serde.dump_lossless(type(value), value) for value in params
+        },
         "session": None if session is None else session.snapshot().to_json(),
         "deadline": serde.dump(deadline),
         "budget": serde.dump(budget),
@@ -231,8 +226,9 @@ def to_input(
 
 
 def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out]:
-    """The execution that `execute_run` told of, without its transcript; raises the
-    `PromptEvaluationError` that it told.
+    """Returns the execution of a result of `execute_run`, without its transcript.
+
+    Raises the `PromptEvaluationError` in which the run ended.
     """
     usage = serde.parse(TokenUsage, result["usage"])
     if "error" in result:
@@ -254,83 +250,93 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
     return Execution(response=response, expansions=expansions, usage=usage)
 
 
-class _Life:
-    """One life of a run: from its start, or from its start again after a crash, to its end or the
-    next crash.
-    """
+class RunAttempt:
+    """One attempt of a run, from its start to its end or to a crash; the next one replays it."""
 
     def __init__(self, steps: Steps, session: Session, types: Collection[type[Any]]) -> None:
-        self.run_id = steps.run_id
-        self.calls = 0
         self._steps = steps
         self._session = session
         self._types = {*types, *session.snapshot().slices}
         self._now: datetime | None = utc_now()
+        self._calls = 0
 
     def clock(self) -> datetime:
-        """The time of the last step, since a later life decides by the same times; within a step
-        the present.
+        """Returns the time of the last step, by which later attempts decide too.
+
+        Within a step it is the present.
         """
         return self._now or utc_now()
 
     def step(
-        self, name: str, asked: str, work: Callable[[], Record], *, transactional: bool = False
+        self,
+        name: str,
+        digest: str,
+        operation: Callable[[], Record],
+        *,
+        transactional: bool = False,
     ) -> tuple[Record, bool]:
-        """What came of the next step, and whether it was `work` of this life.
+        """Returns the outcome of the next step, and whether this attempt performed it.
 
-        Raises `ReplayError`.
+        A recorded step changes the session as its record says. Raises `ReplayError` when the record
+        has another digest.
         """
         before = self._session.snapshot()
-        mine: Record = {}
+        performed: Record = {}
 
-        def record() -> Record:
-            if mine:  # the transaction is tried again
+        def perform() -> Record:
+            if performed:  # the database tries the transaction again
                 self._session.restore(before)
             self._now = None
-            mine["asked"] = asked
-            mine["came"] = work()
-            mine["state"] = self._session.snapshot().since(before)
-            mine["at"] = serde.dump(utc_now())
-            for slices in mine["state"].values():
-                # what could not be read back must not be written
-                types_by_name(slices, self._types)
-            return mine
+            performed.update(digest=digest, outcome=operation())
+            performed["state"] = self._session.snapshot().since(before)
+            performed["time"] = serde.dump(utc_now())
+            for slices in performed["state"].values():
+                types_by_name(slices, self._types)  # raises for what could not be read back
+            return performed
 
-        kept = self._steps.step(name, record, transactional=transactional)
-        if kept["asked"] != asked:
+        record = self._steps.step(name, perform, transactional=transactional)
+        if record["digest"] != digest:
             raise ReplayError(
-                f"step {name!r} of run {self.run_id!r} was recorded for another request or prompt"
+                f"step {name!r} of run {self._steps.run_id!r} was recorded for another request or "
+                "prompt"
             )
-        own = kept == mine
-        if not own:
-            if mine:  # another life has taken over and was faster
+        if record != performed:
+            if performed:  # another attempt has taken over and was faster
                 self._session.restore(before)
-            for how, of, values in parse_changes(kept["state"], self._types):
-                if how == "set":
-                    self._session[of].seed(*values)
-                else:
-                    for value in values:
-                        self._session[of].append(value)
-        self._now = serde.parse(datetime, kept["at"])
-        return kept["came"], own
+            self._replay(record)
+        self._now = serde.parse(datetime, record["time"])
+        return record["outcome"], record == performed
 
-    def begun_before(self, name: str) -> bool:
-        """Whether an earlier life has recorded that it was about to make the call at this position."""
-        _, own = self.step(f"intent:{name}", "", lambda: {"token": urandom(16).hex()})
-        return not own
+    def _replay(self, record: Record) -> None:
+        """Changes the session as the record says."""
+        for change, slice_type, values in parse_changes(record["state"], self._types):
+            if change == "set":
+                self._session[slice_type].seed(*values)
+            else:
+                for value in values:
+                    self._session[slice_type].append(value)
+
+    def identify(self, tool: AnyTool | None) -> CallIdentity:
+        """Returns the identity of the next call; that of an at-most-once tool takes a step."""
+        self._calls += 1
+        began = False
+        if tool is not None and tool.effect == "at_most_once":
+            token = urandom(16).hex()
+            _, performed = self.step(f"intent:{tool.name}", "", lambda: {"token": token})
+            began = not performed
+        return CallIdentity(f"{self._steps.run_id}:{self._calls}", began=began)
 
 
-class _Recorded(LoopAdapter):
-    """The application's adapter, with the work of its evaluations recorded."""
+class _RecordedAdapter(LoopAdapter):
+    """The application's adapter, whose evaluations an attempt of a run records."""
 
-    def __init__(self, inner: LoopAdapter, run: _Life) -> None:
-        super().__init__(
-            config=replace(inner.config, parallel_tool_calls="in_order"), clock=run.clock
-        )
+    def __init__(self, inner: LoopAdapter, attempt: RunAttempt) -> None:
+        config = replace(inner.config, parallel_tool_calls="in_order")
+        super().__init__(config=config, clock=attempt.clock)
         self.name = inner.name
         self.model = inner.model
         self._inner = inner
-        self._run = run
+        self._attempt = attempt
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -340,45 +346,46 @@ class _Recorded(LoopAdapter):
     def budget(self) -> Budget | None:
         return self._inner.budget
 
-    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
-        """A line to the same provider."""
-        return self._inner.connect(rendered)
-
     @property
     def evaluator(self) -> Evaluator:
-        """The application's adapter: what a handler evaluates is a part of its own step."""
+        """The application's adapter: an evaluation by a handler is a part of the handler's step."""
         return self._inner
 
+    def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
+        """Connects to the same provider."""
+        return self._inner.connect(rendered)
+
     def journal(self, tools: ToolExecutor, /) -> Journal:
-        """The record of the run."""
-        return _RunJournal(self._run, tools)
+        """Returns the journal of one evaluation."""
+        return _RunJournal(self._attempt, tools)
 
 
 class _RunJournal:
     """The journal of one evaluation of a run."""
 
-    def __init__(self, run: _Life, tools: ToolExecutor) -> None:
-        self._run = run
+    def __init__(self, attempt: RunAttempt, tools: ToolExecutor) -> None:
+        self._attempt = attempt
         self._tools = tools
-        self._told = sha256()
-        self._read = 0
+        self._hash = sha256()
+        self._hashed = 0
 
     def ask(
         self, request: ProviderRequest, ask: Callable[[], AssistantMessage], /
     ) -> AssistantMessage:
-        came, _ = self._run.step("provider", self._digest(request), lambda: _answer(ask))
-        if "error" in came:
-            raise _error_from_json(came["error"])
-        return serde.parse(AssistantMessage, came["answer"])
+        operation = partial(_answer_to_json, ask)
+        outcome, _ = self._attempt.step("provider", self._digest(request), operation)
+        if "error" in outcome:
+            raise _error_from_json(outcome["error"])
+        return serde.parse(AssistantMessage, outcome["answer"])
 
     def _digest(self, request: ProviderRequest) -> str:
-        """Stands for all that the model was told until now; costs what is new."""
-        if not self._read:
-            self._told.update(serde.dump_json((request.tools, request.output)).encode())
-        for message in request.transcript[self._read :]:
-            self._told.update(f"{type(message).__name__}{serde.dump_json(message)}".encode())
-        self._read = len(request.transcript)
-        return self._told.hexdigest()[:16]
+        """Returns a digest of all that the model has read; hashes only what is new."""
+        if not self._hashed:
+            self._hash.update(serde.dump_json((request.tools, request.output)).encode())
+        for message in request.transcript[self._hashed :]:
+            self._hash.update(f"{type(message).__name__}{serde.dump_json(message)}".encode())
+        self._hashed = len(request.transcript)
+        return self._hash.hexdigest()[:16]
 
     def execute(
         self,
@@ -386,90 +393,96 @@ class _RunJournal:
         execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
         /,
     ) -> ToolExecutionOutcome:
-        tools, tool = self._tools, self._tools.available.get(call.name)
-        effect = None if tool is None else tool.effect
-        name = "unknown" if tool is None else call.name
-        self._run.calls += 1
-        identity = CallIdentity(
-            f"{self._run.run_id}:{self._run.calls}",
-            began=effect == "at_most_once" and self._run.begun_before(name),
-        )
-        came, own = self._run.step(
-            f"tool:{name}",
+        available = self._tools.available
+        tool = available.get(call.name)
+        identity = self._attempt.identify(tool)
+        outcome, performed = self._attempt.step(
+            f"tool:{'unknown' if tool is None else tool.name}",
             _digest(call),
-            lambda: _outcome(partial(execute, identity)),
-            transactional=effect == "transactional",
+            lambda: _call_to_json(partial(execute, identity)),
+            transactional=tool is not None and tool.effect == "transactional",
         )
-        if "signal" in came:
-            if not own:
-                tools.recall(call, None)
-            opened = serde.parse(list[SetVisibilityOverride], came["signal"])
-            request = VisibilityExpansionRequired(
-                *came["args"],
-                requested_overrides={one.path: one.visibility for one in opened},
-                reason=came["reason"],
-                section_keys=tuple(came["section_keys"]),
-            )
+        if "signal" in outcome:
+            if not performed:
+                self._tools.recall(call, None)
+            request = _request_from_json(outcome)
             if call.name not in RESERVED_TOOL_NAMES:
                 raise request
             answer = ToolMessage(call.call_id, str(request))
             return ToolExecutionOutcome(call.call_id, answer, answer.success, request=request)
-        told = came["outcome"]
-        message = serde.parse(ToolMessage, told["message"])
-        if not own:
-            tools.recall(call, message)
+        fields = outcome["call"]
+        message = serde.parse(ToolMessage, fields["message"])
+        if not performed:
+            self._tools.recall(call, message)
         return ToolExecutionOutcome(
             call.call_id,
             message,
             message.success,
-            tools.available.named(told["tools"]),
-            told["section_key"],
-            tuple(map(tuple, told["opened"])),
-            tuple(told["closed_tools"]),
+            available.named(fields["tools"]),
+            fields["section_key"],
+            tuple(map(tuple, fields["opened"])),
+            tuple(fields["closed_tools"]),
         )
 
 
-def _answer(ask: Callable[[], AssistantMessage]) -> Record:
+def _answer_to_json(ask: Callable[[], AssistantMessage]) -> Record:
     try:
-        told = ask()
-        calls = [
-            replace(one, name=sendable(one.name), arguments=sendable(one.arguments))
-            for one in told.tool_calls
-        ]
-        return {
-            "answer": serde.dump(replace(told, text=sendable(told.text), tool_calls=tuple(calls)))
-        }
+        answer = ask()
+    except Exception as error:
+        return {"error": _error_to_json(error)}
+    calls = [
+        replace(call, name=sendable(call.name), arguments=sendable(call.arguments))
+        for call in answer.tool_calls
+    ]
+    answer = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
+    try:
+        return {"answer": serde.dump(answer)}
     except Exception as error:
         return {"error": _error_to_json(error)}
 
 
-def _outcome(execute: Callable[[], ToolExecutionOutcome]) -> Record:
+def _call_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
     try:
-        one = execute()
+        outcome = execute()
     except VisibilityExpansionRequired as request:
-        return _request(request)
-    if one.request is not None:
-        return _request(one.request)
-    outcome: Record = {"message": one.message, "tools": [tool.name for tool in one.expanded_tools]}
-    outcome |= {name: getattr(one, name) for name in ("section_key", "opened", "closed_tools")}
-    return {"outcome": serde.dump(outcome)}
+        return _request_to_json(request)
+    if outcome.request is not None:
+        return _request_to_json(outcome.request)
+    fields = {
+        "message": outcome.message,
+        "tools": [tool.name for tool in outcome.expanded_tools],
+        "section_key": outcome.section_key,
+        "opened": outcome.opened,
+        "closed_tools": outcome.closed_tools,
+    }
+    return {"call": serde.dump(fields)}
 
 
-def _request(request: VisibilityExpansionRequired) -> Record:
-    opened = [
-        SetVisibilityOverride(path=path, visibility=to)
-        for path, to in request.requested_overrides.items()
+def _request_to_json(request: VisibilityExpansionRequired) -> Record:
+    overrides = [
+        SetVisibilityOverride(path=path, visibility=visibility)
+        for path, visibility in request.requested_overrides.items()
     ]
-    told = {
+    return {
+        "signal": serde.dump(overrides),
         "reason": sendable(request.reason),
         "section_keys": list(request.section_keys),
         "args": list(request.args),
     }
-    return {"signal": serde.dump(opened), **told}
+
+
+def _request_from_json(outcome: Record) -> VisibilityExpansionRequired:
+    overrides = serde.parse(list[SetVisibilityOverride], outcome["signal"])
+    return VisibilityExpansionRequired(
+        *outcome["args"],
+        requested_overrides={override.path: override.visibility for override in overrides},
+        reason=outcome["reason"],
+        section_keys=tuple(outcome["section_keys"]),
+    )
 
 
 def combined_version(agents: Mapping[str, DurableAgent[Any]]) -> str:
-    """The version of all agents of a process."""
+    """Returns the version of all agents of a process."""
     return _digest([(name, agent.version) for name, agent in sorted(agents.items())])
 
 
@@ -478,9 +491,9 @@ def _digest(*parts: object) -> str:
 
 
 def succeeded(record: Record) -> bool:
-    """Whether the tool call of this record counts."""
-    came: Mapping[str, Any] = record["came"]
-    return "outcome" not in came or came["outcome"]["message"]["success"] is True
+    """Tells whether the tool call of a record takes effect."""
+    outcome: Record = record["outcome"]
+    return "call" not in outcome or outcome["call"]["message"]["success"] is True
 
 
 _KINDS = (
@@ -499,15 +512,17 @@ _ARGUMENTS = ("message", "phase", "code", "provider", "status", "remedy")
 def _error_to_json(error: Exception) -> Record:
     if not isinstance(error, PromptEvaluationError):
         return {"is": "", "message": f"{type(error).__name__}: {error}"}
-    kind = next(name for name, kind in _ERRORS.items() if isinstance(error, kind))
-    after = serde.dump(getattr(error, "retry_after", None))
-    return {"is": kind, **{name: getattr(error, name) for name in _ARGUMENTS}, "retry_after": after}
+    return {
+        "is": next(name for name, kind in _ERRORS.items() if isinstance(error, kind)),
+        **{name: getattr(error, name) for name in _ARGUMENTS},
+        "retry_after": serde.dump(getattr(error, "retry_after", None)),
+    }
 
 
-def _error_from_json(told: Record) -> PromptEvaluationError | StepFailedError:
-    if not told["is"]:
-        return StepFailedError(told["message"])
-    error = _ERRORS[told["is"]](**{name: told[name] for name in _ARGUMENTS})
+def _error_from_json(fields: Record) -> PromptEvaluationError | StepFailedError:
+    if not fields["is"]:
+        return StepFailedError(fields["message"])
+    error = _ERRORS[fields["is"]](**{name: fields[name] for name in _ARGUMENTS})
     if isinstance(error, ThrottleError):
-        error.retry_after = serde.parse(timedelta | None, told["retry_after"])
+        error.retry_after = serde.parse(timedelta | None, fields["retry_after"])
     return error
