@@ -263,7 +263,11 @@ def _own(tools: Sequence[str]) -> str:
 
 
 def _lasting(event: Any) -> list[object]:
-    return [getattr(event, one.name) for one in fields(event) if one.name not in _INCIDENTAL]
+    return [
+        getattr(event, field.name)
+        for field in fields(event)
+        if field.compare and field.name not in _INCIDENTAL
+    ]
 
 
 def scenarios(harness: Harness) -> tuple[Scenario, ...]:
