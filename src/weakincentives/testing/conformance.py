@@ -171,7 +171,7 @@ _INCIDENTAL = {
     "seconds",
     "timestamp",
     "adapter",
-    "rendered",
+    "measure",
     "error",
 }
 
