@@ -1,4 +1,4 @@
-"""The scripted adapter is an adapter like any other, but for its model."""
+"""The scripted adapter is an adapter like any other, except for its model."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ def test_say_takes_text_and_gives_values_as_json() -> None:
 
 def test_call_takes_dicts_dataclasses_and_raw_text() -> None:
     message = call(("a", {"x": 1}), ("b", Point(1, 2)), ("c", '{"broken'), usage=TokenUsage(3))
-    assert [one.arguments for one in message.tool_calls] == [
+    assert [tool_call.arguments for tool_call in message.tool_calls] == [
         '{"x": 1}',
         '{"x":1,"y":2}',
         '{"broken',
@@ -44,24 +44,32 @@ def test_call_takes_dicts_dataclasses_and_raw_text() -> None:
 
 def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
     for wrong in (("find_order", {"order_id": "A-7"}), (("find_order",),)):
-        given: Any = wrong
+        arguments: Any = wrong
         with pytest.raises(
             TypeError, match=r"call got .*find_order.*; give it pairs of a name and arguments"
         ):
-            call(*given)
+            call(*arguments)
 
 
 def test_a_script_of_other_things_than_messages_says_which_one_is_wrong() -> None:
     script: Any = [call(("probe", {})), "Hello.", None, say("x")]
-    told = r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"
-    with pytest.raises(TypeError, match=told):
+    error = r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"
+    with pytest.raises(TypeError, match=error):
         ScriptedAdapter(script)
     lazily: ScriptedAdapter = ScriptedAdapter(iter(script))
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=error):
         lazily.evaluate(prompt(tool()), session=Session())
     with pytest.raises(TypeError, match="reply 3 of the script is None; write say"):
         lazily.evaluate(prompt(), session=Session())
     assert lazily.evaluate(prompt(), session=Session()).text == "x"
+
+
+@pytest.mark.parametrize("reply", [say("Hello."), "Hello.", OSError("gone"), lambda _: say("x")])
+def test_a_reply_in_place_of_a_list_is_refused_with_the_remedy(reply: Any) -> None:
+    with pytest.raises(
+        TypeError, match=r"the script is .*; write a list: ScriptedAdapter\(\[…\]\)"
+    ):
+        ScriptedAdapter(reply)
 
 
 def test_the_typed_answer_comes_back() -> None:
@@ -76,18 +84,18 @@ def test_the_typed_answer_comes_back() -> None:
 def test_a_script_that_is_over_is_a_failure_of_the_test() -> None:
     adapter = ScriptedAdapter([say("one")])
     adapter.evaluate(prompt(), session=Session())
-    with pytest.raises(ScriptExhaustedError, match="no reply for request 2") as caught:
+    with pytest.raises(ScriptExhaustedError, match="no reply for request 2") as raised:
         adapter.evaluate(prompt(), session=Session())
-    assert isinstance(caught.value, AssertionError)
+    assert isinstance(raised.value, AssertionError)
 
 
-def test_a_scripted_error_is_raised_with_how_far_the_evaluation_had_come() -> None:
+def test_a_scripted_error_carries_the_turns_usage_and_transcript_so_far() -> None:
     error = PromptEvaluationError("down", phase="request", code="server_error", status=500)
     adapter = ScriptedAdapter([call(("probe", {})), error, error])
     session = Session()
-    with pytest.raises(PromptEvaluationError) as caught:
+    with pytest.raises(PromptEvaluationError) as raised:
         adapter.evaluate(prompt(tool()), session=session)
-    assert caught.value is error
+    assert raised.value is error
     assert (error.turns, error.usage, len(error.transcript)) == (2, TokenUsage(10, 5), 3)
     with pytest.raises(PromptEvaluationError):
         adapter.evaluate(prompt(text="Again."), session=session)
@@ -112,7 +120,7 @@ def test_a_function_may_look_at_the_request_or_answer_with_an_error() -> None:
         adapter.evaluate(prompt(), session=Session())
 
 
-def test_requests_are_kept_as_they_were_when_they_were_made() -> None:
+def test_a_request_shows_the_conversation_up_to_its_end() -> None:
     adapter = ScriptedAdapter([call(("probe", {})), say("done")])
     adapter.evaluate(prompt(tool()), session=Session())
     first, second = adapter.requests
@@ -121,15 +129,15 @@ def test_requests_are_kept_as_they_were_when_they_were_made() -> None:
     assert first.tool_names == second.tool_names == ("probe",)
 
 
-def test_call_ids_are_filled_in_and_own_ones_kept() -> None:
-    own = AssistantMessage(
-        tool_calls=(ToolCall("mine", "probe", "{}"), ToolCall("", "probe", "{}"))
+def test_the_adapter_adds_call_ids_where_a_reply_has_none() -> None:
+    reply = AssistantMessage(
+        tool_calls=(ToolCall("first", "probe", "{}"), ToolCall("", "probe", "{}"))
     )
-    adapter = ScriptedAdapter([own, call(("probe", {})), say("done")])
+    adapter = ScriptedAdapter([reply, call(("probe", {})), say("done")])
     response = adapter.evaluate(prompt(tool()), session=Session())
-    said = [message for message in response.transcript if isinstance(message, AssistantMessage)]
-    assert [one.call_id for message in said for one in message.tool_calls] == [
-        "mine",
+    replies = [message for message in response.transcript if isinstance(message, AssistantMessage)]
+    assert [tool_call.call_id for reply in replies for tool_call in reply.tool_calls] == [
+        "first",
         "call_1",
         "call_2",
     ]
@@ -155,11 +163,11 @@ def test_a_minimal_adapter_has_no_dynamic_tools_and_evaluates_async_in_a_thread(
     assert adapter.supports_dynamic_tools is False
     with pytest.raises(AttributeError):
         adapter.supports_dynamic_tools = True
-    asked: Prompt[Any] = prompt()
-    got = asyncio.run(
-        adapter.evaluate_async(asked, session=Session(), bus=None, deadline=None, budget=None)
+    a_prompt: Prompt[Any] = prompt()
+    result = asyncio.run(
+        adapter.evaluate_async(a_prompt, session=Session(), bus=None, deadline=None, budget=None)
     )
-    assert got == (asked, ["budget", "bus", "deadline", "session"])
+    assert result == (a_prompt, ["budget", "bus", "deadline", "session"])
 
 
 def test_the_default_params_are_used_for_empty_arguments() -> None:

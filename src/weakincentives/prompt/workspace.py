@@ -1,8 +1,7 @@
-"""The section that gives a prompt files: folders of the host copied in, or a filesystem of the
-author's.
+"""The section that gives a prompt files: copies of the host's folders, or the author's filesystem.
 
-The disk is reached through `weakincentives.filesystem` alone, and not before the resource is asked
-for.
+It reaches the disk through `weakincentives.filesystem` alone, when a tool first needs the files.
+Importing that takes as long as all of `weakincentives.prompt`, so functions do it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,18 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["HostMount", "WorkspaceSection"]
 
 _TEXT = """\
-Your files are in a workspace, which the file tools alone reach. Paths are relative to its root, such as `src/app.py`;
+Your files are in a workspace, which the file tools alone reach. Paths are relative to its root, \
+such as `src/app.py`;
 `.` is the root. An answer that would be too long comes in parts and says how to go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMount:
-    """A folder of the host, whose files are copied to `mount_path` in the workspace.
+    """A folder of the host, whose files the workspace copies to `mount_path`.
 
-    Files are copied if a glob of `include` matches their path below the folder and none of
-    `exclude` does; folders that `exclude` matches are not entered. Links, hard ones too, and
-    special files are left out. `max_bytes` bounds the sum of the sizes. Raises
-    `PromptValidationError` for paths and globs that are none.
+    It copies the files whose path below the folder matches a glob of `include` and none of
+    `exclude`, and enters no folder that `exclude` matches. It leaves out links, hard ones too, and
+    special files. `max_bytes` bounds the sum of the sizes. Raises `PromptValidationError` for
+    invalid paths and globs.
     """
 
     host_path: "StrPath"
@@ -49,48 +49,42 @@ class HostMount:
 
     def __post_init__(self) -> None:
         assign = object.__setattr__
-        assign(self, "mount_path", _normal("mount_path", (self.mount_path,))[0])
-        assign(self, "include", _normal("include", self.include))
-        assign(self, "exclude", _normal("exclude", self.exclude))
+        assign(self, "mount_path", _normal_paths("mount_path", (self.mount_path,))[0])
+        assign(self, "include", _normal_paths("include", self.include))
+        assign(self, "exclude", _normal_paths("exclude", self.exclude))
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """What is to be copied: paths in the workspace and contents. Raises as `HostFilesystem`
-        does.
-        """
-        from ..filesystem import (
-            FilesystemLimitError,
-            FilesystemLimits,
-            HostFilesystem,
-            glob_matches,
-        )
+        """Yields paths in the workspace with contents. Raises what `HostFilesystem` raises."""
+        from ..filesystem import FilesystemLimitError, FilesystemLimits, HostFilesystem
 
-        left, pending = self.max_bytes, ["."]
+        prefix = "" if self.mount_path == "." else f"{self.mount_path}/"
+        room, folders = self.max_bytes, ["."]
         limits = FilesystemLimits(file_bytes=self.max_bytes)
         with closing(HostFilesystem(self.host_path, read_only=True, limits=limits)) as host:
-            while pending:
-                for found in host.list(pending.pop()):
-                    if any(glob_matches(one, found.path) for one in self.exclude):
+            while folders:
+                for entry in host.list(folders.pop()):
+                    path = entry.path
+                    if _matches_any(self.exclude, path):
                         continue
-                    if found.kind == "directory":
-                        pending.append(found.path)
-                    elif found.kind == "file" and any(
-                        glob_matches(one, found.path) for one in self.include
-                    ):
-                        left -= found.size
-                        if left < 0:
+                    if entry.kind == "directory":
+                        folders.append(path)
+                    elif entry.kind == "file" and _matches_any(self.include, path):
+                        room -= entry.size
+                        if room < 0:
                             raise FilesystemLimitError(
-                                f"{found.path!r} of {found.size:,} bytes makes it more than {self.max_bytes:,} bytes; "
-                                f"exclude files or raise max_bytes"
+                                f"{path!r} of {entry.size:,} bytes makes it more than "
+                                f"{self.max_bytes:,} bytes; exclude files or raise max_bytes"
                             )
-                        place = (
-                            found.path
-                            if self.mount_path == "."
-                            else f"{self.mount_path}/{found.path}"
-                        )
-                        yield place, host.read_bytes(found.path)
+                        yield prefix + path, host.read_bytes(path)
 
 
-def _normal(name: str, paths: Sequence[str]) -> tuple[str, ...]:
+def _matches_any(globs: Sequence[str], path: str) -> bool:
+    from ..filesystem import glob_matches
+
+    return any(glob_matches(glob, path) for glob in globs)
+
+
+def _normal_paths(name: str, paths: Sequence[str]) -> tuple[str, ...]:
     from ..filesystem.paths import FilesystemLimits, PathError, normal_path
 
     if isinstance(paths, str):
@@ -98,7 +92,7 @@ def _normal(name: str, paths: Sequence[str]) -> tuple[str, ...]:
             f"{name} is the text {paths!r}; give a tuple of globs, ({paths!r},)"
         )
     try:
-        return tuple(normal_path(one, FilesystemLimits()) for one in paths)
+        return tuple(normal_path(path, FilesystemLimits()) for path in paths)
     except PathError as error:
         raise PromptValidationError(f"{name}: {error}") from error
 
@@ -106,12 +100,12 @@ def _normal(name: str, paths: Sequence[str]) -> tuple[str, ...]:
 class WorkspaceSection(Section[None]):
     """A section with file tools over a `Filesystem`, which it also contributes as a resource.
 
-    Each prompt gets a copy of the `mounts` of its own, in memory and made when it is first asked
-    for; without mounts it starts empty. A `filesystem` takes their place: one that prompts share
-    and that stays open, or a function that makes one for each, such as `lambda:
+    Each prompt gets its own copy of the `mounts`, in memory and made when a tool first needs it;
+    without mounts it starts empty. `filesystem` takes their place: a filesystem that prompts share
+    and that stays open, or a function that makes one for each prompt, such as `lambda:
     HostFilesystem("docs", read_only=True)`, which copies nothing. `read_only` leaves out the tools
-    that write, and a copy then refuses to be changed. Raises `PromptValidationError` for mounts
-    that cannot work, and for folders that cannot be copied when they are.
+    that write and makes the copy refuse changes. Raises `PromptValidationError` for mounts that
+    cannot work, and when it cannot copy a folder.
     """
 
     def __init__(
@@ -127,39 +121,36 @@ class WorkspaceSection(Section[None]):
         super().__init__(title=title, **others)
 
     def body_text(self) -> str:
-        """How to use the workspace, what is where, and what may be done with it."""
-        contents = (
-            "It is empty at first." if self.filesystem is None else "List `.` to see what it holds."
-        )
+        """Explains the workspace, what is where, and whether the model may change it."""
         if self.mounts:
             places = ", ".join(f"`{mount.mount_path}`" for mount in self.mounts).replace("$", "$$")
             contents = f"It holds copies of the author's folders at {places}."
-        access = (
-            "You can read and change files."
-            if self._writable
-            else "You can read files, not change them."
-        )
-        return f"{_TEXT}\n\n{contents}\n\n{access}"
+        elif self.filesystem is None:
+            contents = "It is empty at first."
+        else:
+            contents = "List `.` to see what it holds."
+        access = "read and change files." if self._writable else "read files, not change them."
+        return f"{_TEXT}\n\n{contents}\n\nYou can {access}"
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
         return substitute(self.body_text(), params, path)
 
     def tools(self) -> tuple[AnyTool, ...]:
-        """The file tools, those that write unless it is read-only, and the tools that were given."""
+        """The file tools, those that write unless it is read-only, and the author's own tools."""
         from .workspace_tools import READING_TOOLS, WRITING_TOOLS
 
         return (*READING_TOOLS, *(WRITING_TOOLS if self._writable else ()), *super().tools())
 
     def resources(self) -> ResourceRegistry:
-        """The `Filesystem` that the tools use."""
+        """Binds the `Filesystem` that the tools use."""
         from ..filesystem import Filesystem
 
-        given = self.filesystem
-        if given is None:
+        filesystem = self.filesystem
+        if filesystem is None:
             return ResourceRegistry.of(Binding(Filesystem, self._copy))
-        if callable(given):
-            return ResourceRegistry.of(Binding(Filesystem, lambda _: given()))
-        return ResourceRegistry.of(Binding.instance(Filesystem, given))
+        if callable(filesystem):
+            return ResourceRegistry.of(Binding(Filesystem, lambda _: filesystem()))
+        return ResourceRegistry.of(Binding.instance(Filesystem, filesystem))
 
     def _copy(self, _: Resources) -> "Filesystem":
         from ..filesystem import FilesystemLimits, InMemoryFilesystem
@@ -174,9 +165,8 @@ class WorkspaceSection(Section[None]):
                         )
                     files[path] = data
             except (OSError, WeakIncentivesError) as error:
-                raise self._refusal(
-                    f"mount {str(mount.host_path)!r} cannot be copied: {error}"
-                ) from error
+                problem = f"mount {str(mount.host_path)!r} cannot be copied: {error}"
+                raise self._refusal(problem) from error
         largest = max(map(len, files.values()), default=0)
         limits = FilesystemLimits(file_bytes=max(largest, FilesystemLimits().file_bytes))
         try:
@@ -185,25 +175,28 @@ class WorkspaceSection(Section[None]):
             raise self._refusal(f"the mounts do not fit into one tree: {error}") from error
 
     def _compile(self) -> None:
-        self.mounts, given = tuple(self.mounts), self.filesystem
-        for at, mount in enumerate(self.mounts):
+        self.mounts, filesystem = tuple(self.mounts), self.filesystem
+        places: set[str] = set()
+        for mount in self.mounts:
             if not isinstance(mount, HostMount):
                 raise self._refusal(
                     f"mounts holds {mount!r}, which is no HostMount; write HostMount({mount!r})"
                 )
-            if any(mount.mount_path == other.mount_path for other in self.mounts[:at]):
+            if mount.mount_path in places:
                 raise self._refusal(
-                    f"two mounts are at {mount.mount_path!r}; give each a mount_path of its own"
+                    f"two mounts are at {mount.mount_path!r}; give each its own mount_path"
                 )
-        if self.mounts and given is not None:
+            places.add(mount.mount_path)
+        if self.mounts and filesystem is not None:
             raise self._refusal(
                 "mounts are copied and a filesystem is used as it is; give one of the two"
             )
-        # a path; os is not for prompts to import
-        if isinstance(given, str) or hasattr(given, "__fspath__"):
-            path = str(given)
+        # a path: prompts may not import os to name the type
+        if isinstance(filesystem, str) or hasattr(filesystem, "__fspath__"):
+            path = str(filesystem)
             raise self._refusal(
-                f"filesystem is the path {path!r}; write filesystem=lambda: HostFilesystem({path!r})"
+                f"filesystem is the path {path!r}; "
+                f"write filesystem=lambda: HostFilesystem({path!r})"
             )
-        self._writable = not (self.read_only or getattr(given, "read_only", False))
+        self._writable = not (self.read_only or getattr(filesystem, "read_only", False))
         super()._compile()

@@ -1,32 +1,45 @@
-"""The file tools of a workspace: what the model can ask for, and how files are shown to it.
+"""The file tools of a workspace: their parameters, and how the model sees files.
 
-Files are reached through the `Filesystem` resource alone; where that comes from is not known here.
+Handlers use the `Filesystem` resource; this module does not know where it comes from.
 """
 
 import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import WeakIncentivesError
 from ..filesystem import FileStat, Filesystem, GrepMatch
+from ..filesystem.search import is_text
 from .context import ToolContext
 from .errors import ToolValidationError
 from .tool import AnyTool, Effect, Tool, ToolHandler, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
-# characters of an answer, a line of a file, a line found
-_MAX_TEXT, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500
-_AROUND, _MAX_EDITED = 3, 40  # lines shown around an edit, and in all
+# characters of an answer, a line of a file, a line that matched
+_MAX_ANSWER, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500
+_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # lines shown around an edit, and in all
 
 _FILE = {"description": "Path of the file below the root, such as 'src/app.py'."}
 _DIRECTORY = {"description": "Path of a directory below the root; '.' is the root."}
 _OFFSET = {"description": "The first one to show, counted from 1."}
 _LIMIT = {"description": "How many to show at most."}
+_FIRST_LINE = {"description": "The first line to show, counted from 1."}
+_MAX_LINES = {"description": "How many lines to show at most."}
+_GLOB = {"description": "Such as '**/*.py'; '*' stays within a directory, '**' does not."}
+_REGEX = {"description": "A regular expression; no look-around, no back-references."}
+_SEARCHED = {"description": "Directory or file to search; '.' is the root."}
+_ONLY = {"description": "Searches only files that match, such as '**/*.py'."}
+_IGNORE_CASE = {"description": "Whether 'a' finds 'A'."}
+_CONTENT = {"description": "The whole new content."}
+_OLD = {"description": "The text to replace, exactly as in the file, without line numbers."}
+_NEW = {"description": "The text that takes its place; may be empty."}
+_REPLACE_ALL = {"description": "Replaces every occurrence, not just the one."}
+_ENTRY = {"description": "Path of the file or directory below the root."}
+_RECURSIVE = {"description": "Removes a directory with all that it holds."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +56,15 @@ class ReadFileParams:
     """Arguments of `read_file`."""
 
     path: str = field(metadata=_FILE)
-    offset: int = field(
-        default=1, metadata={"description": "The first line to show, counted from 1."}
-    )
-    limit: int = field(default=2_000, metadata={"description": "How many lines to show at most."})
+    offset: int = field(default=1, metadata=_FIRST_LINE)
+    limit: int = field(default=2_000, metadata=_MAX_LINES)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobParams:
     """Arguments of `glob`."""
 
-    pattern: str = field(
-        metadata={"description": "Such as '**/*.py'; '*' stays within a directory, '**' does not."}
-    )
+    pattern: str = field(metadata=_GLOB)
     path: str = field(default=".", metadata=_DIRECTORY)
     offset: int = field(default=1, metadata=_OFFSET)
     limit: int = field(default=200, metadata=_LIMIT)
@@ -65,16 +74,10 @@ class GlobParams:
 class GrepParams:
     """Arguments of `grep`."""
 
-    pattern: str = field(
-        metadata={"description": "A regular expression; no look-around, no back-references."}
-    )
-    path: str = field(
-        default=".", metadata={"description": "Directory or file to search; '.' is the root."}
-    )
-    glob: str = field(
-        default="**", metadata={"description": "Searches only files that match, such as '**/*.py'."}
-    )
-    ignore_case: bool = field(default=False, metadata={"description": "Whether 'a' finds 'A'."})
+    pattern: str = field(metadata=_REGEX)
+    path: str = field(default=".", metadata=_SEARCHED)
+    glob: str = field(default="**", metadata=_ONLY)
+    ignore_case: bool = field(default=False, metadata=_IGNORE_CASE)
     offset: int = field(default=1, metadata=_OFFSET)
     limit: int = field(default=100, metadata=_LIMIT)
 
@@ -84,7 +87,7 @@ class WriteFileParams:
     """Arguments of `write_file`."""
 
     path: str = field(metadata=_FILE)
-    content: str = field(metadata={"description": "The whole new content."})
+    content: str = field(metadata=_CONTENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +95,17 @@ class EditFileParams:
     """Arguments of `edit_file`."""
 
     path: str = field(metadata=_FILE)
-    old: str = field(
-        metadata={
-            "description": "The text to replace, exactly as in the file, without line numbers."
-        }
-    )
-    new: str = field(metadata={"description": "The text that takes its place; may be empty."})
-    replace_all: bool = field(
-        default=False, metadata={"description": "Replaces every occurrence, not just the one."}
-    )
+    old: str = field(metadata=_OLD)
+    new: str = field(metadata=_NEW)
+    replace_all: bool = field(default=False, metadata=_REPLACE_ALL)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveParams:
     """Arguments of `remove`."""
 
-    path: str = field(metadata={"description": "Path of the file or directory below the root."})
-    recursive: bool = field(
-        default=False, metadata={"description": "Removes a directory with all that it holds."}
-    )
+    path: str = field(metadata=_ENTRY)
+    recursive: bool = field(default=False, metadata=_RECURSIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,212 +115,194 @@ class Listing:
     entries: tuple[FileStat, ...]
 
     def render(self) -> str:
-        return "\n".join(map(_entry, self.entries))
+        return "\n".join(map(_entry_line, self.entries))
 
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """Lines of a file, the first of them its line `offset`, without their ends; the model sees them
-    as by `cat -n`.
-    """
+    """Lines of a file without their ends, from line `offset` on; the model sees `cat -n`."""
 
     path: str
     offset: int
     lines: tuple[str, ...]
 
     def render(self) -> str:
-        return "\n".join(
-            f"{number:>6}\t{line}" for number, line in enumerate(self.lines, self.offset)
-        )
+        numbered = enumerate(self.lines, self.offset)
+        return "\n".join(f"{number:>6}\t{line}" for number, line in numbered)
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Lines that were found; the model sees them as by `grep -n`."""
+    """Lines that match; the model sees them as by `grep -n`."""
 
     matches: tuple[GrepMatch, ...]
 
     def render(self) -> str:
-        return "\n".join(map(_match, self.matches))
+        return "\n".join(map(_match_line, self.matches))
 
 
 @contextmanager
-def _answering_errors() -> Generator[None]:
-    """Turns what a filesystem refuses into an answer to the model, which is not logged."""
+def _files(context: ToolContext) -> Generator[Filesystem]:
+    """Gives the filesystem to a handler; its errors become answers to the model, without a log."""
+    filesystem = context.resources.get(Filesystem)
     try:
-        yield
+        yield filesystem
     except (OSError, ValueError, WeakIncentivesError) as error:
         raise ToolValidationError(str(error)) from error
 
 
-def _on_files[P, R](handler: Callable[[P, Filesystem], ToolResult[R]]) -> ToolHandler[P, R]:
-    """Gives `handler` the filesystem."""
-
-    @wraps(handler)
-    def handle(params: P, /, *, context: ToolContext) -> ToolResult[R]:
-        filesystem = context.resources.get(Filesystem)
-        with _answering_errors():
-            return handler(params, filesystem)
-
-    return handle
-
-
-@_on_files
-def list_directory(params: ListDirectoryParams, filesystem: Filesystem) -> ToolResult[Listing]:
+def list_directory(params: ListDirectoryParams, /, *, context: ToolContext) -> ToolResult[Listing]:
     """List what a directory holds; directories end in '/'."""
-    said, entries = _page(
-        f"Entries of {params.path!r}", filesystem.list(params.path), params, _entry
-    )
-    return ToolResult(said, Listing(entries))
+    with _files(context) as files:
+        entries = files.list(params.path)
+        message, page = _page(f"Entries of {params.path!r}", entries, params, _entry_line)
+    return ToolResult(message, Listing(page))
 
 
-@_on_files
-def read_file(params: ReadFileParams, filesystem: Filesystem) -> ToolResult[FileText]:
+def read_file(params: ReadFileParams, /, *, context: ToolContext) -> ToolResult[FileText]:
     """Read a text file with line numbers; page through a long one with offset and limit."""
-    text = _lines(_text(filesystem, params.path))
-    said, lines = _page(f"Lines of {params.path!r}", text, params, "123456\t{}".format)
-    return ToolResult(said, FileText(params.path, params.offset, lines))
+    with _files(context) as files:
+        lines = _lines(_read_text(files, params.path))
+        message, page = _page(f"Lines of {params.path!r}", lines, params, "123456\t{}".format)
+    return ToolResult(message, FileText(params.path, params.offset, page))
 
 
-@_on_files
-def glob(params: GlobParams, filesystem: Filesystem) -> ToolResult[Listing]:
+def glob(params: GlobParams, /, *, context: ToolContext) -> ToolResult[Listing]:
     """Find files by a pattern of their path, such as '**/*.py'."""
-    found = filesystem.glob(params.pattern, params.path)
-    said, entries = _page(f"Files that match {params.pattern!r:.200}", found, params, _entry)
-    return ToolResult(said, Listing(entries))
+    with _files(context) as files:
+        matching = files.glob(params.pattern, params.path)
+        subject = f"Files that match {params.pattern!r:.200}"
+        message, page = _page(subject, matching, params, _entry_line)
+    return ToolResult(message, Listing(page))
 
 
 def grep(params: GrepParams, /, *, context: ToolContext) -> ToolResult[Matches]:
     """Search the text of files by a regular expression, line by line; binary files are skipped."""
-    filesystem = context.resources.get(Filesystem)
-    with _answering_errors():
-        found = filesystem.grep(
+    with _files(context) as files:
+        matches = files.grep(
             params.pattern,
             params.path,
             glob=params.glob,
             ignore_case=params.ignore_case,
             deadline=context.deadline,
         )
-        cut = (replace(match, line=_cut(match.line, _MAX_MATCH)) for match in found)
-        said, matches = _page(f"Lines that match {params.pattern!r:.200}", cut, params, _match)
-        return ToolResult(said, Matches(matches))
+        cut = (replace(match, line=_cut(match.line, _MAX_MATCH)) for match in matches)
+        subject = f"Lines that match {params.pattern!r:.200}"
+        message, page = _page(subject, cut, params, _match_line)
+    return ToolResult(message, Matches(page))
 
 
-@_on_files
-def write_file(params: WriteFileParams, filesystem: Filesystem) -> ToolResult[FileStat]:
+def write_file(params: WriteFileParams, /, *, context: ToolContext) -> ToolResult[FileStat]:
     """Write a whole text file; makes missing directories and replaces what was there."""
-    did = "Replaced" if filesystem.exists(params.path) else "Created"
-    filesystem.write_text(params.path, params.content)
-    said = f"{did} {params.path!r}. Lines: {len(_lines(params.content))}."
-    return ToolResult(said, filesystem.stat(params.path), exclude_value_from_context=True)
+    with _files(context) as files:
+        verb = "Replaced" if files.exists(params.path) else "Created"
+        files.write_text(params.path, params.content)
+        message = f"{verb} {params.path!r}. Lines: {len(_lines(params.content))}."
+        return ToolResult(message, files.stat(params.path), exclude_value_from_context=True)
 
 
-@_on_files
-def edit_file(params: EditFileParams, filesystem: Filesystem) -> ToolResult[FileText]:
-    """Replace text in a file; the old text must be there exactly once, unless replace_all is set."""
+def edit_file(params: EditFileParams, /, *, context: ToolContext) -> ToolResult[FileText]:
+    """Replace text in a file; the old text must be there exactly once unless replace_all is set."""
     path, old, new = params.path, params.old, params.new
     if not old or old == new:
-        raise ToolValidationError(
-            "old and new are the same text" if old else "old is empty; use write_file"
-        )
-    text = _text(filesystem, path)
-    if "\r\n" in text and "\r" not in old + new and (windows := old.replace("\n", "\r\n")) in text:
-        # how lines end is not shown, so they end as before
-        old, new = windows, new.replace("\n", "\r\n")
-    count = text.count(old)
-    lines = [
-        text.count("\n", 0, one.start()) + 1
-        for one in islice(re.finditer(re.escape(old), text), 10)
-    ]
-    if not count:
-        near = (
-            " (it is with other white space)"
-            if " ".join(old.split()) in " ".join(text.split())
-            else ""
-        )
-        raise ToolValidationError(
-            f"old is not in {path!r}{near}; copy it exactly from read_file, indentation included, line numbers left out"
-        )
-    if count > 1 and not params.replace_all:
-        raise ToolValidationError(
-            f"old is in {path!r} {count} times, at lines {', '.join(map(str, lines))}{', …' * (count > len(lines))}; "
-            f"add lines around it until it is unique, or set replace_all"
-        )
-    size = len(text) + count * (len(new) - len(old))
-    if size > filesystem.limits.file_bytes:  # asked before memory is spent
-        raise ToolValidationError(
-            f"{path!r} would have {size:,} characters, too many for a file here; replace fewer"
-        )
-    edited = text.replace(old, new)
-    filesystem.write_text(path, edited)
-    first = max(lines[0] - _AROUND, 1)
-    last = min(lines[0] + new.removesuffix("\n").count("\n") + _AROUND, first + _MAX_EDITED - 1)
-    return ToolResult(
-        f"Edited {path!r}. Replaced: {count}.",
-        FileText(path, first, _lines(edited)[first - 1 : last]),
-    )
+        problem = "old and new are the same text" if old else "old is empty; use write_file"
+        raise ToolValidationError(problem)
+    with _files(context) as files:
+        text = _read_text(files, path)
+        if "\r\n" in text and "\r" not in old + new and old.replace("\n", "\r\n") in text:
+            # the model does not see how lines end, so they end as before
+            old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+        count = text.count(old)
+        occurrences = islice(re.finditer(re.escape(old), text), 10)
+        lines = [text.count("\n", 0, match.start()) + 1 for match in occurrences]
+        if not count:
+            _refuse_missing(path, old, text)
+        if count > 1 and not params.replace_all:
+            places = ", ".join(map(str, lines)) + ", …" * (count > len(lines))
+            raise ToolValidationError(
+                f"old is in {path!r} {count} times, at lines {places}; "
+                f"add lines around it until it is unique, or set replace_all"
+            )
+        size = len(text) + count * (len(new) - len(old))
+        if size > files.limits.file_bytes:  # checked before memory is spent
+            raise ToolValidationError(
+                f"{path!r} would have {size:,} characters, too many for a file here; replace fewer"
+            )
+        edited = text.replace(old, new)
+        files.write_text(path, edited)
+    first = max(lines[0] - _CONTEXT_LINES, 1)
+    last = lines[0] + new.removesuffix("\n").count("\n") + _CONTEXT_LINES
+    shown = _lines(edited)[first - 1 : min(last, first + _MAX_EDITED_LINES - 1)]
+    return ToolResult(f"Edited {path!r}. Replaced: {count}.", FileText(path, first, shown))
 
 
-@_on_files
-def remove(params: RemoveParams, filesystem: Filesystem) -> ToolResult[FileStat]:
+def remove(params: RemoveParams, /, *, context: ToolContext) -> ToolResult[FileStat]:
     """Remove a file or, with recursive, a directory."""
-    removed = filesystem.stat(params.path)
-    filesystem.delete(params.path, recursive=params.recursive)
+    with _files(context) as files:
+        removed = files.stat(params.path)
+        files.delete(params.path, recursive=params.recursive)
     return ToolResult(f"Removed {params.path!r}.", removed, exclude_value_from_context=True)
 
 
-type _Paged = ListDirectoryParams | ReadFileParams | GlobParams | GrepParams
+def _refuse_missing(path: str, old: str, text: str) -> NoReturn:
+    spaced = " ".join(old.split()) in " ".join(text.split())
+    hint = " (it is with other white space)" if spaced else ""
+    raise ToolValidationError(
+        f"old is not in {path!r}{hint}; "
+        "copy it exactly from read_file, indentation included, line numbers left out"
+    )
+
+
+type _PageParams = ListDirectoryParams | ReadFileParams | GlobParams | GrepParams
 
 
 def _page[T](
-    what: str, items: Iterable[T], params: _Paged, show: Callable[[T], str]
+    subject: str, items: Iterable[T], params: _PageParams, show: Callable[[T], str]
 ) -> tuple[str, tuple[T, ...]]:
-    """What to say of `items`, and those that `params` ask for, as many as one answer can hold."""
-    start, room, more = params.offset, _MAX_TEXT, ""
+    """Returns a message on `items`, and the page that `params` ask for and one answer can hold."""
+    start, room, more = params.offset, _MAX_ANSWER, ""
     if start < 1 or params.limit < 1:
         raise ToolValidationError(f"offset is {start} and limit {params.limit}; both count from 1")
     page: list[T] = []
     for item in islice(items, min(start, 2**31) - 1, None):
         room -= len(show(item)) + 1
         if len(page) == params.limit or room < 0:
-            more = (
-                f"; more follow, go on with offset={start + len(page)} or narrow what you ask for"
-            )
+            following = start + len(page)
+            more = f"; more follow, go on with offset={following} or narrow what you ask for"
             break
         page.append(item)
     if not page and start > 1:
-        raise ToolValidationError(f"{what}: fewer than {start}; use a smaller offset")
+        raise ToolValidationError(f"{subject}: fewer than {start}; use a smaller offset")
     end = start + len(page) - 1
     total = f" of {len(items)}" if isinstance(items, Sequence) else ""
-    return f"{what}: {f'{start} to {end}{total}' if more or start > 1 else end}{more}.", tuple(page)
+    extent = f"{start} to {end}{total}" if more or start > 1 else end
+    return f"{subject}: {extent}{more}.", tuple(page)
 
 
-def _text(filesystem: Filesystem, path: str) -> str:
-    data = filesystem.read_bytes(path)
-    fault = f"is a binary file of {len(data):,} bytes"
-    if b"\0" not in data[:8192]:
+def _read_text(files: Filesystem, path: str) -> str:
+    data = files.read_bytes(path)
+    problem = f"is a binary file of {len(data):,} bytes"
+    if is_text(data):
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            fault = f"is not UTF-8 text (byte 0x{data[error.start]:02x} at {error.start:,} of {len(data):,})"
-    raise ToolValidationError(f"{path!r} {fault}; no tool here can show or edit it")
+            byte = f"byte 0x{data[error.start]:02x} at {error.start:,} of {len(data):,}"
+            problem = f"is not UTF-8 text ({byte})"
+    raise ToolValidationError(f"{path!r} {problem}; no tool here can show or edit it")
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """The lines as they are shown: cut at line feeds, as `grep` does, and the last one begins no
-    further line.
-    """
+    """Splits at line feeds, as `grep` does, and cuts long lines; a final line feed ends a line."""
     lines = text.removesuffix("\n").split("\n") if text else []
     return tuple(_cut(line.removesuffix("\r"), _MAX_LINE) for line in lines)
 
 
 def _cut(line: str, limit: int) -> str:
-    return (
-        line if len(line) <= limit else f"{line[:limit]}… ({len(line) - limit:,} more characters)"
-    )
+    rest = len(line) - limit
+    return line if rest <= 0 else f"{line[:limit]}… ({rest:,} more characters)"
 
 
-def _entry(stat: FileStat) -> str:
+def _entry_line(stat: FileStat) -> str:
     kinds = {
         "directory": "/",
         "file": f" ({stat.size:,} bytes)",
@@ -334,7 +311,7 @@ def _entry(stat: FileStat) -> str:
     return _name(stat.path) + kinds[stat.kind]
 
 
-def _match(match: GrepMatch) -> str:
+def _match_line(match: GrepMatch) -> str:
     return f"{_name(match.path)}:{match.line_number}: {match.line}"
 
 
@@ -343,11 +320,10 @@ def _name(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-# Any: handlers of all types.
+# Any: handlers of all types
 def _tools(effect: Effect, **handlers: ToolHandler[Any, Any]) -> tuple[AnyTool, ...]:
-    return tuple(
-        Tool(name=name, handler=handler, effect=effect) for name, handler in handlers.items()
-    )
+    named = handlers.items()
+    return tuple(Tool(name=name, handler=handler, effect=effect) for name, handler in named)
 
 
 READING_TOOLS = _tools(

@@ -1,6 +1,4 @@
-"""An adapter whose model follows a script, through the same loop, executor and events as a real
-one.
-"""
+"""An adapter whose model follows a script, with the loop, executor and events of a real adapter."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -29,54 +27,53 @@ __all__ = ["Reply", "ScriptExhaustedError", "ScriptedAdapter", "SeenRequest", "c
 
 
 class ScriptExhaustedError(AssertionError):
-    """The model was asked more often than its script has replies."""
+    """The adapter got more requests than its script has replies."""
 
 
 def say(output: object = "", *, usage: TokenUsage | None = None) -> AssistantMessage:
-    """The model's final word: a text, or a value given as its JSON."""
+    """Returns the model's last reply: a text, or the JSON of a value."""
     text = output if isinstance(output, str) else serde.dump_json(output)
     return AssistantMessage(text=text, usage=usage or TokenUsage(10, 5))
 
 
 def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> AssistantMessage:
-    """The model calls tools: pairs of a name and arguments, given as a dict, a params dataclass or
-    JSON text.
+    """Returns a reply that calls tools: pairs of a name and arguments.
 
-    Call ids are filled in when the message is played. Raises `TypeError` for what is no pair.
+    Arguments are a dict, a params dataclass or JSON text. The adapter adds call ids when it plays
+    the reply. Raises `TypeError` for what is no pair.
     """
-    for one in calls:
-        match one:
+    for pair in calls:
+        match pair:
             case (str(), _):
                 pass
             case _:
                 raise TypeError(
-                    f"call got {one!r}; give it pairs of a name and arguments: call((name, arguments))"
+                    f"call got {pair!r}; "
+                    "give it pairs of a name and arguments: call((name, arguments))"
                 )
     return AssistantMessage(
-        tool_calls=tuple(ToolCall("", name, _arguments(value)) for name, value in calls),
+        tool_calls=tuple(ToolCall("", name, _json(arguments)) for name, arguments in calls),
         finish="tool_calls",
         usage=usage or TokenUsage(10, 5),
     )
 
 
-def _arguments(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    return serde.dump_json(value) if is_dataclass(value) else json.dumps(value)
+def _json(arguments: object) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return serde.dump_json(arguments) if is_dataclass(arguments) else json.dumps(arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenRequest:
-    """What the model was sent, read from the evaluation's own transcript up to where that request
-    ended.
-    """
+    """What the model saw: the evaluation's transcript up to the end of this request."""
 
     request: ProviderRequest
     length: int
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation until then."""
+        """The conversation up to this request."""
         return tuple(self.request.transcript[: self.length])
 
     @property
@@ -103,22 +100,22 @@ type Reply = AssistantMessage | Exception | Callable[[SeenRequest], AssistantMes
 """One step of a script: a message, an error to raise, or a function that decides by the request."""
 
 
-_OVER = AssistantMessage()  # stands behind the last reply
+_END = AssistantMessage()  # stands behind the last reply
 
 
 def _check_reply(number: int, reply: object) -> AssistantMessage:
     if not isinstance(reply, AssistantMessage):
-        raise TypeError(f"reply {number} of the script is {reply!r}; write say(…) or call(…)")
+        raise TypeError(f"reply {number} of the script is {reply!r:.200}; write say(…) or call(…)")
     return reply
 
 
 class ScriptedAdapter(LoopAdapter, Connection):
-    """Plays `replies` in order and keeps every request in `requests`; one script over all
-    evaluations.
+    """Plays `replies` in order and records every request; evaluations share one script.
 
-    `replies` holds what is left of the script. With `dynamic_tools=False` opening a section with
-    tools starts evaluation again. Raises `ScriptExhaustedError` when the script is over, and
-    `TypeError` for a reply that is none: at once when `replies` is a list or a tuple.
+    `replies` holds the rest of the script, and `requests` what the model saw. With
+    `dynamic_tools=False`, opening a section with tools starts the evaluation again. Raises
+    `ScriptExhaustedError` when the script has no reply left, and `TypeError` for an invalid reply:
+    at once when `replies` is a list or a tuple.
     """
 
     name = "scripted"
@@ -132,9 +129,9 @@ class ScriptedAdapter(LoopAdapter, Connection):
         clock: Clock = utc_now,
     ) -> None:
         super().__init__(config=config, clock=clock)
-        for number, reply in enumerate(
-            replies if isinstance(replies, list | tuple) else (), start=1
-        ):
+        if isinstance(replies, str | AssistantMessage | Exception) or callable(replies):
+            raise TypeError(f"the script is {replies!r:.200}; write a list: ScriptedAdapter([…])")
+        for number, reply in enumerate(replies if isinstance(replies, list | tuple) else (), 1):
             if not callable(reply) and not isinstance(reply, Exception):
                 _check_reply(number, reply)
         self.replies = iter(replies)
@@ -148,32 +145,36 @@ class ScriptedAdapter(LoopAdapter, Connection):
 
     # Any: prompts of every output
     def connect(self, rendered: RenderedPrompt[Any], /) -> "ScriptedAdapter":
-        """This adapter itself: the script goes on over evaluations."""
+        """Returns this adapter, so that the script goes on over evaluations."""
         return self
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        """The next reply of the script."""
+        """Returns the next reply of the script."""
         seen = SeenRequest(request, len(request.transcript))
         self.requests.append(seen)
-        reply = next(self.replies, _OVER)
-        if reply is _OVER:
-            later = (
-                one.content
-                for one in request.transcript[:0:-1]
-                if isinstance(one, UserMessage | ToolMessage)
-            )
-            told = next((f"; the model was last told {shorten(one, 200)!r}" for one in later), "")
+        reply = next(self.replies, _END)
+        if reply is _END:
             raise ScriptExhaustedError(
-                f"the script has no reply for request {len(self.requests)}{told}"
+                f"the script has no reply for request {len(self.requests)}{_last_words(request)}"
             )
         if callable(reply):
             reply = reply(seen)
         if isinstance(reply, Exception):
             raise reply
         message = _check_reply(len(self.requests), reply)
-        calls = [replace(one, call_id=one.call_id or next(self._ids)) for one in message.tool_calls]
+        calls = (
+            replace(tool_call, call_id=tool_call.call_id or next(self._ids))
+            for tool_call in message.tool_calls
+        )
         return replace(message, tool_calls=tuple(calls))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        """As `ask`."""
+        """Does what `ask` does."""
         return self.ask(request)
+
+
+def _last_words(request: ProviderRequest) -> str:
+    for message in request.transcript[:0:-1]:
+        if isinstance(message, UserMessage | ToolMessage):
+            return f"; the model was last told {shorten(message.content, 200)!r}"
+    return ""
