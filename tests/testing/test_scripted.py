@@ -93,15 +93,14 @@ def test_a_scripted_error_carries_the_turns_usage_and_transcript_so_far() -> Non
     error = PromptEvaluationError("down", phase="request", code="server_error", status=500)
     adapter = ScriptedAdapter([call(("probe", {})), error, error])
     session = Session()
-    with pytest.raises(PromptEvaluationError) as raised:
+    with pytest.raises(PromptEvaluationError, match="down") as raised:
         adapter.evaluate(prompt(tool()), session=session)
-    assert raised.value is error
-    assert (error.turns, error.usage, len(error.transcript)) == (2, TokenUsage(10, 5), 3)
-    with pytest.raises(PromptEvaluationError):
+    first = raised.value
+    assert (first.turns, first.usage, len(first.transcript)) == (2, TokenUsage(10, 5), 3)
+    with pytest.raises(PromptEvaluationError, match="down") as raised:
         adapter.evaluate(prompt(text="Again."), session=session)
-    assert (error.turns, len(error.transcript)) == (1, 1), (
-        "it tells of the evaluation that it ended"
-    )
+    assert (raised.value.turns, len(raised.value.transcript)) == (1, 1)
+    assert (error.turns, len(error.transcript)) == (0, 0), "the script's own error stays as it was"
     assert [event.error for event in session[ProviderCalled].all() if event.error] == [
         "PromptEvaluationError: 500: down [request/server_error]"
     ] * 2
