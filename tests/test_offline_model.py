@@ -1,26 +1,15 @@
-"""The offline model: its decisions without HTTP, and its two wire formats through the real SDK."""
+"""The decisions of the offline model: its next call, and its answer."""
 
-import http.client
 import json
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter
 
 from examples.offline_model import (
-    MODEL,
-    BadRequest,
     Call,
     Conversation,
     Message,
@@ -28,79 +17,25 @@ from examples.offline_model import (
     Tool,
     compose,
     next_call,
-    respond,
-    start_offline_model,
 )
 from examples.offline_model.choosing import MOST_CALLS, MOST_OPENED
 from examples.offline_model.conversation import closed_sections, find_question
 from examples.offline_model.reading import sections
 from examples.offline_model.scoring import coverage, key_terms, rank
-
-type Schema = Mapping[str, object]
-
-DOCS = {
-    "manual/coffee.md": (
-        "# Coffee machine\n\n## Descaling\n\nRun the descaling programme every three months. It takes 25 minutes.\n\n"
-        "## Lamps\n\n| Lamp | Meaning |\n|---|---|\n| red | water tank empty |\n| orange | descaling due |\n"
-    ),
-    "rules/leave.md": (
-        "# Leave\n\nEverybody has 28 days of paid holiday a year.\n\n## Carrying over\n\nUp to five days may be "
-        "carried into the next year.\n\n## Sickness\n\nFrom the fourth day on, a doctor's note is needed.\n"
-    ),
-    "garden.md": (
-        "# Tomatoes\n\nPlant out after the last frost.\n\n## Blight\n\nIf plants have blight:\n\n- remove them\n"
-        "- never compost them\n\n```sh\n# compost everything\n```\n"
-    ),
-    "town/library.md": (
-        "# Library\n\nClosed on Mondays.\n\n## Fees\n\n**What does a lost book cost?** Its price. Late books cost "
-        "20 cents a day, at most 10 euros.\n"
-    ),
-    "ops/deploy.md": (
-        "# Deploying\n\nA deploy needs two approvals. Migrations are never reverted: restore the nightly backup.\n\n"
-        "## Secrets\n\nThey are rotated on the first Monday of the month.\n"
-    ),
-}
-QUESTIONS = {
-    "How often should the coffee machine be descaled?": ("manual/coffee.md", "every three months"),
-    "What does the red lamp mean?": ("manual/coffee.md", "water tank empty"),
-    "How many days of holiday can I carry over?": ("rules/leave.md", "five days"),
-    "When do I need a doctor's note?": ("rules/leave.md", "fourth day"),
-    "Should I compost plants with blight?": ("garden.md", "never compost"),
-    "When are tomatoes planted out?": ("garden.md", "last frost"),
-    "What do late books cost?": ("town/library.md", "20 cents"),
-    "What does a lost book cost?": ("town/library.md", "Its price"),
-    "How are migrations reverted?": ("ops/deploy.md", "nightly backup"),
-    "Explain how secrets are rotated.": ("ops/deploy.md", "first Monday"),
-}
-
-
-def schema(**properties: Schema) -> Schema:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-TEXT: Schema = {"type": "string"}
-TEXTS: Schema = {"type": "array", "items": TEXT}
-ANSWER = schema(answer=TEXT, sources=TEXTS)
-SEARCH = Tool(
-    name="search_docs", description="Search the documents.", parameters=schema(query=TEXT)
+from support.offline_library import (
+    ANSWER,
+    DOCS,
+    OPEN,
+    QUESTIONS,
+    READ,
+    SEARCH,
+    TEXT,
+    TEXTS,
+    Schema,
+    run_tool,
+    schema,
+    suffix,
 )
-READ = Tool(name="read_doc", description="Read one document.", parameters=schema(path=TEXT))
-OPEN = Tool(
-    name="read_section",
-    description="Read the full content of a summarized section.",
-    parameters=schema(section_key=TEXT),
-)
-
-
-def suffix(key: str, tool: str = "read_section") -> str:
-    return (
-        f'---\n[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
-    )
 
 
 def ask(
@@ -112,33 +47,6 @@ def ask(
 
 def done(name: str, text: str, **arguments: object) -> Result:
     return Result(call=Call(name=name, arguments=arguments), text=text)
-
-
-def search(query: str) -> list[dict[str, str]]:
-    """A naive search: the documents with most of the query's words, each with its best line."""
-    words = query.lower().split()
-
-    def shared(text: str) -> int:
-        return sum(word in text.lower() for word in words)
-
-    paths = sorted(
-        filter(lambda path: shared(DOCS[path]), DOCS), key=lambda path: -shared(DOCS[path])
-    )
-    return [
-        {"path": path, "snippet": max(DOCS[path].splitlines(), key=shared)} for path in paths[:3]
-    ]
-
-
-def run_tool(name: str, arguments: Mapping[str, Any]) -> str:
-    match name:
-        case "search_docs":
-            return f"Found these.\n\n{json.dumps(search(arguments['query']))}"
-        case "read_doc":
-            return json.dumps({"path": arguments["path"], "text": DOCS[arguments["path"]]})
-        case "read_section":
-            return "Content of section 'library':\n\nSearch, then read the best documents."
-        case _:
-            raise AssertionError(name)
 
 
 # --- scoring and reading ---
@@ -589,229 +497,3 @@ def test_failures_and_orders_are_not_quoted() -> None:
     broken = done("read_doc", '{"error": "late books cannot be read"}', path="late.md")
     conversation = ask("Describe late books. Find all about late books.", results=(failed, broken))
     assert compose(conversation) == "Nothing that I could read answers this."
-
-
-# --- wire formats, through the real SDK ---
-
-
-@pytest.fixture(scope="module")
-def base_url() -> Iterator[str]:
-    with start_offline_model() as url:
-        yield url
-
-
-@pytest.fixture
-def client(base_url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0) as client:
-        yield client
-
-
-PROMPT = f"## 1. Library\n\nTools to search and read the documents.\n\n{suffix('library')}\n\n## 2. Question\n\n"
-
-
-def chat_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any], list[str]]:
-    """A minimal agent loop; opening the section brings the tools."""
-
-    def spec(tool: Tool) -> dict[str, object]:
-        function = {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters,
-            "strict": True,
-        }
-        return {"type": "function", "function": function}
-
-    tools, messages, names = (
-        [spec(OPEN)],
-        [{"role": "user", "content": PROMPT + question}],
-        list[str](),
-    )
-    form = {
-        "type": "json_schema",
-        "json_schema": {"name": "Answer", "schema": ANSWER, "strict": True},
-    }
-    while True:
-        # plain dicts for its many parameter types
-        create: Callable[..., Any] = client.chat.completions.create
-        reply = create(model="any", messages=messages, tools=tools, response_format=form)
-        choice = reply.choices[0]
-        assert (
-            reply.usage.total_tokens
-            == reply.usage.prompt_tokens + reply.usage.completion_tokens
-            > 0
-        )
-        if choice.finish_reason == "stop":
-            return json.loads(choice.message.content), names
-        messages.append(choice.message.model_dump(exclude_none=True))
-        for call in choice.message.tool_calls:
-            names.append(call.function.name)
-            tools = [spec(OPEN), spec(SEARCH), spec(READ)]
-            text = run_tool(call.function.name, json.loads(call.function.arguments))
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
-
-
-def responses_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any], list[str]]:
-    """As above; the tools come as an `additional_tools` item of the conversation."""
-
-    def spec(tool: Tool) -> dict[str, object]:
-        shape = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-        return {"type": "function", "strict": True, **shape}
-
-    items: list[dict[str, Any]] = [
-        {"role": "user", "content": [{"type": "input_text", "text": PROMPT + question}]}
-    ]
-    names: list[str] = []
-    form = {"format": {"type": "json_schema", "name": "Answer", "schema": ANSWER, "strict": True}}
-    while True:
-        create: Callable[..., Any] = client.responses.create  # as above
-        reply = create(model="any", input=items, tools=[spec(OPEN)], text=form, store=False)
-        assert reply.status == "completed"
-        assert reply.usage.total_tokens == reply.usage.input_tokens + reply.usage.output_tokens > 0
-        if reply.output_text:
-            return json.loads(reply.output_text), names
-        items += [item.model_dump(exclude_none=True) for item in reply.output]
-        for call in reply.output:
-            names.append(call.name)
-            text = run_tool(call.name, json.loads(call.arguments))
-            items.append({"type": "function_call_output", "call_id": call.call_id, "output": text})
-            if call.name == "read_section":
-                more = {
-                    "type": "additional_tools",
-                    "role": "developer",
-                    "tools": [spec(SEARCH), spec(READ)],
-                }
-                items.append(more)
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_over_both_apis_an_agent_finds_the_answer_and_cites_its_file(
-    client: openai.OpenAI, question: str
-) -> None:
-    source, words = QUESTIONS[question]
-    answer, calls = chat_agent(client, question)
-    assert answer["sources"][0] == source
-    assert words in answer["answer"]
-    assert calls[:3] == ["read_section", "search_docs", "read_doc"]
-    assert responses_agent(client, question) == (answer, calls)
-
-
-BODY = {"model": "any", "messages": [{"role": "user", "content": PROMPT + "Why tea?"}]}
-
-
-def test_equal_requests_get_equal_responses() -> None:
-    path = "/v1/chat/completions"
-    assert respond(path, BODY) == respond(path, json.loads(json.dumps(BODY)))
-    assert respond(path, BODY)["id"] != respond(path, {**BODY, "user": "another"})["id"]
-
-
-def test_responses_do_not_depend_on_the_hash_seed() -> None:
-    bodies = [{"input": PROMPT + question} for question in QUESTIONS] + [
-        {"input": f"{text}\n\nWhy?"} for text in DOCS.values()
-    ]
-    program = "import json, sys; from examples.offline_model import respond\n"
-    program += (
-        "for body in json.loads(sys.argv[1]): print(json.dumps(respond('/v1/responses', body)))"
-    )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program, json.dumps(bodies)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("0", "1")
-    }
-    assert len(outputs) == 1
-
-
-def test_it_says_that_it_is_no_llm(client: openai.OpenAI) -> None:
-    assert [(model.id, model.owned_by) for model in client.models.list()] == [
-        (MODEL, "offline, no LLM")
-    ]
-    reply = client.responses.create(model="gpt-5", input="Hello")
-    assert reply.model == MODEL
-    assert reply.metadata is not None
-    assert re.search(r"no LLM.*estimates", reply.metadata["note"])
-
-
-USER = {"role": "user", "content": "Why?"}
-CALLED = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{"}}
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("chat/completions", [], "body"),
-        ("chat/completions", {}, "messages"),
-        ("chat/completions", {"messages": []}, "messages"),
-        ("chat/completions", {"messages": ["x"]}, "messages[0]"),
-        ("chat/completions", {"messages": [{"role": "king"}]}, "messages[0].role"),
-        ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "messages[0]"),
-        ("chat/completions", {"messages": [{"role": "tool", "tool_call_id": "c0"}]}, "messages[0]"),
-        (
-            "chat/completions",
-            {"messages": [{"role": "assistant", "tool_calls": [CALLED]}, USER]},
-            "messages",
-        ),
-        ("chat/completions", {"messages": [USER], "tools": [3]}, "tools[0]"),
-        ("chat/completions", {"messages": [USER], "stream": True}, "stream"),
-        ("responses", {}, "input"),
-        ("responses", {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-        ("responses", {"input": "Why?", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ("responses", {"input": "Why?", "text": {"format": {"type": "json_schema"}}}, "schema"),
-    ],
-)
-def test_a_malformed_request_is_refused_with_its_culprit(
-    path: str, body: object, param: str
-) -> None:
-    with pytest.raises(BadRequest) as caught:
-        respond(f"/v1/{path}", body)
-    assert (caught.value.param, caught.value.status) == (param, 400)
-
-
-def test_refusals_reach_the_sdk_as_its_own_errors(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(model="any", input="Why?", previous_response_id="resp_1")
-    assert (caught.value.param, caught.value.type) == (
-        "previous_response_id",
-        "invalid_request_error",
-    )
-    with pytest.raises(openai.NotFoundError):
-        client.embeddings.create(model="any", input="tea")
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("gpt-5")
-
-
-@pytest.mark.parametrize(
-    ("headers", "data", "says"),
-    [
-        ({}, b"{", "not JSON"),
-        ({"content-length": "many"}, b"", "content-length"),
-        ({"content-length": str(10**9)}, b"", "content-length"),
-    ],
-)
-def test_broken_http_bodies_are_answered(
-    base_url: str, headers: dict[str, str], data: bytes, says: str
-) -> None:
-    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
-    try:
-        connection.request("POST", "/v1/responses", data, headers)
-        reply = connection.getresponse()
-        error = json.loads(reply.read())["error"]
-    finally:
-        connection.close()
-    assert reply.status == 400
-    assert says in error["message"]
-    assert error["type"] == "invalid_request_error"
-
-
-def test_broken_arguments_in_the_history_are_read_as_none() -> None:
-    messages = [
-        USER,
-        {"role": "assistant", "tool_calls": [CALLED]},
-        {"role": "tool", "tool_call_id": "c1", "content": "?"},
-    ]
-    reply: Any = respond("/v1/chat/completions", {"messages": messages})
-    assert reply["choices"][0]["finish_reason"] == "stop"

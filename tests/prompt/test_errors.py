@@ -1,4 +1,4 @@
-"""What errors about prompts say and carry, and that each can cross a process."""
+"""Errors about prompts: their messages and attributes, copied and pickled."""
 
 import copy
 import pickle
@@ -94,9 +94,11 @@ def test_an_expansion_is_a_plain_exception_that_cannot_be_changed() -> None:
 
 
 def test_an_expansion_does_not_follow_later_changes_of_what_it_was_given() -> None:
-    given: dict[SectionPath, SectionVisibility] = {("a",): FULL}
-    error = VisibilityExpansionRequired(requested_overrides=given, reason="", section_keys=("a",))
-    given.clear()
+    requested: dict[SectionPath, SectionVisibility] = {("a",): FULL}
+    error = VisibilityExpansionRequired(
+        requested_overrides=requested, reason="", section_keys=("a",)
+    )
+    requested.clear()
     assert dict(error.requested_overrides) == {("a",): FULL}
 
 

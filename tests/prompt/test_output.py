@@ -1,4 +1,4 @@
-"""The typed answer: what can be declared, where it is found in a text, and how strictly it is read."""
+"""The typed answer: its declaration, its place in a text, and how strictly it is parsed."""
 
 import copy
 import json
@@ -58,7 +58,7 @@ ANSWERS = st.builds(
 )
 
 
-# ------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # declaration
 
 
@@ -144,7 +144,7 @@ def test_a_config_is_a_value() -> None:
         config.allow_extra_keys = True  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # reading
 
 

@@ -1,15 +1,10 @@
-"""Tools: how one learns its types, what is refused when it is made, what a result becomes."""
+"""Tools: where their types come from, what is refused at construction, tools as values."""
 
 import copy
 import functools
-import inspect
-import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weakincentives import serde
-from weakincentives.errors import SerdeError
 from weakincentives.prompt import (
     PromptValidationError,
     Tool,
     ToolContext,
     ToolExample,
-    ToolRenderableResult,
     ToolResult,
 )
 
@@ -97,7 +90,7 @@ def types(tool: Tool[Any, Any]) -> tuple[type, type]:
     return tool.params_type, tool.result_type
 
 
-# ------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # types, description
 
 
@@ -191,7 +184,7 @@ def test_a_docstrings_first_paragraph_reads_as_one_line_whatever_its_indentation
     assert Tool(name="t", handler=handler).description == wanted
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # refusals
 
 
@@ -225,7 +218,7 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
 
 @pytest.mark.claim("TL-13")
 @pytest.mark.parametrize(
-    ("description", "told"),
+    ("description", "problem"),
     [
         ("", "0 characters"),
         ("x" * 1025, "1025 characters"),
@@ -235,11 +228,11 @@ def test_a_description_has_1_to_1024_characters_of_any_script(description: str) 
     ids=["empty", "long", "surrogate", "no text"],
 )
 def test_any_other_description_is_refused_with_tool_fault_and_remedy(
-    description: Any, told: str
+    description: Any, problem: str
 ) -> None:
     with pytest.raises(PromptValidationError, match="tool 'lookup'") as caught:
         Tool[Lookup, Found](name="lookup", description=description)
-    assert told in str(caught.value)
+    assert problem in str(caught.value)
     assert "write" in str(caught.value)
 
 
@@ -434,7 +427,7 @@ def test_examples_must_fit_the_params() -> None:
             Tool[Lookup, Found](name="t", examples=[bad])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
-# -----------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # tools as values
 
 
@@ -463,15 +456,15 @@ def tools() -> st.SearchStrategy[Tool[Any, Any]]:
 
 @given(tools(), tools())
 def test_equal_tools_are_equal_hash_alike_and_survive_pickling(
-    one: Tool[Any, Any], other: Tool[Any, Any]
+    first: Tool[Any, Any], second: Tool[Any, Any]
 ) -> None:
     names = [field.name for field in fields(Tool)]
-    assert (one == other) is all(getattr(one, name) == getattr(other, name) for name in names)
-    if one == other:
-        assert hash(one) == hash(other)
-    for twin in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
-        assert twin == one
-        assert hash(twin) == hash(one)
+    assert (first == second) is all(getattr(first, name) == getattr(second, name) for name in names)
+    if first == second:
+        assert hash(first) == hash(second)
+    for twin in (pickle.loads(pickle.dumps(first)), copy.copy(first), copy.deepcopy(first)):
+        assert twin == first
+        assert hash(twin) == hash(first)
         assert type(twin) is Tool
 
 
@@ -521,105 +514,3 @@ def test_tools_accept_overrides_unless_told_otherwise() -> None:
 @pytest.mark.claim("TL-14")
 def test_a_tool_may_have_no_handler() -> None:
     assert Tool[Lookup, Found](name="t").handler is None
-
-
-# -----------------------------------------------------------------------------------------------------------
-# results
-
-
-@pytest.mark.claim("TL-01", "TL-02")
-def test_a_result_has_four_fields_and_two_of_them_are_enough() -> None:
-    assert [field.name for field in fields(ToolResult)] == [
-        "message",
-        "value",
-        "success",
-        "exclude_value_from_context",
-    ]
-    result = ToolResult(message="m", value=Found("u"))
-    assert (result.success, result.exclude_value_from_context) == (True, False)
-    assert ToolResult[Found](message="m", value=Found("u")) == result
-    assert ToolResult(message="m") == ToolResult("m", None)
-
-
-@pytest.mark.claim("TL-05")
-@given(st.builds(Found, st.text(), st.none() | st.text()))
-def test_a_value_is_rendered_as_its_json_without_nones(value: Found) -> None:
-    rendered = ToolResult(message="m", value=value).render()
-    assert json.loads(rendered) == serde.dump(value, exclude_none=True)
-    assert ("note" in json.loads(rendered)) is (value.note is not None)
-
-
-class Table:
-    def __init__(self, text: Any) -> None:
-        self.text = text
-
-    def render(self) -> str:
-        return self.text  # type: ignore[no-any-return]
-
-
-@pytest.mark.claim("TL-04", "TL-06")
-def test_a_values_own_render_replaces_its_json() -> None:
-    assert isinstance(Table("a table"), ToolRenderableResult)
-    assert not isinstance(Found("u"), ToolRenderableResult)
-    assert ToolResult(message="m", value=Table("a table")).render() == "a table"
-
-
-@pytest.mark.claim("TL-07")
-def test_a_render_that_gives_no_text_is_an_error() -> None:
-    with pytest.raises(TypeError, match=r"Table\.render\(\) must return a string, got int"):
-        ToolResult(message="m", value=Table(1)).render()
-
-
-@pytest.mark.claim("C-31", "TL-10")
-def test_no_value_renders_as_nothing() -> None:
-    assert ToolResult(message="m").render() == ""
-    assert ToolResult[Found](message="m", success=False).content() == "m"
-
-
-@pytest.mark.claim("C-31", "TL-08")
-def test_the_content_is_message_blank_line_and_value_unless_that_is_excluded_or_empty() -> None:
-    value = Table("a table")
-    assert ToolResult("m", value).content() == "m\n\na table"
-    assert ToolResult("m", value, exclude_value_from_context=True).content() == "m"
-    assert ToolResult("m", Table("")).content() == "m"
-
-
-@pytest.mark.claim("U-14")
-def test_a_value_that_json_cannot_hold_is_an_error_of_the_result() -> None:
-    with pytest.raises(SerdeError):
-        ToolResult("m", Unhashable([object()])).render()  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.claim("TL-11")
-def test_rendering_is_the_same_in_processes_with_other_hash_seeds() -> None:
-    program = (
-        "from dataclasses import dataclass\n"
-        "from weakincentives.prompt import ToolResult\n"
-        "@dataclass\n"
-        "class Bag:\n"
-        "    words: frozenset[str]\n"
-        "    counts: dict[str, int]\n"
-        "print(ToolResult('m', Bag(frozenset('abcdefgh'), {'b': 1, 'a': 2})).render())"
-    )
-    source = Path(inspect.getfile(Tool)).parents[2]
-    texts = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(source)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (1, 2)
-    }
-    assert texts == {'{"words":["a","b","c","d","e","f","g","h"],"counts":{"b":1,"a":2}}\n'}
-
-
-@pytest.mark.claim("TL-29")
-def test_a_context_is_frozen_slotted_and_begins_with_what_the_runtime_holds() -> None:
-    names = [field.name for field in fields(ToolContext)]
-    assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
-    context = ToolContext(*(Any,) * 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    assert not hasattr(context, "__dict__")
-    with pytest.raises(FrozenInstanceError):
-        context.session = None  # type: ignore[misc, assignment]  # pyright: ignore[reportAttributeAccessIssue]

@@ -294,7 +294,8 @@ def test_an_undeclared_exception_is_found_with_the_least_arguments() -> None:
         return ToolResult("Divided.", 100 // max(params.times, 0))
 
     assert breach(divide) == (
-        "tool 'wrong': its handler raised ZeroDivisionError('integer division or modulo by zero'); answer with "
+        "tool 'wrong': its handler raised ZeroDivisionError('integer division or modulo by "
+        "zero'); answer with "
         "success=False, raise ToolValidationError, or name the exception in raises=\n"
         'arguments: {"text": "", "times": 0}'
     )

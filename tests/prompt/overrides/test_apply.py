@@ -1,6 +1,4 @@
-"""Overrides in a prompt: what they reach and what they leave alone, what they cost, and how stale
-ones are told.
-"""
+"""Overrides in a prompt: which texts they replace, how stale ones are reported, what they cost."""
 
 import gc
 import sys
@@ -40,7 +38,7 @@ from weakincentives.prompt.overrides import (
     ToolExampleOverride,
     ToolOverride,
 )
-from weakincentives.prompt.overrides.model import Override
+from weakincentives.prompt.overrides.model import Override, StaleOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.events import OverridesDropped, PromptRendered
 from weakincentives.runtime.session import Session
@@ -63,7 +61,7 @@ def searching(name: str = "search", **more: Any) -> Tool[Search, Search]:
 
 
 def template(*sections: Section[Any]) -> PromptTemplate[None]:
-    return PromptTemplate(ns="tests", key="overlay", sections=sections)
+    return PromptTemplate(ns="tests", key="apply", sections=sections)
 
 
 @pytest.fixture
@@ -71,12 +69,14 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
     return LocalPromptOverridesStore(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------
-# what is reached
+# -------------------------------------------------------------------------------------------------
+# which texts
 
 
 @pytest.mark.claim("TL-15", "PS-31")
-def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesStore) -> None:
+def test_sections_and_tools_that_accept_no_overrides_keep_their_texts(
+    store: LocalPromptOverridesStore,
+) -> None:
     example = ToolExample("Cats", Search("cat"), Search("cat"))
     fixed: dict[str, Any] = {"accepts_overrides": False, "summary": "Author's."}
     tree = template(
@@ -98,7 +98,7 @@ def test_what_accepts_no_overrides_keeps_its_texts(store: LocalPromptOverridesSt
         ToolExampleOverride(tool_name="search", index=0, text="Other."),
         TaskExampleOverride(path=("examples",), index=0, text="Other."),
     ):
-        assert {one.reason for one in store.upsert(tree.descriptor, override)} == {"fixed"}
+        assert {stale.reason for stale in store.upsert(tree.descriptor, override)} == {"fixed"}
     for visibility in (FULL, SUMMARY):
         rendered = Prompt(tree, overrides_store=store).render(
             visibility_overrides={("fixed",): visibility}
@@ -145,21 +145,16 @@ def test_an_example_is_replaced_by_its_index_and_the_others_stay(
         ),
     )
     descriptor = tree.descriptor
-    assert (
-        store.upsert(descriptor, ToolExampleOverride(tool_name="search", index=0, text="Birds: $5"))
-        == ()
-    )
-    assert (
-        store.upsert(
-            descriptor, TaskExampleOverride(path=("examples",), index=1, text="Second: $5")
-        )
-        == ()
-    )
-    for beyond in (
+    for override in (
+        ToolExampleOverride(tool_name="search", index=0, text="Birds: $5"),
+        TaskExampleOverride(path=("examples",), index=1, text="Second: $5"),
+    ):
+        assert store.upsert(descriptor, override) == ()
+    for override in (
         ToolExampleOverride(tool_name="search", index=2, text="?"),
         TaskExampleOverride(path=("examples",), index=2, text="?"),
     ):
-        assert [one.reason for one in store.upsert(descriptor, beyond)] == ["gone"]
+        assert [stale.reason for stale in store.upsert(descriptor, override)] == ["gone"]
     assert Prompt(tree, overrides_store=store).render().text == (
         "## 1. Read\n\nBody.\n\nExamples of `search`:\n\n- Birds: $5\n"
         '- dogs\n  - input: `{"query":"dogs"}`\n  - output: `{"query":"dogs"}`\n\n'
@@ -168,15 +163,15 @@ def test_an_example_is_replaced_by_its_index_and_the_others_stay(
 
 
 class Loud(Section[None]):
-    """Its body and summary are written by code; it notes the overrides it is asked to render."""
+    """Writes its body by code and records the overrides that it renders."""
 
-    asked: tuple[tuple[str, SectionPath], ...] = ()
+    overrides: tuple[tuple[str, SectionPath], ...] = ()
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
         return "By code."
 
     def render_override(self, override_body: str, params: None, *, path: SectionPath) -> str:
-        self.asked = (*self.asked, (override_body, path))
+        self.overrides = (*self.overrides, (override_body, path))
         return override_body.upper()
 
 
@@ -188,7 +183,7 @@ def test_a_section_decides_itself_how_an_override_of_its_body_reads(
     tree = template(section)
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
     assert Prompt(tree, overrides_store=store).render().text == "## 1. A\n\nOTHER"
-    assert section.asked == (("other", ("a",)),)
+    assert section.overrides == (("other", ("a",)),)
 
 
 def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(
@@ -200,7 +195,7 @@ def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(
     assert Prompt(tree, overrides_store=store).render().text == "## 1. Examples\n\nNone today."
 
 
-def test_an_override_by_hand_beats_a_stored_one(store: LocalPromptOverridesStore) -> None:
+def test_an_inline_override_beats_a_stored_one(store: LocalPromptOverridesStore) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="stored"))
     store.upsert(tree.descriptor, ToolOverride(tool_name="search", description="Stored."))
@@ -220,7 +215,7 @@ def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
     tree = template(MarkdownSection(title="A", template="a", summary="s"))
     for kind in ("body", "summary"):
         store.upsert(tree.descriptor, SectionOverride(path=("a",), **{kind: "fine"}))
-        path = store.path(OverridesTag("tests", "overlay"))
+        path = store.path(OverridesTag("tests", "apply"))
         path.write_text(path.read_text().replace("fine", "$nobody"))
         with pytest.raises(PromptRenderError) as caught:
             Prompt(tree, overrides_store=store).render(
@@ -244,7 +239,7 @@ def test_a_fresh_override_that_was_broken_by_hand_is_an_error_of_rendering(
         ToolOverride(tool_name="search"),
     ],
 )
-def test_what_could_not_be_rendered_is_refused_and_nothing_is_stored(
+def test_a_text_that_could_not_be_rendered_is_refused_and_nothing_is_stored(
     store: LocalPromptOverridesStore, override: Override
 ) -> None:
     tree = template(MarkdownSection(title="A", template="a", tools=[searching()]))
@@ -272,7 +267,8 @@ def test_names_headings_and_tools_are_as_without_overrides(
     assert [tool.name for tool in after.tools] == [tool.name for tool in before.tools]
     assert [tool.params_type for tool in after.tools] == [tool.params_type for tool in before.tools]
     headings = [
-        [line for line in one.text.split("\n") if line.startswith("#")] for one in (before, after)
+        [line for line in rendered.text.split("\n") if line.startswith("#")]
+        for rendered in (before, after)
     ]
     assert headings[0] == headings[1]
     assert before.tools[0].description == "Searches."
@@ -286,7 +282,9 @@ def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
         ToolExampleOverride,
         TaskExampleOverride,
     )
-    texts = [{one.name for one in fields(kind)} - {"path", "tool_name", "index"} for kind in kinds]
+    texts = [
+        {field.name for field in fields(kind)} - {"path", "tool_name", "index"} for kind in kinds
+    ]
     assert texts == [{"body", "summary"}, {"description", "param_descriptions"}, {"text"}, {"text"}]
 
 
@@ -305,11 +303,11 @@ def test_a_param_description_keeps_what_the_schema_says_beside_it(
     assert spec.strict
 
 
-# -----------------------------------------------------------------------------------------------------
-# what is stale
+# -------------------------------------------------------------------------------------------------
+# stale overrides
 
 
-def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(
+def test_the_rendered_prompt_and_an_event_report_stale_overrides(
     store: LocalPromptOverridesStore,
 ) -> None:
     # L7
@@ -321,9 +319,8 @@ def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(
     rendered = prompt.render()
     assert rendered.text == "## 1. A\n\nnow"
     assert rendered.overrides is not None
-    assert [
-        (one.id, one.reason, one.base, one.text, one.current) for one in rendered.overrides.stale
-    ] == [(TextId("body", "a"), "changed", "then", "other", "now")]
+    body = TextId("body", "a")
+    assert rendered.overrides.stale == (StaleOverride(body, "changed", "then", "other", "now"),)
     session = Session()
     events: list[object] = []
     for kind in (PromptRendered, OverridesDropped):
@@ -333,14 +330,16 @@ def test_stale_overrides_are_told_by_the_rendered_prompt_and_by_an_event(
     (dropped,) = session[OverridesDropped].all()
     assert (dropped.ns, dropped.key, dropped.tag, dropped.texts) == (
         "tests",
-        "overlay",
+        "apply",
         "canary",
         ("body a",),
     )
     assert dropped.session_id == session.session_id
 
 
-def test_nothing_is_told_while_all_overrides_are_fresh(store: LocalPromptOverridesStore) -> None:
+def test_no_event_is_published_while_all_overrides_are_fresh(
+    store: LocalPromptOverridesStore,
+) -> None:
     tree = template(MarkdownSection(title="A", template="a"))
     store.upsert(tree.descriptor, SectionOverride(path=("a",), body="other"))
     session = Session()
@@ -368,21 +367,21 @@ def test_a_rendered_prompt_shows_its_descriptor_and_stays_frozen() -> None:
         setattr(rendered, "descriptor", None)  # noqa: B010 - a checker would refuse the plain form
 
 
-# ------------------------------------------------------------------------------------------ what it
+# -------------------------------------------------------------------------------------------------
 # costs
 
 
 class Counting(LocalPromptOverridesStore):
-    """Counts how often it is asked."""
+    """Counts the calls of `resolve`."""
 
-    asked = 0
+    calls = 0
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        self.asked += 1
+        self.calls += 1
         return super().resolve(descriptor, tag)
 
 
-def test_a_store_is_asked_once_for_each_render(tmp_path: Path) -> None:
+def test_each_render_asks_the_store_once(tmp_path: Path) -> None:
     store = Counting(tmp_path)
     tree = template(
         MarkdownSection(
@@ -396,7 +395,7 @@ def test_a_store_is_asked_once_for_each_render(tmp_path: Path) -> None:
     reads = [call(("read_section", {"section_key": key})) for key in ("a", "b")]
     adapter: ScriptedAdapter = ScriptedAdapter([*reads, say("done")], dynamic_tools=False)
     execution = MainLoop(adapter).execute(Prompt(tree, overrides_store=store), session=Session())
-    assert (execution.restarts, store.asked) == (2, 3)
+    assert (execution.restarts, store.calls) == (2, 3)
     assert "other" in str(adapter.requests[-1].messages[0])
 
 
@@ -430,13 +429,13 @@ def test_the_number_of_stored_overrides_does_not_matter_to_a_render(tmp_path: Pa
 def calls_during(run: Callable[[], object]) -> int:
     count = 0
 
-    def note(frame: FrameType, event: str, _argument: object) -> None:
+    def count_call(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal count
         count += event == "call"
 
     before = sys.getprofile()
     gc.disable()  # its callbacks, such as Hypothesis's, come when they like
-    sys.setprofile(note)
+    sys.setprofile(count_call)
     try:
         run()
     finally:

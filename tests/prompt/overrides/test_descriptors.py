@@ -71,19 +71,21 @@ def describe(
     return PromptTemplate(ns="tests", key="hashes", sections=roots).descriptor
 
 
-def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
+def hashes(descriptor: PromptDescriptor) -> tuple[str, str, str, str, str]:
     """Of the section, the tool, the tool's example, the task example and the whole."""
     tool_example, task_example = (
         TextId("tool-example", "search#0"),
         TextId("task-example", "examples#0"),
     )
-    examples = of.texts[tool_example].hash, of.texts[task_example].hash
-    return (of.sections[0].content_hash, of.tools[0].contract_hash, *examples, of.hash)
+    texts = descriptor.texts
+    examples = texts[tool_example].hash, texts[task_example].hash
+    section, tool = descriptor.sections[0], descriptor.tools[0]
+    return (section.content_hash, tool.contract_hash, *examples, descriptor.hash)
 
 
 @pytest.mark.claim("PS-35")
 @pytest.mark.parametrize(
-    ("changed", "which"),
+    ("changes", "indexes"),
     [
         ({}, []),
         ({"body": "Another."}, [0, 4]),
@@ -94,13 +96,11 @@ def hashes(of: PromptDescriptor) -> tuple[str, str, str, str, str]:
         ({"objective": "Leave it"}, [3, 4]),
     ],
 )
-def test_what_changes_changes_its_own_hash_and_that_of_the_whole(
-    changed: dict[str, Any], which: list[int]
+def test_a_change_changes_the_hash_of_its_part_and_that_of_the_prompt(
+    changes: dict[str, Any], indexes: list[int]
 ) -> None:
-    before, after = hashes(describe()), hashes(describe(**changed))
-    assert [
-        index for index, (one, other) in enumerate(zip(before, after, strict=True)) if one != other
-    ] == which
+    pairs = zip(hashes(describe()), hashes(describe(**changes)), strict=True)
+    assert [index for index, (before, after) in enumerate(pairs) if before != after] == indexes
 
 
 def test_a_section_of_examples_is_hashed_by_them() -> None:
@@ -127,33 +127,29 @@ TYPES: st.SearchStrategy[Any] = st.sampled_from((*DEFAULTS, list[str], dict[str,
 @st.composite
 def params_types(draw: st.DrawFn) -> type[Any]:
     """A params type of a few fields, from a space so small that two are often alike."""
-    chosen: list[tuple[str, Any, Any]] = []
+    fields: list[tuple[str, Any, Any]] = []
     for name in draw(st.sampled_from((["a"], ["a", "b"], ["b", "a"]))):
         kind = draw(TYPES)
         metadata: dict[str, str] = draw(st.sampled_from(({}, {"description": "Why."})))
         default: dict[str, Any] = (
             {"default": DEFAULTS[kind]} if kind in DEFAULTS and draw(st.booleans()) else {}
         )
-        chosen.append((name, kind, field(**default, metadata=metadata, kw_only=True)))
-    return make_dataclass("Params", chosen, frozen=True)
+        fields.append((name, kind, field(**default, metadata=metadata, kw_only=True)))
+    return make_dataclass("Params", fields, frozen=True)
 
 
 @pytest.mark.claim("PS-35")
 @given(params_types(), params_types())
-def test_contracts_are_equal_exactly_when_the_schemas_are(one: type[Any], other: type[Any]) -> None:
+def test_contracts_are_equal_exactly_when_the_schemas_are(a: type[Any], b: type[Any]) -> None:
     # L6
-    first, second = (contract(kind) for kind in (one, other))
-    assert (first == second) == (serde.json_schema(one) == serde.json_schema(other))
+    assert (contract(a) == contract(b)) == (serde.json_schema(a) == serde.json_schema(b))
 
 
 def contract(params: type[Any]) -> str:
     tool = Tool[Any, Any](name="tool", params_type=params, result_type=object)
     section = MarkdownSection(title="A", template="a", tools=[tool])
-    return (
-        PromptTemplate(ns="tests", key="contract", sections=[section])
-        .descriptor.tools[0]
-        .contract_hash
-    )
+    template = PromptTemplate(ns="tests", key="contract", sections=[section])
+    return template.descriptor.tools[0].contract_hash
 
 
 PROGRAM = """
@@ -172,7 +168,7 @@ print(PromptTemplate(ns="tests", key="stable", sections=[section]).descriptor.ha
 def test_hashes_are_the_same_in_every_process() -> None:
     # L6
     here = Path(__file__).parents[3] / "src"
-    found = {
+    hashes = {
         subprocess.run(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(here)},
@@ -182,7 +178,7 @@ def test_hashes_are_the_same_in_every_process() -> None:
         ).stdout
         for seed in ("0", "1", "2")
     }
-    assert len(found) == 1
+    assert len(hashes) == 1
 
 
 def test_the_texts_of_params_are_found_behind_a_reference() -> None:
@@ -202,22 +198,22 @@ def test_an_override_may_use_the_params_of_its_section(text: str) -> None:
 def test_an_override_with_a_placeholder_that_is_no_field_is_refused(
     kind: Any, text: str, placeholder: str
 ) -> None:
-    told = r"'\$\$' for a dollar sign" if placeholder == "$" else r"limit, query"
-    with pytest.raises(PromptValidationError, match=told) as caught:
+    remedy = r"'\$\$' for a dollar sign" if placeholder == "$" else r"limit, query"
+    with pytest.raises(PromptValidationError, match=remedy) as caught:
         templated().descriptor.check(TextId(kind, "a"), text)
     assert (caught.value.section_path, caught.value.placeholder) == (("a",), placeholder)
 
 
 def test_dollars_mean_nothing_in_examples_and_descriptions() -> None:
-    for one in [
+    for text_id in (
         TextId("tool", "search"),
         TextId("param", "search.query"),
         TextId("tool-example", "search#0"),
-    ]:
-        describe().check(one, "It costs $5")
+    ):
+        describe().check(text_id, "It costs $5")
 
 
-def test_a_description_is_held_to_the_rules_of_tools() -> None:
+def test_a_description_must_keep_the_rules_of_tools() -> None:
     with pytest.raises(PromptValidationError, match=r"'search'.*1025 characters"):
         describe().check(TextId("tool", "search"), "x" * 1025)
 
@@ -247,7 +243,7 @@ def test_a_body_that_code_writes_has_no_text_to_seed(section: Section[Any]) -> N
 def test_a_descriptor_lists_every_text_of_a_section_and_a_tool() -> None:
     expected = {
         *(TextId(kind, key) for kind in ("body", "summary") for key in ("task", "examples")),
-        *(TextId("param", f"search.{one.name}") for one in fields(Search)),
+        *(TextId("param", f"search.{param.name}") for param in fields(Search)),
         *(
             TextId("tool", "search"),
             TextId("tool-example", "search#0"),

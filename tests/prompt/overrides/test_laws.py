@@ -1,6 +1,6 @@
-"""Law L7: an override that is fresh is as if the author had written it, on every path; one that is
-stale is as if it were not there. Rendered side by side: a prompt with overrides in a store, and one
-with the same texts in its code.
+"""Law L7: a fresh override reads as if the author had written it, a stale one as if it were absent.
+
+The tests compare a prompt with stored overrides and one with the same texts in its code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,9 +52,7 @@ FULL = SectionVisibility.FULL
 
 
 def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility]) -> object:
-    """All that a model can be shown of a prompt: as rendered, section by section, and in a
-    conversation.
-    """
+    """Everything a model can see of a prompt: rendered, by section, and in a conversation."""
     rendered = prompt.render(visibility_overrides=visibility)
     read: Any = create_read_section_handler(
         registry=rendered.registry,
@@ -65,13 +63,15 @@ def seen(prompt: Prompt[Any], visibility: Mapping[SectionPath, SectionVisibility
     ).handler
     keys = [node.key for node in rendered.registry.sections]
     contents = [read(ReadSectionParams(key), context=None).value for key in keys]
-    return rendered.text, [one and one.content for one in contents], conversation(rendered, keys)
+    return (
+        rendered.text,
+        [content and content.content for content in contents],
+        conversation(rendered, keys),
+    )
 
 
 def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
-    """What a model that reads every section is sent: each message, and the tools as they are told
-    to it.
-    """
+    """The messages and tools that a model receives when it reads every section."""
     if "read_section" not in {tool.name for tool in rendered.tools}:
         return [(tool.name, tool.description) for tool in rendered.tools]
     adapter: ScriptedAdapter = ScriptedAdapter(
@@ -81,16 +81,16 @@ def conversation(rendered: RenderedPrompt[Any], keys: Sequence[str]) -> object:
     return adapter.requests[-1].messages, adapter.requests[-1].tools
 
 
-# ------------------------------------------------------------------------------------------- random
-# trees of sections
+# -------------------------------------------------------------------------------------------------
+# random trees of sections
 
 
-def every(roots: Sequence[Plan], above: SectionPath = ()) -> dict[SectionPath, Plan]:
-    found: dict[SectionPath, Plan] = {}
+def plans_by_path(roots: Sequence[Plan], above: SectionPath = ()) -> dict[SectionPath, Plan]:
+    plans: dict[SectionPath, Plan] = {}
     for plan in roots:
-        found[*above, plan.key] = plan
-        found |= every(plan.children, (*above, plan.key))
-    return found
+        plans[*above, plan.key] = plan
+        plans |= plans_by_path(plan.children, (*above, plan.key))
+    return plans
 
 
 def rewritten(
@@ -109,16 +109,12 @@ def rewritten(
 @st.composite
 def rewrites(draw: st.DrawFn, roots: Sequence[Plan]) -> dict[SectionPath, dict[str, str]]:
     """Other texts, for `Plan.text` and `Plan.summary`, of some sections."""
-    chosen = draw(
-        st.lists(
-            st.sampled_from(sorted(every(roots).items(), key=lambda pair: pair[0])), max_size=4
-        )
-    )
-    found: dict[SectionPath, dict[str, str]] = {}
-    for path, plan in chosen:
-        texts = st.sampled_from(TEXTS[plan.params]).map(lambda text: f"Now: {text}")
-        found[path] = draw(st.fixed_dictionaries({}, optional={"text": texts, "summary": texts}))
-    return found
+    plans = plans_by_path(roots)
+    changes: dict[SectionPath, dict[str, str]] = {}
+    for path in draw(st.lists(st.sampled_from(sorted(plans)), max_size=4)):
+        texts = st.sampled_from(TEXTS[plans[path].params]).map(lambda text: f"Now: {text}")
+        changes[path] = draw(st.fixed_dictionaries({}, optional={"text": texts, "summary": texts}))
+    return changes
 
 
 def built(roots: Sequence[Plan], disclosure: Disclosure) -> PromptTemplate[Any]:
@@ -148,22 +144,22 @@ def test_over_random_trees_fresh_overrides_are_as_written_by_the_author_and_stal
         prompt = Prompt(built(now, disclosure), overrides_store=store)
         shown = seen(prompt, visibility)
         stale = store.resolve(prompt.descriptor).stale
-    before, after = every(then), every(now)
+    before, after = plans_by_path(then), plans_by_path(now)
     same = {
-        p
-        for p in before
-        if (before[p].text, before[p].summary) == (after[p].text, after[p].summary)
+        path
+        for path, plan in before.items()
+        if (plan.text, plan.summary) == (after[path].text, after[path].summary)
     }
     by_author = built(
         rewritten(now, {path: texts for path, texts in wanted.items() if path in same}), disclosure
     )
     assert shown == seen(Prompt(by_author), visibility)
     dropped = {".".join(path) for path, texts in wanted.items() if texts and path not in same}
-    assert {one.id.at for one in stale} == dropped
+    assert {override.id.at for override in stale} == dropped
 
 
-# -------------------------------------------------------------------------------- every kind of
-# text at once
+# -------------------------------------------------------------------------------------------------
+# every kind of text at once
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ def nothing(params: object, *, context: ToolContext) -> ToolResult[None]:
 
 
 def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
-    """A prompt of fixed shape whose every text is given; of examples, the descriptions are."""
+    """A prompt of fixed shape with these texts; `tool-example` texts are descriptions."""
 
     def text(kind: Any, at: str) -> str:
         return texts[TextId(kind, at)]
@@ -236,19 +232,19 @@ UNITS: list[list[TextId]] = [
     *([TextId("task-example", f"examples#{index}")] for index in range(2)),
 ]
 """Texts that are judged together: when one of them changes, overrides of all are stale."""
-IDS = [one for unit in UNITS for one in unit]
+IDS = [text_id for unit in UNITS for text_id in unit]
 EXAMPLE = '\n  - input: `{"query":"x","limit":3}`\n  - output: `null`'
 
 
-def as_override(one: TextId, text: str) -> Override:
-    at, _, part = one.at.replace("#", ".").rpartition(".")
-    match one.kind:
+def as_override(text_id: TextId, text: str) -> Override:
+    at, _, part = text_id.at.replace("#", ".").rpartition(".")
+    match text_id.kind:
         case "body":
-            return SectionOverride(path=tuple(one.at.split(".")), body=text)
+            return SectionOverride(path=tuple(text_id.at.split(".")), body=text)
         case "summary":
-            return SectionOverride(path=tuple(one.at.split(".")), summary=text)
+            return SectionOverride(path=tuple(text_id.at.split(".")), summary=text)
         case "tool":
-            return ToolOverride(tool_name=one.at, description=text)
+            return ToolOverride(tool_name=text_id.at, description=text)
         case "param":
             return ToolOverride(tool_name=at, param_descriptions={part: text})
         case "tool-example":
@@ -261,14 +257,14 @@ WORDS = st.sampled_from(("one", "two", "three", "100% of it", "a line\nand anoth
 TEMPLATES = WORDS | st.sampled_from(("Hello $name.", "$$5 for ${name}"))
 
 
-def texts_for(one: TextId) -> st.SearchStrategy[str]:
-    return TEMPLATES if one.kind in ("body", "summary") else WORDS
+def texts_for(text_id: TextId) -> st.SearchStrategy[str]:
+    return TEMPLATES if text_id.kind in ("body", "summary") else WORDS
 
 
 ALL = st.fixed_dictionaries(
-    {one: texts_for(one) for one in IDS} | {TextId("summary", "examples"): WORDS}
+    {text_id: texts_for(text_id) for text_id in IDS} | {TextId("summary", "examples"): WORDS}
 )
-SOME = st.fixed_dictionaries({}, optional={one: texts_for(one) for one in IDS})
+SOME = st.fixed_dictionaries({}, optional={text_id: texts_for(text_id) for text_id in IDS})
 
 
 @pytest.mark.claim("PS-31", "PS-32", "PS-33", "PS-36")
@@ -288,18 +284,19 @@ def test_texts_of_every_kind_apply_while_fresh_and_only_then(
     # L7
     now = then | edits
     visibility = dict.fromkeys(opened, FULL)
-    fresh = {one for unit in UNITS if all(then[text] == now[text] for text in unit) for one in unit}
+    units = [unit for unit in UNITS if all(then[text_id] == now[text_id] for text_id in unit)]
+    fresh = {text_id for unit in units for text_id in unit}
     with TemporaryDirectory() as folder:
         store: PromptOverridesStore = LocalPromptOverridesStore(folder)
-        for one, text in wanted.items():
-            store.upsert(authored(then).descriptor, as_override(one, text))
+        for text_id, text in wanted.items():
+            store.upsert(authored(then).descriptor, as_override(text_id, text))
         prompt = Prompt(authored(now), overrides_store=store)
         shown = seen(prompt, visibility)
         resolved = store.resolve(prompt.descriptor)
     assert set(resolved.texts) == wanted.keys() & fresh
-    assert {one.id for one in resolved.stale} == wanted.keys() - fresh
-    kept = {one: text for one, text in wanted.items() if one in fresh}
-    assert shown == seen(Prompt(authored(now | kept)), visibility)
+    assert {stale.id for stale in resolved.stale} == wanted.keys() - fresh
+    applied = {text_id: text for text_id, text in wanted.items() if text_id in fresh}
+    assert shown == seen(Prompt(authored(now | applied)), visibility)
 
 
 @pytest.mark.claim("PR-27", "PS-37")
@@ -314,7 +311,7 @@ def test_a_seeded_prompt_renders_as_without_a_store(
         seeded = store.seed(template)
         assert store.resolve(template.descriptor) == seeded
         assert seeded.texts == {
-            one: of.text for one, of in template.descriptor.texts.items() if of.text
+            text_id: text.text for text_id, text in template.descriptor.texts.items() if text.text
         }
         assert seeded.stale == ()
         assert seen(Prompt(template, overrides_store=store), visibility) == seen(
@@ -336,6 +333,5 @@ def test_a_body_override_never_displaces_a_summary(path: SectionPath, tmp_path: 
         [call(("read_section", {"section_key": path[0]})), say("done")]
     )
     answers = adapter.evaluate(summarized, session=Session()).transcript
-    assert ["Overridden." in one.content for one in answers if isinstance(one, ToolMessage)] == [
-        True
-    ]
+    (answer,) = [message for message in answers if isinstance(message, ToolMessage)]
+    assert "Overridden." in answer.content

@@ -1,6 +1,4 @@
-"""The three-way merge of overrides with code that has changed: laws over lines, and what becomes of
-stored files.
-"""
+"""The three-way merge of overrides with changed code: laws over lines, and stored files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ class Who:
     name: str = "Ada"
 
 
-# ------------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # lines
 
 
@@ -42,28 +40,28 @@ def test_the_same_change_of_both_sides_is_taken_once(base: list[str], changed: l
 
 
 @given(LINES, LINES, LINES)
-def test_sides_may_be_exchanged(base: list[str], mine: list[str], theirs: list[str]) -> None:
-    one, clean = merge(base, mine, theirs)
-    other, also_clean = merge(base, theirs, mine)
+def test_sides_may_be_exchanged(base: list[str], ours: list[str], theirs: list[str]) -> None:
+    merged, clean = merge(base, ours, theirs)
+    exchanged, also_clean = merge(base, theirs, ours)
     assert clean == also_clean
     if clean:
-        assert one == other
+        assert merged == exchanged
 
 
 @given(LINES, LINES, LINES)
 def test_in_a_conflict_nothing_of_either_side_is_lost(
-    base: list[str], mine: list[str], theirs: list[str]
+    base: list[str], ours: list[str], theirs: list[str]
 ) -> None:
-    lines, clean = merge(base, mine, theirs)
+    lines, clean = merge(base, ours, theirs)
     if not clean:
-        assert {*mine, *theirs} <= {*lines, *base}
+        assert {*ours, *theirs} <= {*lines, *base}
         assert lines.count("<<<<<<< override") == lines.count(">>>>>>> code") >= 1
 
 
-def test_lines_that_come_again_and_again_are_as_good_as_others() -> None:
+def test_repeated_lines_merge_like_others() -> None:
     base = ["x", ""] * 200
-    mine, theirs = ["mine", *base[1:]], [*base[:-1], "theirs"]
-    assert merge(base, mine, theirs) == (["mine", *base[1:-1], "theirs"], True)
+    ours, theirs = ["ours", *base[1:]], [*base[:-1], "theirs"]
+    assert merge(base, ours, theirs) == (["ours", *base[1:-1], "theirs"], True)
 
 
 type Edit = tuple[int, Sequence[str]]
@@ -97,20 +95,20 @@ def applied(base: list[str], edits: Sequence[Edit]) -> list[str]:
 def test_edits_with_a_line_between_them_merge_to_both(
     edits: tuple[list[str], list[Edit], list[Edit]],
 ) -> None:
-    base, mine, theirs = edits
-    both = applied(base, [*mine, *theirs])
-    assert merge(base, applied(base, mine), applied(base, theirs)) == (both, True)
+    base, ours, theirs = edits
+    both = applied(base, [*ours, *theirs])
+    assert merge(base, applied(base, ours), applied(base, theirs)) == (both, True)
 
 
 def test_different_changes_of_one_line_conflict() -> None:
     lines, clean = merge(
-        ["one", "two", "three"], ["one", "mine", "three"], ["one", "theirs", "three"]
+        ["one", "two", "three"], ["one", "ours", "three"], ["one", "theirs", "three"]
     )
     assert not clean
     assert lines == [
         "one",
         "<<<<<<< override",
-        "mine",
+        "ours",
         "||||||| written against",
         "two",
         "=======",
@@ -120,7 +118,7 @@ def test_different_changes_of_one_line_conflict() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # files
 
 
@@ -137,13 +135,13 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 PLACE = OverridesTag("tests", "rebase")
 
 
-def test_what_merges_applies_again(store: LocalPromptOverridesStore) -> None:
+def test_a_merged_override_applies_again(store: LocalPromptOverridesStore) -> None:
     then, now = describe("One.\n\nTwo."), describe("One.\n\nTwo, $name.")
     store.upsert(then, SectionOverride(path=("a",), body="First.\n\nTwo.", summary="Shorter."))
     assert store.resolve(now).texts == {}
-    done = store.rebase(now)
-    assert done.merged == (BODY, TextId("summary", "a"))
-    assert done.conflicts == ()
+    result = store.rebase(now)
+    assert result.merged == (BODY, TextId("summary", "a"))
+    assert result.conflicts == ()
     resolved = store.resolve(now)
     assert resolved.texts == {BODY: "First.\n\nTwo, $name.", TextId("summary", "a"): "Shorter."}
     assert resolved.stale == ()
@@ -166,16 +164,18 @@ def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(
     store.upsert(describe("Hello."), SectionOverride(path=("a",), body="Hi."))
     before = store.path(PLACE).read_bytes()
     now = describe("Good day.")
-    done = store.rebase(now)
-    assert [(one.id, one.reason[:17]) for one in done.conflicts] == [(BODY, "Both have changed")]
+    result = store.rebase(now)
+    assert [(conflict.id, conflict.reason[:17]) for conflict in result.conflicts] == [
+        (BODY, "Both have changed")
+    ]
     assert store.path(PLACE).read_bytes() == before
     review = store.path(PLACE, ".conflicts.md")
     assert review.name == "latest.conflicts.md"
     text = review.read_text()
     assert text.startswith("# Overrides to settle\n\n## body a\n\nBoth have changed")
     assert (
-        "    <<<<<<< override\n    Hi.\n    ||||||| written against\n    Hello.\n    =======\n    Good day.\n"
-        in text
+        "    <<<<<<< override\n    Hi.\n    ||||||| written against\n    Hello.\n    =======\n    "
+        "Good day.\n" in text
     )
     store.upsert(describe("Hello.\n\nBye."), SectionOverride(path=("a",), body="Hi.\n\nBye."))
     assert all(
@@ -188,16 +188,18 @@ def test_a_conflict_is_written_for_review_and_the_override_stays_as_it_was(
     assert store.resolve(now).texts == {BODY: "Hi and good day."}
 
 
-def test_what_merges_is_carried_over_beside_a_conflict(store: LocalPromptOverridesStore) -> None:
+def test_a_merged_override_applies_again_beside_a_conflict(
+    store: LocalPromptOverridesStore,
+) -> None:
     then, now = describe("Hello."), describe("Good day.", "Short now.")
     store.upsert(then, SectionOverride(path=("a",), body="Hello."))
     store.upsert(then, SectionOverride(path=("a",), summary="Tiny."))
-    done = store.rebase(now)
-    assert done.merged == (BODY,)
-    assert [one.id for one in done.conflicts] == [TextId("summary", "a")]
+    result = store.rebase(now)
+    assert result.merged == (BODY,)
+    assert [conflict.id for conflict in result.conflicts] == [TextId("summary", "a")]
     resolved = store.resolve(now)
     assert resolved.texts == {BODY: "Good day."}
-    assert [(one.id.kind, one.base, one.text, one.current) for one in resolved.stale] == [
+    assert [(stale.id.kind, stale.base, stale.text, stale.current) for stale in resolved.stale] == [
         ("summary", "Short.", "Tiny.", "Short now.")
     ]
 
@@ -215,7 +217,7 @@ def test_a_merged_text_that_the_prompt_could_not_be_rendered_with_is_a_conflict(
     assert conflict.text == "Hello $name.\n\nGood bye."
 
 
-def test_what_has_no_place_any_more_is_a_conflict_with_its_text(
+def test_an_override_of_a_text_that_is_gone_or_fixed_is_a_conflict(
     store: LocalPromptOverridesStore,
 ) -> None:
     tool = Tool[Who, None](name="greet")
@@ -223,19 +225,21 @@ def test_what_has_no_place_any_more_is_a_conflict_with_its_text(
     store.upsert(then, SectionOverride(path=("a",), body="Hi."))
     store.upsert(then, ToolOverride(tool_name="greet", description="Says hello."))
     now = describe("Hello.", accepts_overrides=False)
-    done = store.rebase(now)
-    assert done.merged == ()
-    assert [(str(one.id), one.reason, one.text) for one in done.conflicts] == [
+    result = store.rebase(now)
+    assert result.merged == ()
+    assert [
+        (str(conflict.id), conflict.reason, conflict.text) for conflict in result.conflicts
+    ] == [
         ("body a", "The text accepts no overrides now.", "Hi."),
         ("tool greet", "The prompt has no such text any more.", "Says hello."),
     ]
-    assert [(str(one.id), one.reason) for one in store.resolve(now).stale] == [
+    assert [(str(stale.id), stale.reason) for stale in store.resolve(now).stale] == [
         ("body a", "fixed"),
         ("tool greet", "gone"),
     ]
 
 
 def test_a_prompt_without_overrides_has_nothing_to_rebase(store: LocalPromptOverridesStore) -> None:
-    done = store.rebase(describe("Hello."))
-    assert (done.merged, done.conflicts) == ((), ())
+    result = store.rebase(describe("Hello."))
+    assert (result.merged, result.conflicts) == ((), ())
     assert store.list() == ()

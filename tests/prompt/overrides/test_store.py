@@ -51,16 +51,16 @@ def store(tmp_path: Path) -> LocalPromptOverridesStore:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """What lies under `root`, but for the lock."""
+    """The files under `root`, except for the lock."""
     return {
-        str(one.relative_to(root)): one.read_bytes()
-        for one in root.rglob("*")
-        if one.is_file() and one.suffix
+        str(path.relative_to(root)): path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix
     }
 
 
-# -------------------------------------------------------------------------------------------------------
-# to and fro
+# -------------------------------------------------------------------------------------------------
+# writing and reading
 
 
 @pytest.mark.claim("PS-37")
@@ -91,9 +91,9 @@ def test_a_store_can_be_used_as_the_protocol_says(tmp_path: Path) -> None:
 def test_stale_entries_are_gone_and_the_rest_is_kept(store: LocalPromptOverridesStore) -> None:
     store.upsert(template("One.", "Two.").descriptor, body(0, "First."))
     store.upsert(template("One.", "Two.").descriptor, body(1, "Second."))
-    found = store.resolve(template("Changed.", "Two.").descriptor)
-    assert found.texts == {TextId("body", "s1"): "Second."}
-    assert [str(one.id) for one in found.stale] == ["body s0"]
+    override = store.resolve(template("Changed.", "Two.").descriptor)
+    assert override.texts == {TextId("body", "s1"): "Second."}
+    assert [str(stale.id) for stale in override.stale] == ["body s0"]
     assert store.resolve(template("One.", "Two.").descriptor).stale == ()
 
 
@@ -123,7 +123,9 @@ def test_a_file_lies_where_it_is_said_and_reads_well(
     assert json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False) + "\n" == text
     data = json.loads(text)
     assert data["schema"] == 1
-    assert [(one["kind"], one["at"], one["base"], one["text"]) for one in data["overrides"]] == [
+    assert [
+        tuple(map(entry.get, ("kind", "at", "base", "text"))) for entry in data["overrides"]
+    ] == [
         ("body", "s0", ["Grüße.", "", "$$5"], ["Grüße."]),
         ("body", "s1", ["Two."], ["Zwei.", "Drei."]),
     ]
@@ -156,7 +158,7 @@ def test_a_list_names_every_set_and_nothing_else(store: LocalPromptOverridesStor
     assert store.list() == sets
 
 
-# --------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # the root
 
 
@@ -276,7 +278,7 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path, link: str) -> None:
         ):
             refused()
     assert files(outside) == {}
-    assert [one.name for one in outside.iterdir()] == ["file"]
+    assert [path.name for path in outside.iterdir()] == ["file"]
 
 
 def test_a_link_in_the_place_of_the_lock_is_not_followed(
@@ -307,7 +309,7 @@ def test_a_root_that_is_itself_a_link_is_fine(tmp_path: Path) -> None:
     assert LocalPromptOverridesStore(tmp_path / "real").resolve(tree.descriptor).texts
 
 
-# -------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # bad files
 
 
@@ -411,8 +413,8 @@ def test_a_lone_surrogate_is_refused_and_the_old_file_stays(
     assert store.path(PLACE).read_bytes() == before
 
 
-# -------------------------------------------------------------------------------- other processes,
-# and what they die of
+# -------------------------------------------------------------------------------------------------
+# other processes, and their deaths
 
 
 def script(text: str) -> str:
@@ -448,8 +450,8 @@ def test_two_processes_that_write_at_once_lose_nothing_of_each_other(tmp_path: P
     writing = "for number in range(int(sys.argv[2]), 100, 2): put(number, f'by {number}')"
     processes = [start(writing, tmp_path, first) for first in (0, 1)]
     assert [process.communicate(timeout=60)[1] for process in processes] == ["", ""]
-    found = LocalPromptOverridesStore(tmp_path).resolve(hundred().descriptor)
-    assert found.texts == {TextId("body", f"s{number}"): f"by {number}" for number in range(100)}
+    override = LocalPromptOverridesStore(tmp_path).resolve(hundred().descriptor)
+    assert override.texts == {TextId("body", f"s{number}"): f"by {number}" for number in range(100)}
 
 
 def test_threads_that_write_at_once_lose_nothing_of_each_other(

@@ -1,0 +1,18 @@
+"""The context that a handler receives."""
+
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from weakincentives.prompt import ToolContext
+
+
+@pytest.mark.claim("TL-29")
+def test_a_context_is_frozen_slotted_and_begins_with_what_the_runtime_holds() -> None:
+    names = [field.name for field in fields(ToolContext)]
+    assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
+    context = ToolContext(*(Any,) * 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert not hasattr(context, "__dict__")
+    with pytest.raises(FrozenInstanceError):
+        context.session = None  # type: ignore[misc, assignment]  # pyright: ignore[reportAttributeAccessIssue]
