@@ -1,3 +1,1 @@
-"""Running a prompt: the loop over values, its drivers, tool calls, messages, and the loop around an
-evaluation.
-"""
+"""The engine: runs the conversation of a prompt with its provider and tools to the end."""

@@ -1,4 +1,4 @@
-"""The calls of tools that must not run twice, and their answers, over the evaluations of one run."""
+"""The calls of tools that must not run twice, and their answers, over a run's evaluations."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,6 +1,4 @@
-"""How an evaluation fails: the provider did, or a limit was reached. Each error carries how far it
-had come.
-"""
+"""The errors in which an evaluation ends; each one says how far the evaluation had come."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,15 +22,14 @@ __all__ = [
 ]
 
 type EvaluationPhase = Literal["request", "response", "limit"]
-"""Where it failed: asking the provider, reading its answer, or at one of our own limits."""
+"""Where an evaluation fails: at a request, at reading the answer, or at a limit of the caller."""
 
 
 class PromptEvaluationError(WeakIncentivesError):
-    """An evaluation that could not be completed.
+    """An evaluation failed.
 
     `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy`
-    what to do about it. `usage`, `turns` and `transcript` tell what had been spent and said until
-    then.
+    what to do. `usage`, `turns` and `transcript` are those of the evaluation until then.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class PromptEvaluationError(WeakIncentivesError):
 
 
 class ThrottleError(PromptEvaluationError):
-    """The provider wants fewer requests; `retry_after` is how long it asked to wait, if it said."""
+    """The provider refuses more requests; `retry_after` is the time to wait, if it says."""
 
     retry_after: timedelta | None = None
 

@@ -1,18 +1,15 @@
-"""The conversation with a model as a machine over values: it asks for what it needs next and is
-told what came of it.
+"""The conversation with a model as a state machine: it asks for what it needs next.
 
-No clock, no I/O, no handler runs here. A driver carries out each step and gives back its result:
+No clock, no I/O and no handler runs here. `Evaluation` performs each action and passes its result:
 
     start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
                                       └──► ProviderRequest (repair of the output)
                                       └──► Finished
 
-Calls that ask for sections which only a new evaluation can open end it together, once all
-disclosure calls of their turn have been answered: `submit` then raises
-`VisibilityExpansionRequired`.
-
-Limits are checked before each step is handed out. Everything in the machine is a plain value, so it
-can be pickled between any two steps and go on from there.
+Calls that request sections which only a new evaluation can open end the conversation together, once
+all disclosure calls of their turn have an answer: `submit` then raises
+`VisibilityExpansionRequired`. The machine checks limits before each action. It consists of plain
+values, so it can be pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,21 +54,20 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
     "content_filter": ("the provider's content filter stopped the answer", "content_filter", ""),
     "refusal": ("the model refused: {}", "refused", ""),
 }
-"""By why the model stopped without an answer: what to say, the code, the remedy."""
+"""Message, code and remedy for each reason why the model stops without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerLoopConfig:
     """Rules of one conversation.
 
-    `max_turns` bounds the provider requests (`None`: unbounded), `max_repairs` how often an answer
-    that is not the declared output is sent back. With `parallel_tool_calls="isolated"` calls of one
-    turn whose tools are declared `"pure"` or `"repeatable"` run at once, each as if it were alone,
-    and count in the order of the calls. A tool call with more than `max_argument_chars` is refused
-    before its arguments are parsed. The model is sent at most `max_result_chars` of a tool's
-    result, with a note on how much is missing; events keep the whole result. `None` lifts either
-    bound. Raises `ValueError` for another word, a negative number and a bound below 1,000
-    characters, `TypeError` for a limit that is none.
+    `max_turns` bounds the provider requests, `max_repairs` how often an answer that is not the
+    declared output goes back. With `parallel_tool_calls="isolated"` calls of one turn whose tools
+    are `"pure"` or `"repeatable"` run in parallel, each as if it were alone, and take effect in the
+    order of the calls. A call with more than `max_argument_chars` is refused before its arguments
+    are parsed. The model reads at most `max_result_chars` of a tool's result, with a note on how
+    much is missing; events keep the whole result. `None` lifts a bound. Raises `ValueError` for
+    another word, a negative number and fewer than 1,000 characters, `TypeError` for a wrong type.
     """
 
     max_turns: int | None = 100
@@ -100,17 +96,17 @@ def _check_chars(name: str, bound: int | None) -> None:
     if bound is None:
         return
     check_count(name, bound)
-    if bound < _LEAST_CHARS:
-        raise ValueError(f"{name} is {bound}; give at least {_LEAST_CHARS}, or None for no bound")
+    if bound < _MIN_CHARS:
+        raise ValueError(f"{name} is {bound}; give at least {_MIN_CHARS}, or None for no bound")
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderRequest:
-    """Ask the provider to go on from `transcript`.
+    """Ask the provider to continue `transcript`.
 
-    `transcript` is the machine's own growing list: read it, and only up to its present end. `tools`
-    are those that the conversation began with; later changes stand in it as `ToolsAdded` and
-    `ToolsRemoved`. `changes` are to be made effective first.
+    `transcript` is the machine's own growing list: only read it, up to its present end. `tools` are
+    the tools at the start; the transcript has later changes as `ToolsAdded` and `ToolsRemoved`.
+    Apply `changes` first.
     """
 
     turn: int
@@ -123,7 +119,7 @@ class ProviderRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalls:
-    """Run these calls, or the first few of them, and submit what came of each, in order."""
+    """Run these calls, or the first of them, and submit their outcomes in order."""
 
     calls: tuple[ToolCall, ...]
 
@@ -136,19 +132,18 @@ class Finished:
     output: object
 
 
-_LEAST_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
-_MAX_FAULTS = 4_000  # characters: an answer can have more faults than the next request should carry
+_MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
+_MAX_ISSUES = 4_000  # characters: an answer can have more issues than a request should carry
 
 type Action = ProviderRequest | ToolCalls | Finished
 
 
 @dataclass(slots=True, kw_only=True)
 class InnerLoop:
-    """One conversation. Call `start` once, then `receive` and `submit` as the steps that come back
-    ask for it.
+    """One conversation: call `start` once, then `receive` and `submit` as the actions require.
 
-    `LimitError` and `PromptEvaluationError` end it; they carry usage, turns and transcript. What
-    stands in `changing` then must still be made effective: the transcript tells it.
+    `PromptEvaluationError` ends it, with usage, turns and transcript. Then still apply the
+    `tool_changes`, since the transcript tells them.
     """
 
     text: str
@@ -167,52 +162,51 @@ class InnerLoop:
     repairs: int = 0
     pending: tuple[ToolCall, ...] = ()
     available: set[str] = field(default_factory=set)
-    changing: list[ToolExecutionOutcome] = field(default_factory=list)
+    tool_changes: list[ToolExecutionOutcome] = field(default_factory=list)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
     @property
     def run_usage(self) -> RunUsage:
-        """What the conversation has taken so far."""
+        """The usage of the conversation so far."""
         return RunUsage(self.usage, self.turns, self.tool_calls)
 
     def start(self, now: datetime) -> Action:
-        """The first request."""
+        """Returns the first request."""
         self.available = {tool.name for tool in self.tools}
         self.transcript.append(UserMessage(self.text))
         return self._request(now)
 
     def receive(self, answer: AssistantMessage, now: datetime) -> Action:
-        """Takes the provider's answer to the last request."""
+        """Takes the provider's answer to the last request and returns the next action."""
         self.usage += answer.usage
         self.transcript.append(answer)
         self.pending = answer.tool_calls
         if answer.finish in _UNFINISHED:
             message, code, remedy = _UNFINISHED[answer.finish]
-            told = message.format(answer.text)
-            raise self.failed(
-                PromptEvaluationError(told, phase="response", code=code, remedy=remedy)
-            )
+            message = message.format(answer.text)
+            error = PromptEvaluationError(message, phase="response", code=code, remedy=remedy)
+            raise self.failed(error)
         if self.pending:
             return self._next_calls(now)
         return self._finish(answer.text, now)
 
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
-        """Takes what came of the first pending calls, in order; raises `ValueError` for outcomes of
-        other calls.
+        """Takes the outcomes of the first pending calls, in order, and returns the next action.
 
-        Raises `VisibilityExpansionRequired` at the end of a turn that asked for sections.
+        Raises `ValueError` for an outcome of another call, and `VisibilityExpansionRequired` at the
+        end of a turn that requested sections.
         """
         for outcome in outcomes:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
-                wanted = self.pending[0].call_id if self.pending else "none"
+                pending = self.pending[0].call_id if self.pending else "none"
                 raise ValueError(
-                    f"outcome of call {outcome.tool_call_id!r} submitted, pending is {wanted!r}"
+                    f"outcome of call {outcome.tool_call_id!r} submitted, pending is {pending!r}"
                 )
             self.pending = self.pending[1:]
             self.tool_calls += 1
             self.transcript.append(outcome.message)
             if outcome.expanded_tools or outcome.closed_tools:
-                self.changing.append(outcome)
+                self.tool_changes.append(outcome)
             if outcome.request is not None:
                 self.requests.append(outcome.request)
         if self.requests:
@@ -229,7 +223,7 @@ class InnerLoop:
                 ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False)
             )
         self.pending = ()
-        for change in self.changing:
+        for change in self.tool_changes:
             self._change(change)
         return error.with_progress(usage=self.usage, turns=self.turns, transcript=self.transcript)
 
@@ -238,10 +232,10 @@ class InnerLoop:
         return ToolCalls(self._affordable(self.pending))
 
     def _next_disclosure_calls(self) -> ToolCalls:
-        """The disclosure calls that are left of a turn that has asked for sections; its other calls
-        are not run.
+        """Returns the remaining disclosure calls of a turn that requested sections.
 
-        A limit does not keep the sections from opening: it ends the evaluation that is to come.
+        Its other calls do not run. A limit does not keep the sections from opening: it ends the
+        next evaluation.
         """
         self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
         calls = self._affordable(self.pending)
@@ -250,14 +244,14 @@ class InnerLoop:
         return ToolCalls(calls)
 
     def _affordable(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """The first of `calls` for which the budget has room."""
+        """Returns the first of `calls` for which the budget has room."""
         budget = self.config.budget
         return calls if budget is None else calls[: budget.tool_calls_left(self.run_usage)]
 
     def _request(self, now: datetime) -> ProviderRequest:
         self._check_limits(now, before="request")
-        changes = tuple(self.changing)
-        self.changing.clear()
+        changes = tuple(self.tool_changes)
+        self.tool_changes.clear()
         for change in changes:
             self._change(change)
         self.turns += 1
@@ -272,11 +266,11 @@ class InnerLoop:
         )
 
     def _change(self, outcome: ToolExecutionOutcome) -> None:
-        """Notes in the transcript which tools come and go."""
-        gone = tuple([name for name in outcome.closed_tools if name in self.available])
-        if gone:
-            self.available.difference_update(gone)
-            self.transcript.append(ToolsRemoved(gone))
+        """Adds the changes of tools to the transcript."""
+        removed = tuple([name for name in outcome.closed_tools if name in self.available])
+        if removed:
+            self.available.difference_update(removed)
+            self.transcript.append(ToolsRemoved(removed))
         added = [tool for tool in outcome.expanded_tools if tool.name not in self.available]
         if added:
             self.available.update([tool.name for tool in added])
@@ -304,36 +298,41 @@ class InnerLoop:
             form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
             self.transcript.append(
                 UserMessage(
-                    f"Your answer does not fit the required JSON schema: {str(error)[:_MAX_FAULTS]}\n"
+                    "Your answer does not fit the required JSON schema: "
+                    f"{str(error)[:_MAX_ISSUES]}\n"
                     f"Answer again with the corrected JSON alone{form}."
                 )
             )
             return self._request(now)
 
     def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
-        end, budget, most = self.config.deadline, self.config.budget, self.config.max_turns
-        if end is not None and end.has_passed(now):
-            told = f"the deadline {end.expires_at.isoformat()} has passed"
-            raise self._reached(DeadlineExceededError, "deadline", told, "allow more time")
+        config = self.config
+        deadline, budget, max_turns = config.deadline, config.budget, config.max_turns
+        if deadline is not None and deadline.has_passed(now):
+            message = f"the deadline {deadline.expires_at.isoformat()} has passed"
+            raise self._reached(DeadlineExceededError, "deadline", message, "allow more time")
         if budget is not None and (bound := budget.exceeded(self.run_usage, before=before)):
             raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
-        if before == "request" and most is not None and self.turns >= most:
-            told = f"the model is not done after {self.turns} turns"
-            raise self._reached(TurnLimitError, "turns", told, "raise max_turns or narrow the task")
+        if before == "request" and max_turns is not None and self.turns >= max_turns:
+            message = f"the model is not done after {self.turns} turns"
+            remedy = "raise max_turns or narrow the task"
+            raise self._reached(TurnLimitError, "turns", message, remedy)
 
     def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
         return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
 
 
 def _combined(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:
-    """One request for all sections that the calls of a turn asked for."""
+    """Returns one request for all sections that the calls of a turn requested."""
     if len(requests) == 1:
         return requests[0]
     return VisibilityExpansionRequired(
         *requests[0].args,
         requested_overrides={
-            path: to for one in requests for path, to in one.requested_overrides.items()
+            path: visibility
+            for request in requests
+            for path, visibility in request.requested_overrides.items()
         },
-        reason="; ".join(dict.fromkeys([one.reason for one in requests]))[:MAX_REASON],
-        section_keys=tuple([key for one in requests for key in one.section_keys]),
+        reason="; ".join(dict.fromkeys([request.reason for request in requests]))[:MAX_REASON],
+        section_keys=tuple([key for request in requests for key in request.section_keys]),
     )

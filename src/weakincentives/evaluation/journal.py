@@ -36,5 +36,5 @@ class Journal(Protocol):
         execute: Callable[[CallIdentity | None], ToolExecutionOutcome],
         /,
     ) -> ToolExecutionOutcome:
-        """Returns the recorded outcome of `call`, or calls `execute` and records what it returns."""
+        """Returns the recorded outcome of `call`, or calls `execute` and records its outcome."""
         ...

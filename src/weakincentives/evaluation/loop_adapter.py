@@ -365,7 +365,7 @@ class Evaluation[Out]:
             action_after = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
             # What the turn opened and closed still counts, since the model has read so.
-            for change in self._loop.changing:
+            for change in self._loop.tool_changes:
                 tools.available.apply(change)
             raise
         if signal is not None:

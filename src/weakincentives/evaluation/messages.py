@@ -1,6 +1,4 @@
-"""The conversation as neutral, append-only values, and what came of a tool call; codecs write them
-for a provider.
-"""
+"""The messages of a conversation, neutral and append-only, and the outcome of a tool call."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,16 +23,12 @@ __all__ = [
 ]
 
 type Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
-"""Why the model stopped: it was done, it wants tools, it ran into its length limit, it was
-filtered, it refused.
-"""
+"""Why the model stopped writing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The model wants `name` called; `arguments` is the JSON text as the model wrote it, valid or
-    not.
-    """
+    """The model calls `name`; `arguments` is the JSON text as the model wrote it, valid or not."""
 
     call_id: str
     name: str
@@ -43,19 +37,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """The prompt itself, or a later word of ours to the model, such as what was wrong with its
-    answer.
-    """
+    """The prompt itself, or a later message to the model, such as the issues of its answer."""
 
     content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage:
-    """What the model answered.
-
-    `wire` holds the provider's own items where these must be sent back unchanged.
-    """
+    """The model's answer; `wire` holds items of the provider that must go back unchanged."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -73,20 +62,20 @@ class ToolMessage:
     success: bool = True
 
     def as_dict(self) -> dict[str, str]:
-        """The form that Chat Completions uses."""
+        """Returns the form that Chat Completions uses."""
         return {"role": "tool", "tool_call_id": self.call_id, "content": self.content}
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsAdded:
-    """From here on these tools are available too."""
+    """These tools are available from here on."""
 
     tools: tuple[ToolSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsRemoved:
-    """From here on the tools of these names are no longer available."""
+    """The tools of these names are no longer available from here on."""
 
     names: tuple[str, ...]
 
@@ -96,12 +85,12 @@ type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded | Tools
 
 @dataclass(slots=True, frozen=True)
 class ToolExecutionOutcome:
-    """What came of one tool call, and how it changes the tools of the conversation.
+    """The outcome of one tool call, and its changes of the conversation's tools.
 
-    `expanded_tools` are those of the section that was read, for which `opened` must be visible;
-    `closed_tools` names those whose section was closed. `request` is set when the call asks for
-    sections that only a new evaluation can open. `error` names the class of what made the call
-    fail, if that was an exception.
+    `expanded_tools` are the tools of the section that the call read, for which the sections
+    `opened` become visible; `closed_tools` names the tools whose section it closed. `request` asks
+    for sections that only a new evaluation can open. `error` names the class of the exception that
+    made the call fail.
     """
 
     tool_call_id: str
@@ -116,5 +105,5 @@ class ToolExecutionOutcome:
 
 
 def sendable(text: str) -> str:
-    """`text` without lone surrogates, which no wire can carry."""
+    """Returns `text` without lone surrogates, which no wire can carry."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

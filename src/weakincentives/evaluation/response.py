@@ -19,10 +19,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptResponse[Out](Parametrized):
-    """What an evaluation gave: the final `text` and, where the prompt declares one, the typed
-    `output`.
+    """The result of an evaluation: the final `text` and the typed `output` if one is declared.
 
-    `text` is the model's own, or the JSON that `output` was read from; `turns` counts provider
+    `text` is the model's own, or the JSON from which `output` was parsed; `turns` counts provider
     requests, `transcript` is the whole conversation.
     """
 
@@ -43,16 +42,14 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStarted:
-    """A tool call of the model is about to run; calls that run at once all start before the first
-    has ended.
-    """
+    """A tool call is about to run; parallel calls all start before the first one ends."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFinished:
-    """A tool call has run; `message` is what the model will be told."""
+    """A tool call has run; `message` is the answer that the model reads."""
 
     call: ToolCall
     message: ToolMessage
@@ -60,7 +57,7 @@ class ToolCallFinished:
 
 @dataclass(frozen=True, slots=True)
 class Completed[Out](Parametrized):
-    """The last event: the whole response, as `evaluate` gives it."""
+    """The last event: the response, as `evaluate` returns it."""
 
     response: PromptResponse[Out]
 

@@ -1,10 +1,9 @@
-"""What a provider is told about a tool or an output: names, texts and JSON schemas, strict where a
-schema allows it.
+"""Names, descriptions and JSON schemas of tools and outputs, as a provider reads them.
 
-The strict profile, in this one place: every object closed with all properties required, fields with
-a default made nullable, no keywords that strict decoders refuse (their meaning moves into the
-description). A schema that cannot be brought to it, such as one with open maps, is sent as it is
-with `strict=False`. After decoding, the value is always checked against the full type again.
+A strict schema closes every object, requires all properties, makes fields with a default nullable
+and has no keyword that strict decoders refuse; such a keyword's meaning moves into the description.
+A schema that cannot be strict, such as one with open maps, goes out as it is with `strict=False`.
+The library checks the decoded value against the full type again.
 """
 
 import json
@@ -22,33 +21,17 @@ from ..serde import JsonSchema
 
 __all__ = ["OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
 
-_KEPT = {
-    "$defs",
-    "$ref",
-    "additionalProperties",
-    "anyOf",
-    "const",
-    "description",
-    "enum",
-    "items",
-    "properties",
-} | {
-    *("required", "type", "pattern", "multipleOf", "minimum", "maximum"),
+_KEYWORDS = {
+    *("$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum"),
+    *("items", "properties", "required", "type", "pattern", "multipleOf", "minimum", "maximum"),
     *("exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
 }
-_SAYING_WHAT = {"$ref", "anyOf", "const", "enum", "oneOf", "type"}
-_KEPT_FORMATS = {
-    "date-time",
-    "time",
-    "date",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "uuid",
+_OPTIONAL_KEYWORDS = {"oneOf", "examples", "discriminator", "deprecated"}
+_TYPE_KEYWORDS = {"$ref", "anyOf", "const", "enum", "oneOf", "type"}
+_FORMATS = {
+    *("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
 }
-_SAID_IN_WORDS = {
+_DESCRIBED_KEYWORDS = {
     "default": "default",
     "minLength": "minimum length",
     "maxLength": "maximum length",
@@ -67,16 +50,18 @@ class ToolSpec:
     strict: bool
 
     def as_dict(self) -> dict[str, object]:
-        """The form on which providers' APIs agree."""
-        told = {"name": self.name, "description": self.description}
-        return {**told, "parameters": self.parameters, "strict": self.strict}
+        """Returns the form on which providers' APIs agree."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": self.strict,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The declared output as a provider sees it; `wrapped` says that an array travels inside an
-    object.
-    """
+    """The declared output as a provider sees it; `wrapped`: an array travels inside an object."""
 
     name: str
     schema: JsonSchema
@@ -84,12 +69,12 @@ class OutputSpec:
     wrapped: bool
 
     def as_dict(self) -> dict[str, object]:
-        """The form on which providers' APIs agree."""
+        """Returns the form on which providers' APIs agree."""
         return {"name": self.name, "schema": self.schema, "strict": self.strict}
 
 
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:
-    """The spec of `tool`, with other texts for some params where given."""
+    """Returns the spec of `tool`, with other descriptions of some params if given."""
     params_type: Any = tool.params_type  # Any: see `_strict_schema`
     if param_descriptions:
         schema, strict = _profiled(serde.json_schema(params_type), param_descriptions)
@@ -101,7 +86,7 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
 # Any: an output of any type.
 @lru_cache(maxsize=1024)
 def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
-    """The spec of a declared output, named after its type."""
+    """Returns the spec of a declared output, named after its type."""
     item_type: Any = config.item_type  # Any: see `_strict_schema`
     schema, strict = _strict_schema(item_type)
     wrapped = config.container == "array"
@@ -125,11 +110,9 @@ class _NotStrict(Exception):
 
 @lru_cache(maxsize=4096)
 # Any: typeshed does not know that every class has a hash
-def _strict_schema(of: Any) -> tuple[JsonSchema, bool]:
-    """The type's schema in the strict profile and `True`, or unchanged and `False` when it does not
-    fit.
-    """
-    return _profiled(serde.json_schema(of), {})
+def _strict_schema(type_: Any) -> tuple[JsonSchema, bool]:
+    """Returns the type's schema and whether it is strict."""
+    return _profiled(serde.json_schema(type_), {})
 
 
 def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:
@@ -138,8 +121,8 @@ def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[Json
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
     if descriptions:
         properties: dict[str, JsonSchema] = {
-            name: {**one, "description": descriptions[name]} if name in descriptions else one
-            for name, one in schema.get("properties", {}).items()
+            name: {**field, "description": descriptions[name]} if name in descriptions else field
+            for name, field in schema.get("properties", {}).items()
         }
         schema = {**schema, "properties": properties}
     try:
@@ -150,60 +133,54 @@ def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[Json
 
 
 def _strict(schema: JsonSchema) -> JsonSchema:
-    anything = schema.keys().isdisjoint(_SAYING_WHAT)
     if (
-        anything
-        or schema.get("additionalProperties") not in (None, False)
-        or "prefixItems" in schema
+        schema.keys().isdisjoint(_TYPE_KEYWORDS)  # anything goes
+        or schema.get("additionalProperties") not in (None, False)  # an open map
+        or "prefixItems" in schema  # a tuple with a type for each place
     ):
-        raise _NotStrict  # anything goes, an open map, or a tuple with a type for each place
-    strict = {key: value for key, value in schema.items() if key in _KEPT}
+        raise _NotStrict
+    if unknown := schema.keys() - _KEYWORDS - _DESCRIBED_KEYWORDS.keys() - _OPTIONAL_KEYWORDS:
+        raise _NotStrict(*unknown)
+    strict = {key: value for key, value in schema.items() if key in _KEYWORDS}
     if "oneOf" in schema:
         strict["anyOf"] = schema["oneOf"]
-    if schema.get("format") in _KEPT_FORMATS:
+    if schema.get("format") in _FORMATS:
         strict["format"] = schema["format"]
-    for key in (
-        schema.keys()
-        - _KEPT
-        - _SAID_IN_WORDS.keys()
-        - {"oneOf", "examples", "discriminator", "deprecated"}
-    ):
-        raise _NotStrict(key)
     if "const" in strict:
         strict["enum"] = [strict.pop("const")]
     if "anyOf" in strict:
-        strict["anyOf"] = [_strict(one) for one in strict["anyOf"]]
+        strict["anyOf"] = [_strict(option) for option in strict["anyOf"]]
     if isinstance(strict.get("items"), dict):
         strict["items"] = _strict(strict["items"])
     if "$defs" in strict:
-        strict["$defs"] = {name: _strict(one) for name, one in strict["$defs"].items()}
+        strict["$defs"] = {name: _strict(field) for name, field in strict["$defs"].items()}
     if strict.get("type") == "object":
         required = strict.get("required", [])
         properties = strict.get("properties", {})
         strict["properties"] = {
-            name: _strict(one) if name in required else _nullable(_strict(one))
-            for name, one in properties.items()
+            name: _strict(field) if name in required else _nullable(_strict(field))
+            for name, field in properties.items()
         }
         strict["required"] = list(properties)
         strict["additionalProperties"] = False
-    said = [
+    notes = [
         f"{words}: {json.dumps(schema[key], ensure_ascii=False)}"
-        for key, words in _SAID_IN_WORDS.items()
+        for key, words in _DESCRIBED_KEYWORDS.items()
         if key in schema and key not in strict and schema[key] not in (None, "", [], {})
     ]
-    if said:
+    if notes:
         text = schema.get("description", "")
-        strict["description"] = f"{text} ({'; '.join(said)})" if text else "; ".join(said)
+        strict["description"] = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
     if "$ref" in strict and len(strict) > 1:
-        # A reference stands alone; what is said beside it goes around it.
+        # A reference stands alone; other keywords go around it.
         reference = {"$ref": strict.pop("$ref")}
         strict = {"anyOf": [reference], **strict}
     return strict
 
 
 def _nullable(schema: JsonSchema) -> JsonSchema:
-    """A field with a default: the model sends null to leave it out."""
-    if any(one.get("type") == "null" for one in schema.get("anyOf", ())):
+    """Returns the schema of a field with a default: the model sends null to leave it out."""
+    if any(option.get("type") == "null" for option in schema.get("anyOf", ())):
         return schema
     description = {"description": schema["description"]} if "description" in schema else {}
     bare = {key: value for key, value in schema.items() if key != "description"}

@@ -2,8 +2,8 @@
 
 A call passes these places. The loop adapter's `Evaluation` receives it in an answer of the provider
 and asks `next_batch` which calls run together. `execute` admits the call: it finds the tool and
-parses the arguments. It opens a transaction over session and resources and yields the handler, which
-`effects.perform` invokes. It commits, or rolls back when the handler fails. It publishes
+parses the arguments. It opens a transaction over session and resources and yields the handler,
+which `effects.perform` invokes. It commits, or rolls back when the handler fails. It publishes
 `ToolInvoked` and returns a `ToolExecutionOutcome`, which the evaluation submits to the inner loop.
 
 Whatever the model or the tool does wrong becomes a failed answer. Only `ControlFlow` and exceptions
@@ -98,7 +98,7 @@ class ToolExecutor:
         self._record = (call_history or CallHistory()).replay()
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """Returns the first of `calls` that may run in parallel; a single one, if they run in order."""
+        """Returns the first of `calls` that may run in parallel, or a single one."""
         if self._forkable is None:
             return calls[:1]
         count = 0
@@ -418,7 +418,7 @@ def _normalized(arguments: str) -> str:
 
 
 def _content(result: object) -> str:
-    """Returns what the model reads of a result; raises `TypeError` unless it is a `ToolResult`."""
+    """Returns the text of a result; raises `TypeError` unless it is a `ToolResult`."""
     if not isinstance(result, ToolResult):
         raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
     message: object = result.message
@@ -428,7 +428,7 @@ def _content(result: object) -> str:
 
 
 def _shortened(content: str, limit: int | None) -> str:
-    """Returns at most `limit` characters of `content`; a note at the end says how much is missing."""
+    """Returns at most `limit` characters of `content`, with a note on how much is missing."""
     total = len(content)
     if limit is None or total <= limit:
         return content
