@@ -91,7 +91,7 @@ hows = {"asynchronous": st.booleans(), "config": st.sampled_from([InnerLoopConfi
 @settings(max_examples=150)
 @given(good=programs([None]), bad=programs([False, *FAILURES]), **hows)
 def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(
-    good: Program, bad: Program, **how: Any
+    good: Program, bad: Program, **options: Any
 ) -> None:
     def after(*calls: Program) -> tuple[object, ...]:
         world, at = World(), session()
@@ -100,7 +100,7 @@ def test_a_call_that_fails_leaves_everything_as_the_call_before_it_did(
             len(calls),
             at,
             world.registry(),
-            **how,
+            **options,
         )
         return [at[kind].all() for kind in STATE], world.numbers()
 
@@ -120,7 +120,7 @@ def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to
     @given(
         ending=st.sampled_from([False, *FAILURES]), done=st.lists(OPERATIONS, max_size=6), **hows
     )
-    def law(ending: Any, done: list[Do], **how: Any) -> None:
+    def law(ending: Any, done: list[Do], **options: Any) -> None:
         with filesystem(sort, {"a": b"kept", "b/a": b"kept as well"}) as files:
             before = tree(files)
             registry = ResourceRegistry.of(
@@ -130,18 +130,18 @@ def test_a_call_that_fails_leaves_files_as_they_were_also_if_it_was_the_first_to
             )
 
             def handle(number: int, context: ToolContext) -> ToolResult[object]:
-                for one in done:
-                    one.on(context.resources.get(Filesystem))
+                for step in done:
+                    step.on(context.resources.get(Filesystem))
                 return run(Program((), ending), context)
 
-            evaluate(handle, 2, Session(), registry, **how)
+            evaluate(handle, 2, Session(), registry, **options)
             assert tree(files) == before
 
     law()
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_calls_on_one_filesystem_side_by_side_come_to_what_they_come_to_in_order(sort: str) -> None:
+def test_parallel_calls_on_one_filesystem_equal_the_same_calls_in_order(sort: str) -> None:
     step = OPERATIONS | st.sampled_from([Do("list", "."), Do("read", "a"), Do("read", "b/a")])
     one_call = st.tuples(
         st.lists(step, max_size=4), st.sampled_from([None, None, None, False, ValueError])
@@ -155,13 +155,13 @@ def test_calls_on_one_filesystem_side_by_side_come_to_what_they_come_to_in_order
 
                 def handle(number: int, context: ToolContext) -> ToolResult[object]:
                     done, ending = calls[number]
-                    seen = [looked(one, context.resources.get(Filesystem)) for one in done]
+                    seen = [looked(step, context.resources.get(Filesystem)) for step in done]
                     if isinstance(ending, type):
                         raise ending(repr(seen))
                     return ToolResult(repr(seen), success=ending is None)
 
                 registry = ResourceRegistry() | {Filesystem: files}
-                told = evaluate(
+                outcome = evaluate(
                     handle,
                     len(calls),
                     Session(),
@@ -169,23 +169,23 @@ def test_calls_on_one_filesystem_side_by_side_come_to_what_they_come_to_in_order
                     asynchronous=asynchronous,
                     config=config,
                 )
-                return told, tree(files)
+                return outcome, tree(files)
 
         assert after(ISOLATED) == after(InnerLoopConfig())
 
     law()
 
 
-def looked(one: Do, files: Filesystem) -> object:
+def looked(step: Do, files: Filesystem) -> object:
     """What an operation or a look at the files tells."""
     try:
-        match one.what:
+        match step.what:
             case "list":
-                return [found.path for found in files.list(one.path)]
+                return [entry.path for entry in files.list(step.path)]
             case "read":
-                return files.read_bytes(one.path)
+                return files.read_bytes(step.path)
             case _:
-                return one.on(files)
+                return step.on(files)
     except OSError as error:
         return type(error)
 
@@ -209,7 +209,7 @@ class StateAndResourcesGoBackTogether(RuleBasedStateMachine):
 
     def copied(self) -> tuple[list[Plain], dict[str, list[int]]]:
         state, numbers = self.model
-        return list(state), {name: list(held) for name, held in numbers.items()}
+        return list(state), {name: list(values) for name, values in numbers.items()}
 
     @rule(number=st.integers(0, 9))
     def append(self, number: int) -> None:

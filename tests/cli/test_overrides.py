@@ -31,7 +31,7 @@ def edit(wink: Wink, name: str, text: str) -> Done:
     return wink("overrides", "edit", "shop:template", name, "--file", "-", stdin=text)
 
 
-def test_an_edited_text_is_laid_over_the_prompt_and_shows_as_a_difference(wink: Wink) -> None:
+def test_an_edited_text_replaces_the_codes_and_shows_in_the_diff(wink: Wink) -> None:
     assert edit(wink, "body:task", "First line.\nOther line.\nThird line.\n").stderr == ""
     assert edit(wink, "tool:refund", "Give money back.").stderr == ""
     rendered = wink(
@@ -56,7 +56,7 @@ def test_an_edited_text_is_laid_over_the_prompt_and_shows_as_a_difference(wink: 
     ]
 
 
-def test_a_tag_that_the_prompt_does_not_have_is_told_while_it_has_others(wink: Wink) -> None:
+def test_an_unknown_tag_is_reported_when_there_are_others(wink: Wink) -> None:
     shown = ("render", "shop:template", "--set", "text=hi")
     plain = wink(*shown)
     assert wink(*shown, "--tag", "breif") == plain
@@ -78,12 +78,14 @@ def test_a_stored_text_does_not_steer_the_terminal(wink: Wink) -> None:
     edit(wink, "body:task", "Safe.\x1b[1A\x1b[2K\u202e\x9b2J\tEnd.\n")
     shown = wink("overrides", "diff", "shop:template").stdout
     assert "+Safe.?[1A?[2K??2J\tEnd." in shown.splitlines()
-    whole = wink("render", "shop:template", "--set", "text=hi", "--tag", "latest", "--json").stdout
-    assert "\x9b" not in whole
-    assert "\x1b[1A\x1b[2K\u202e\x9b2J" in json.loads(whole)["text"]
+    rendered = wink(
+        "render", "shop:template", "--set", "text=hi", "--tag", "latest", "--json"
+    ).stdout
+    assert "\x9b" not in rendered
+    assert "\x1b[1A\x1b[2K\u202e\x9b2J" in json.loads(rendered)["text"]
 
 
-def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
+def test_a_stale_text_is_reported_merged_or_pruned(wink: Wink) -> None:
     edit(wink, "body:task", "New first line.\nSecond line.\nThird line.")
     edit(wink, "body:refunds", "At once.")
     assert wink("overrides", "check", "shop:template").stdout == "texts that apply: 2, stale: 0\n"
@@ -96,10 +98,10 @@ def test_a_stale_text_is_found_merged_or_forgotten(wink: Wink) -> None:
         "stale body:task: changed",
         "texts that apply: 0, stale: 2",
     ]
-    found = wink("check", "shop:template", "--tag", "latest")
+    report = wink("check", "shop:template", "--tag", "latest")
     assert (
         "warning: task: the stored override of body task does not apply: the code's own text has changed"
-        in (found.stdout)
+        in (report.stdout)
     )
     assert "body:task is stale: changed" in wink("overrides", "diff", "shop:template").stdout
     rebased = wink("overrides", "rebase", "shop:template")
@@ -199,24 +201,24 @@ def test_a_file_that_is_no_text_is_named_and_nothing_is_stored(wink: Wink) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("body:nope", "x", "'body:nope' is no text that can be replaced; there are body:task,"),
         ("task", "x", "'task' is no text that can be replaced"),
         ("body:task", "$nope", "no params field for a placeholder"),
     ],
 )
-def test_a_text_that_cannot_be_is_refused_and_nothing_is_stored(
-    wink: Wink, name: str, text: str, says: str
+def test_an_unknown_text_or_placeholder_is_refused_and_nothing_is_stored(
+    wink: Wink, name: str, text: str, message: str
 ) -> None:
     done = edit(wink, name, text)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert wink("overrides", "list").stdout == ""
 
 
-def test_a_folder_outside_any_repository_is_a_mistake(wink: Wink) -> None:
+def test_a_folder_outside_any_repository_is_a_usage_error(wink: Wink) -> None:
     (wink.folder / ".git").rmdir()
     done = wink("overrides", "list")
     assert done.returncode == 2

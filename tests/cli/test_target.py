@@ -71,8 +71,8 @@ def name(attribute: str) -> str:
 def params(
     settings: Iterable[str] = (), file: Path | None = None, of: str = "template"
 ) -> dict[str, object]:
-    found = load_prompt(name(of), file, settings).params
-    return {kind.__name__: value for kind, value in found.items()}
+    prompt = load_prompt(name(of), file, settings).params
+    return {kind.__name__: value for kind, value in prompt.items()}
 
 
 @pytest.mark.parametrize("attribute", ["template", "bound", "factory"])
@@ -81,7 +81,7 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "says"),
+    ("target", "message"),
     [
         ("module", "write it as package.module:name"),
         (":x", "write it as package.module:name"),
@@ -98,12 +98,12 @@ def test_a_template_a_prompt_and_a_function_are_targets(attribute: str) -> None:
         (name("leaving"), "SystemExit: 3"),
     ],
 )
-def test_a_target_that_is_none_is_a_mistake_with_a_remedy(target: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_a_target_that_is_no_prompt_is_refused_with_a_remedy(target: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         load_prompt(target, None, None)
 
 
-def test_a_module_that_fails_to_import_is_told_with_its_error(tmp_path: Path) -> None:
+def test_a_module_that_fails_to_import_is_reported_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "wink_failing.py").write_text("import no_such_thing")
     (tmp_path / "wink_broken.py").write_text("1 / 0")
     (tmp_path / "wink_leaving.py").write_text("raise SystemExit(3)")
@@ -137,7 +137,7 @@ def test_a_setting_is_read_as_its_fields_type(setting: str, kind: str, value: ob
 
 
 @given(st.text())
-def test_a_text_is_taken_to_the_letter(text: str) -> None:
+def test_a_text_value_is_not_changed(text: str) -> None:
     assert params([f"Question.text={text}"]) == {"Question": Question(text)}
 
 
@@ -146,7 +146,7 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "says"),
+    ("setting", "message"),
     [
         ("text", "write Type.field=value"),
         (
@@ -157,12 +157,12 @@ def test_settings_change_single_fields_of_what_is_bound() -> None:
         ("Nothing.x=3", "no params type 'Nothing'; it has Filter, Question"),
     ],
 )
-def test_a_setting_that_names_no_single_field_is_a_mistake(setting: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_a_setting_that_names_no_single_field_is_refused(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         params([setting])
 
 
-def test_all_faults_of_all_params_are_told_at_once() -> None:
+def test_all_issues_of_all_params_are_reported_at_once() -> None:
     with pytest.raises(SerdeError) as error:
         params(["Question.limit=many", "Filter.since=soon", "Filter.extra=1"])
     assert {fault.path for fault in error.value.issues} == {
@@ -197,7 +197,7 @@ def test_params_come_from_a_file_and_settings_beat_it(
 
 
 @pytest.mark.parametrize(
-    ("suffix", "text", "says"),
+    ("suffix", "text", "message"),
     [
         (".json", '{"Question": {"te', "Expecting|Unterminated"),
         (".yaml", "Question: [", "while parsing a flow node"),
@@ -207,11 +207,11 @@ def test_params_come_from_a_file_and_settings_beat_it(
     ],
 )
 def test_a_file_that_holds_no_params_is_named(
-    tmp_path: Path, suffix: str, text: str, says: str
+    tmp_path: Path, suffix: str, text: str, message: str
 ) -> None:
     file = tmp_path / f"params{suffix}"
     file.write_text(text)
-    with pytest.raises(UsageError, match=f"params{suffix}.*(?:{says})"):
+    with pytest.raises(UsageError, match=f"params{suffix}.*(?:{message})"):
         params(file=file)
 
 
@@ -226,8 +226,8 @@ def test_params_types_of_one_name_are_told_apart_by_their_module() -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(globals(), "both", both)
-        found = load_prompt(name("both"), None, [f"{__name__}.Question.text=a", "reason=b"])
-        assert found.render().text == "## 1. One\n\na\n\n## 2. Other\n\nb"
+        prompt = load_prompt(name("both"), None, [f"{__name__}.Question.text=a", "reason=b"])
+        assert prompt.render().text == "## 1. One\n\na\n\n## 2. Other\n\nb"
 
 
 @pytest.mark.parametrize("suffix", [".json", ".yaml"])
@@ -238,7 +238,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, suffix: str) -> None:
         params(file=file)
 
 
-def test_opening_a_section_opens_what_it_lies_in() -> None:
+def test_opening_a_section_opens_those_around_it() -> None:
     assert visibility_overrides(factory(), ["filter.inner"], ["question"]) == {
         ("question",): SUMMARY,
         ("filter",): FULL,
@@ -250,7 +250,7 @@ def test_opening_a_section_opens_what_it_lies_in() -> None:
     }
 
 
-def test_an_unknown_section_is_answered_with_those_there_are() -> None:
+def test_an_unknown_section_is_refused_with_the_known_keys() -> None:
     with pytest.raises(
         UsageError,
         match=r"no section has the key 'nope'; there are question, filter, filter\.inner",

@@ -42,16 +42,17 @@ def test_render_prints_the_text_and_its_parts(shop: Path) -> None:
     done = process(
         shop, "render", "shop:template", "--set", "text=hi", "--open", "refunds", "--json"
     )
-    whole = json.loads(done.stdout)
-    assert plain.stdout == whole["text"] + "\n"
+    rendered = json.loads(done.stdout)
+    assert plain.stdout == rendered["text"] + "\n"
     parts = {
-        ".".join(one["path"]): whole["text"][one["start"] : one["end"]] for one in whole["spans"]
+        ".".join(span["path"]): rendered["text"][span["start"] : span["end"]]
+        for span in rendered["spans"]
     }
     assert parts["task"] == "## 1. Task\n\nHelp, 100% of the time."
     assert parts["question"] == "## 3. Question\n\nhi"
-    assert [tool["name"] for tool in whole["tools"]] == ["refund"]
-    assert whole["tools"][0]["parameters"]["required"] == ["text"]
-    assert whole["output"]["name"] == "Answer"
+    assert [tool["name"] for tool in rendered["tools"]] == ["refund"]
+    assert rendered["tools"][0]["parameters"]["required"] == ["text"]
+    assert rendered["output"]["name"] == "Answer"
 
 
 def test_tree_shows_every_section_now_and_open(wink: Wink) -> None:
@@ -97,7 +98,7 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
     ]
     report = json.loads(wink("check", "shop:template", "--format", "json").stdout)
     assert report["prompt"] == "shop/support"
-    assert [(one["code"], one["section_path"]) for one in report["findings"]] == [
+    assert [(finding["code"], finding["section_path"]) for finding in report["findings"]] == [
         ("never-enabled", ["old"])
     ]
     github = wink("check", "shop:template", "--format", "github")
@@ -109,7 +110,7 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
 def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
     shop: Path, wink: Wink
 ) -> None:
-    told = "On the command line, give them by --set Question.text=…, or by --params (section 'question')\n"
+    remedy = "On the command line, give them by --set Question.text=…, or by --params (section 'question')\n"
     for command in (
         ["render", "shop:template"],
         ["tree", "shop:template"],
@@ -120,7 +121,7 @@ def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
         assert done.stderr.startswith(
             "wink: no Question is bound and it cannot be built without arguments ("
         )
-        assert done.stderr.endswith(told)
+        assert done.stderr.endswith(remedy)
     strict = STRICT.replace("Task", "Strict")
     (shop / "strict.py").write_text(strict)
     [finding, _] = wink("check", "strict:template").stdout.splitlines()
@@ -231,7 +232,7 @@ def stubborn():
 """
 
 
-def test_a_nested_run_stands_deeper_than_the_run_around_it(shop: Path, wink: Wink) -> None:
+def test_a_nested_run_is_indented(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:template", "--adapter", "agents:delegating", "--log", "run.jsonl")
     assert done.returncode == 0, done.stderr
@@ -252,7 +253,7 @@ def test_a_nested_run_stands_deeper_than_the_run_around_it(shop: Path, wink: Win
     ]
 
 
-def test_a_run_shows_what_the_model_got_wrong_and_what_it_was_told(shop: Path, wink: Wink) -> None:
+def test_a_run_shows_the_models_mistakes_and_the_feedback(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:typed", "--adapter", "agents:mistaken", "--log", "run.jsonl")
     assert done.returncode == 0, done.stderr
@@ -311,9 +312,9 @@ def test_what_a_terminal_cannot_show_does_not_end_a_command(shop: Path, wink: Wi
 def test_advise_adds_up_logs(wink: Wink) -> None:
     wink(*RUN)
     (refunds,) = [
-        one
-        for one in json.loads(wink("advise", "run.jsonl", "run.jsonl", "--json").stdout)
-        if one["opened"]
+        cost
+        for cost in json.loads(wink("advise", "run.jsonl", "run.jsonl", "--json").stdout)
+        if cost["opened"]
     ]
     assert (refunds["path"], refunds["requests"], refunds["opened"]) == ("refunds", 6, 2)
     table = lines(wink("advise", "run.jsonl").stdout)
@@ -347,7 +348,7 @@ def test_a_terminal_shows_the_sums_while_the_run_goes_on(shop: Path) -> None:
         "2 turns, 1 tool call, 30 tokens",
         "3 turns, 2 tool calls, 45 tokens",
     ]
-    places = [text.index(one) for one in sums]
+    places = [text.index(line) for line in sums]
     assert places == sorted(places)
     assert (
         text.index("turn 1: tool_calls") < places[0] < text.index("turn 2: tool_calls") < places[1]
@@ -369,7 +370,7 @@ def test_a_log_does_not_steer_the_terminal_that_shows_it(wink: Wink) -> None:
             "sections": [],
         },
     ]
-    (wink.folder / "log").write_text("".join(f"{json.dumps(one)}\n" for one in events))
+    (wink.folder / "log").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     shown = wink("show", "log").stdout.splitlines()
     assert [" ".join(line.split()) for line in shown] == [
         "?[2J 00:00 ?c",
@@ -456,7 +457,7 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["render", "nope:x"], "importing 'nope' failed: ModuleNotFoundError"),
         (["render", "shop:template"], "no Question is bound"),
@@ -491,8 +492,8 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
         (["advise", "binary.jsonl"], "binary.jsonl: "),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
-    shop: Path, wink: Wink, arguments: list[str], says: str
+def test_a_usage_error_is_one_line_on_stderr_and_exit_code_2(
+    shop: Path, wink: Wink, arguments: list[str], message: str
 ) -> None:
     (shop / "torn.jsonl").write_text('{"event": "Event"}\n{"event": "Tool')
     (shop / "other.jsonl").write_text('{"event": "ProviderCalled"}\n')
@@ -506,10 +507,10 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("wink: ")
-    assert says in done.stderr
+    assert message in done.stderr
 
 
-def test_an_adapter_with_a_fault_of_its_own_is_named(wink: Wink) -> None:
+def test_an_adapter_that_fails_is_named(wink: Wink) -> None:
     done = wink("run", "shop:clean", "--adapter", "shop:speechless")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
@@ -547,7 +548,7 @@ def test_every_command_and_every_option_has_a_help_text() -> None:
     assert {"render", "tree", "check", "run", "show", "advise"} <= set(commands)
     for command in commands.values():
         assert command.help
-        assert [one.name for one in command.params if not getattr(one, "help", None)] == []
+        assert [option.name for option in command.params if not getattr(option, "help", None)] == []
 
 
 def test_completion_offers_the_commands(shop: Path) -> None:

@@ -2,7 +2,6 @@
 finding.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weakincentives import serde
-from weakincentives.inspection.analysis import SEVERITIES, Finding, Report, analyze
+from weakincentives.inspection.analysis import Finding, Report, analyze
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -31,7 +30,6 @@ from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.session import Session
 
-ROOT = Path(__file__).parents[2]
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
@@ -53,10 +51,10 @@ def template(*sections: Section[Any]) -> PromptTemplate[None]:
     return PromptTemplate(ns="shop", key="manual", sections=sections)
 
 
-def found(target: PromptTemplate[None] | Prompt[None]) -> list[tuple[str, str]]:
+def findings(target: PromptTemplate[None] | Prompt[None]) -> list[tuple[str, str]]:
     return [
-        (one.code, ".".join(one.section_path))
-        for one in analyze(target, session=Session()).findings
+        (finding.code, ".".join(finding.section_path))
+        for finding in analyze(target, session=Session()).findings
     ]
 
 
@@ -86,11 +84,11 @@ def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
         template(mood, old, closed("Notes", "Short."), closed("Bare", summary=None), refunds)
     )
     stored = Prompt(prompt.template, overrides_store=store)
-    told = [
-        (".".join(one.section_path), one.severity, one.message, one.remedy)
-        for one in analyze(stored).findings
+    lines = [
+        (".".join(finding.section_path), finding.severity, finding.message, finding.remedy)
+        for finding in analyze(stored).findings
     ]
-    assert told == [
+    assert lines == [
         ("old", "warning", "it is never enabled", "enable it, or remove it"),
         (
             "notes",
@@ -149,7 +147,7 @@ def test_a_description_of_more_than_200_characters_is_found_wherever_its_tool_st
     )
 
 
-def test_conditions_are_asked_of_the_session_that_is_given() -> None:
+def test_conditions_read_the_session_argument() -> None:
     gated = MarkdownSection(
         title="Gated",
         template="Use `refund`.",
@@ -157,9 +155,11 @@ def test_conditions_are_asked_of_the_session_that_is_given() -> None:
     )
     session = Session()
     session[Count].seed(Count(1))
-    made = template(closed("Refunds", tools=[tool("refund")]), gated)
-    assert [one.code for one in analyze(made, session=session).findings] == ["tool-not-open"]
-    assert [one.code for one in analyze(made, session=Session()).findings] == []
+    example = template(closed("Refunds", tools=[tool("refund")]), gated)
+    assert [finding.code for finding in analyze(example, session=session).findings] == [
+        "tool-not-open"
+    ]
+    assert [finding.code for finding in analyze(example, session=Session()).findings] == []
 
 
 # ----------------------------------------------------------------------------------------------
@@ -188,20 +188,20 @@ def test_a_summary_may_name_what_it_hides_and_nothing_else() -> None:
         "Refunds", summary="Has `refund` and `weigh`.", tools=[tool("refund")], children=[inner]
     )
     other = closed("Orders", summary="Needs `refund`.")
-    assert found(template(own, other)) == [("tool-not-open", "orders")]
+    assert findings(template(own, other)) == [("tool-not-open", "orders")]
 
 
 def test_a_text_that_names_the_tool_of_its_own_closed_child_is_found() -> None:
     parent = MarkdownSection(
         title="All", template="Use `refund`.", children=[closed("Refunds", tools=[tool("refund")])]
     )
-    assert found(template(parent)) == [("tool-not-open", "all")]
+    assert findings(template(parent)) == [("tool-not-open", "all")]
 
 
 def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
     inner = closed("Inner", "Use `outer_tool`, not `refund`. " * 20)
     outer = closed("Outer", children=[inner], tools=[tool("outer_tool")])
-    assert found(template(outer, closed("Refunds", tools=[tool("refund")]))) == [
+    assert findings(template(outer, closed("Refunds", tools=[tool("refund")]))) == [
         ("tool-not-open", "outer.inner")
     ]
 
@@ -209,11 +209,11 @@ def test_a_hidden_text_is_checked_in_the_state_that_shows_it() -> None:
 def test_a_tool_of_a_disabled_section_can_never_be_called() -> None:
     disabled = MarkdownSection(title="Old", template="z", enabled=False, tools=[tool("refund")])
     named = MarkdownSection(title="Task", template="Use `refund`.")
-    assert found(template(named, disabled)) == [
+    assert findings(template(named, disabled)) == [
         ("never-enabled", "old"),
         ("tool-not-enabled", "task"),
     ]
-    assert [one.severity for one in analyze(template(named, disabled)).findings] == [
+    assert [finding.severity for finding in analyze(template(named, disabled)).findings] == [
         "warning",
         "error",
     ]
@@ -222,7 +222,7 @@ def test_a_tool_of_a_disabled_section_can_never_be_called() -> None:
 def test_an_example_that_calls_a_closed_tool_is_found() -> None:
     step = TaskStep(tool="refund", input=Order("A-7"), result="Paid back.")
     examples = TaskExamplesSection(examples=[TaskExample(objective="Pay back.", steps=(step,))])
-    assert found(template(examples, closed("Refunds", tools=[tool("refund")]))) == [
+    assert findings(template(examples, closed("Refunds", tools=[tool("refund")]))) == [
         ("tool-not-open", "examples")
     ]
 
@@ -230,7 +230,7 @@ def test_an_example_that_calls_a_closed_tool_is_found() -> None:
 def test_a_description_that_names_a_closed_tool_is_found() -> None:
     look = Tool[Order, object](name="look", description="After `refund` only.", params_type=Order)
     task = MarkdownSection(title="Task", template="Help.", tools=[look])
-    assert found(template(task, closed("Refunds", tools=[tool("refund")]))) == [
+    assert findings(template(task, closed("Refunds", tools=[tool("refund")]))) == [
         ("tool-not-open", "task")
     ]
 
@@ -238,7 +238,7 @@ def test_a_description_that_names_a_closed_tool_is_found() -> None:
 @pytest.mark.parametrize("text", ["refund", "``refund``", "`Refund`", "`refund now`", "`other`"])
 def test_only_a_name_in_backticks_is_the_name_of_a_tool(text: str) -> None:
     assert (
-        found(
+        findings(
             template(
                 MarkdownSection(title="Task", template=text), closed("R", tools=[tool("refund")])
             )
@@ -276,27 +276,27 @@ def built(shapes: Sequence[Shape], numbers: Iterator[int]) -> list[Section[Any]]
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 @settings(max_examples=80)
 def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) -> None:
-    made = template(*built(shapes, iter(range(100))))
-    nodes = made.registry.sections
+    example = template(*built(shapes, iter(range(100))))
+    nodes = example.registry.sections
     paths = [node.path for node in nodes if node.visibility is SUMMARY]
     brute: set[tuple[SectionPath, str]] = set()
     for chosen in chain.from_iterable(
         combinations(paths, size) for size in range(min(len(paths), 6) + 1)
     ):
-        rendered = made.render(visibility_overrides=dict.fromkeys(chosen, FULL))
-        tools = {one.name for one in rendered.tools}
+        rendered = example.render(visibility_overrides=dict.fromkeys(chosen, FULL))
+        tools = {tool.name for tool in rendered.tools}
         for span in rendered.spans:
             text = rendered.text[span.start : span.end]
             named = text.partition("`tool_")[2].partition("`")[0]
             if (
                 rendered.visibility[span.path] is FULL
-                and made.registry.get_tool(f"tool_{named}") is not None
+                and example.registry.get_tool(f"tool_{named}") is not None
             ):
                 brute |= {(span.path, f"tool_{named}")} if f"tool_{named}" not in tools else set()
     reported = {
-        (one.section_path, one.message.split("`")[1])
-        for one in analyze(made).findings
-        if one.code == "tool-not-open"
+        (finding.section_path, finding.message.split("`")[1])
+        for finding in analyze(example).findings
+        if finding.code == "tool-not-open"
     }
     assert reported == brute
 
@@ -306,23 +306,25 @@ def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) ->
 
 
 def test_a_summary_as_long_as_all_that_it_hides_is_found() -> None:
-    assert found(template(closed("Notes", "Short."))) == [("summary-too-long", "notes")]
+    assert findings(template(closed("Notes", "Short."))) == [("summary-too-long", "notes")]
     summarized = template(closed("Notes")).render().text
     as_long = "x" * (len(summarized) - len("## 1. Notes\n\n"))
-    assert found(template(closed("Notes", as_long))) == [("summary-too-long", "notes")]
-    assert found(template(closed("Notes", f"{as_long}x"))) == []
+    assert findings(template(closed("Notes", as_long))) == [("summary-too-long", "notes")]
+    assert findings(template(closed("Notes", f"{as_long}x"))) == []
 
 
 def test_the_tools_that_a_summary_hides_count() -> None:
-    assert found(template(closed("Notes", "Short.", tools=[tool("refund")]))) == []
+    assert findings(template(closed("Notes", "Short.", tools=[tool("refund")]))) == []
 
 
 def test_a_section_that_is_always_full_needs_no_shorter_summary() -> None:
-    assert found(template(MarkdownSection(title="Notes", template="Hi.", summary="Unused."))) == []
+    assert (
+        findings(template(MarkdownSection(title="Notes", template="Hi.", summary="Unused."))) == []
+    )
 
 
 def test_a_summarized_section_without_a_summary_is_found() -> None:
-    assert found(template(closed("Notes", summary=None))) == [("summary-missing", "notes")]
+    assert findings(template(closed("Notes", summary=None))) == [("summary-missing", "notes")]
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -331,16 +333,16 @@ def test_a_summarized_section_without_a_summary_is_found() -> None:
 
 def test_text_that_depends_on_the_session_before_text_that_does_not_is_found() -> None:
     watching = MarkdownSection(title="Mood", template="x", enabled=lambda *, session: False)
-    assert found(template(watching, MarkdownSection(title="Task", template="Help."))) == [
+    assert findings(template(watching, MarkdownSection(title="Task", template="Help."))) == [
         ("session-first", "mood")
     ]
 
 
 def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
-    one, two = (
+    first, second = (
         MarkdownSection(title=key, template="x", enabled=lambda *, session: True) for key in "ab"
     )
-    assert found(template(one, two)) == []
+    assert findings(template(first, second)) == []
 
 
 # -------------------------------------------------------------------------------------------------
@@ -351,12 +353,12 @@ def test_bound_params_decide_the_conditions() -> None:
     gated = MarkdownSection[Count](
         title="Many", template="Use `refund`.", enabled=lambda params: params.value > 1
     )
-    made = template(gated, closed("Refunds", tools=[tool("refund")]))
-    assert ("tool-not-open", "many") in found(made.bind(Count(2)))
-    assert ("tool-not-open", "many") not in found(made.bind(Count(1)))
+    example = template(gated, closed("Refunds", tools=[tool("refund")]))
+    assert ("tool-not-open", "many") in findings(example.bind(Count(2)))
+    assert ("tool-not-open", "many") not in findings(example.bind(Count(1)))
 
 
-def test_a_condition_that_needs_real_params_is_said_to() -> None:
+def test_a_condition_that_needs_real_params_is_reported() -> None:
     gated = MarkdownSection[Count](
         title="Many", template="x", enabled=lambda params: params.value > 1
     )
@@ -367,7 +369,7 @@ def test_a_condition_that_needs_real_params_is_said_to() -> None:
     assert finding.remedy == "analyze a prompt that has a Count bound"
 
 
-def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked_at() -> None:
+def test_a_section_whose_own_code_fails_is_reported_and_the_others_are_checked() -> None:
     class Broken(Section[None]):
         def render_body(self, params: None, *, path: SectionPath) -> str:
             raise OSError("no disk")
@@ -375,7 +377,7 @@ def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked
     report = analyze(
         template(Broken(title="Bad"), closed("Other", enabled=lambda *, session: session.nothing))
     )
-    assert [(one.code, one.section_path) for one in report.findings] == [
+    assert [(finding.code, finding.section_path) for finding in report.findings] == [
         ("cannot-render", ("bad",)),
         ("cannot-render", ("other",)),
     ]
@@ -389,28 +391,22 @@ def test_a_section_whose_own_code_fails_is_found_and_the_others_are_still_looked
     assert report.states == 0
 
 
-def test_the_documented_codes_are_those_that_there_are() -> None:
-    page = (ROOT / "docs/how-to/check-prompts-in-ci.md").read_text()
-    documented = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", page, re.MULTILINE))
-    assert documented == SEVERITIES
-
-
 def test_stored_texts_are_checked_in_place_of_the_codes_own(tmp_path: Path) -> None:
-    made = template(
+    example = template(
         MarkdownSection(title="Task", template="Help."),
         closed("Refunds", tools=[tool("refund")]),
         closed("Other"),
     )
     store = LocalPromptOverridesStore(tmp_path)
-    store.upsert(made.descriptor, SectionOverride(path=("task",), body="Use `refund`."))
-    store.upsert(made.descriptor, SectionOverride(path=("other",), body="Other."))
-    changed = template(*made.sections[:2], closed("Other", "y" * 300))
+    store.upsert(example.descriptor, SectionOverride(path=("task",), body="Use `refund`."))
+    store.upsert(example.descriptor, SectionOverride(path=("other",), body="Other."))
+    changed = template(*example.sections[:2], closed("Other", "y" * 300))
     prompt = Prompt(changed, overrides_store=store)
-    assert found(prompt) == [("override-stale", "other"), ("tool-not-open", "task")]
-    assert found(changed) == []
-    gone = Prompt(template(*made.sections[1:]), overrides_store=store)
-    assert ("override-stale", "") in found(gone)
-    (stale,) = [one for one in analyze(prompt).findings if one.code == "override-stale"]
+    assert findings(prompt) == [("override-stale", "other"), ("tool-not-open", "task")]
+    assert findings(changed) == []
+    gone = Prompt(template(*example.sections[1:]), overrides_store=store)
+    assert ("override-stale", "") in findings(gone)
+    (stale,) = [finding for finding in analyze(prompt).findings if finding.code == "override-stale"]
     assert "the stored override of body other does not apply" in stale.message
 
 

@@ -86,14 +86,14 @@ def short(template: PromptTemplate[None]) -> int:
 
 
 def test_each_request_carries_the_text_that_it_shows() -> None:
-    found = costs(run(shop(visibility=FULL), PAY, say("Done.")))
-    assert (found["task"].requests, found["task"].sent) == (2, 2 * TASK)
-    assert (found["refunds"].requests, found["refunds"].sent, found["refunds"].opened) == (
+    by_path = costs(run(shop(visibility=FULL), PAY, say("Done.")))
+    assert (by_path["task"].requests, by_path["task"].sent) == (2, 2 * TASK)
+    assert (by_path["refunds"].requests, by_path["refunds"].sent, by_path["refunds"].opened) == (
         2,
         2 * WHOLE,
         0,
     )
-    (tool,) = found["refunds"].tools
+    (tool,) = by_path["refunds"].tools
     assert (tool.name, tool.requests, tool.sent, tool.calls) == ("refund", 2, 2 * DECLARED, 1)
 
 
@@ -109,7 +109,7 @@ def test_what_was_read_is_carried_by_every_later_request() -> None:
     assert [(tool.requests, tool.calls) for tool in refunds.tools] == [(2, 1)]
 
 
-def test_an_evaluation_that_starts_again_goes_on() -> None:
+def test_a_restarted_evaluation_is_counted_as_one() -> None:
     for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
         refunds = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"]
         assert (refunds.requests, refunds.sent, refunds.opened) == (
@@ -145,12 +145,12 @@ def test_a_nested_evaluation_is_counted_for_its_own_prompt() -> None:
 
     outer = shop(visibility=FULL, tool=Tool(name="refund", handler=ask, params_type=Order))
     records = run(outer, PAY, say("thought"), PAY, RuntimeError("no provider"), say("Done."))
-    found = costs(records)
-    assert found["inner"].requests == 2
-    assert found["task"].requests == 3
-    found = costs(run(outer, PAY, RuntimeError("no provider"), say("Done.")))
-    assert (found["inner"].requests, found["task"].requests) == (1, 2)
-    assert [tool.calls for tool in found["refunds"].tools] == [1]
+    by_path = costs(records)
+    assert by_path["inner"].requests == 2
+    assert by_path["task"].requests == 3
+    by_path = costs(run(outer, PAY, RuntimeError("no provider"), say("Done.")))
+    assert (by_path["inner"].requests, by_path["task"].requests) == (1, 2)
+    assert [tool.calls for tool in by_path["refunds"].tools] == [1]
 
 
 def test_each_cost_names_its_prompt() -> None:
@@ -160,8 +160,8 @@ def test_each_cost_names_its_prompt() -> None:
 
 
 def test_runs_add_up() -> None:
-    one = run(shop(), READ, PAY, say("Done."))
-    once, twice = costs(one)["refunds"], costs(one + one)["refunds"]
+    records = run(shop(), READ, PAY, say("Done."))
+    once, twice = costs(records)["refunds"], costs(records + records)["refunds"]
     assert (twice.requests, twice.sent, twice.opened) == (
         2 * once.requests,
         2 * once.sent,
@@ -170,14 +170,14 @@ def test_runs_add_up() -> None:
 
 
 def test_runs_of_several_sessions_may_overlap() -> None:
-    one, other = (
+    first, other = (
         run(shop(), READ, PAY, say("Done.")),
         run(shop(), PAY, READ, READ, PAY, PAY, say("Done.")),
     )
-    overlapping = [record for pair in zip(one, other, strict=False) for record in pair] + other[
-        len(one) :
+    overlapping = [record for pair in zip(first, other, strict=False) for record in pair] + other[
+        len(first) :
     ]
-    assert section_costs(overlapping) == section_costs([*one, *other])
+    assert section_costs(overlapping) == section_costs([*first, *other])
 
 
 def test_a_run_that_was_cut_off_counts_as_far_as_it_went() -> None:

@@ -105,9 +105,7 @@ class Answer:
     total: int
 
 
-def test_the_log_holds_what_the_model_said_beside_calls_and_what_it_was_told_of_a_rejected_answer() -> (
-    None
-):
+def test_the_log_has_the_models_text_and_the_feedback_on_a_rejected_answer() -> None:
     look = AssistantMessage(
         text="Let me see.", tool_calls=(ToolCall("1", "refund", '{"number": "A-7"}'),)
     )
@@ -134,7 +132,7 @@ def test_the_log_holds_what_the_model_said_beside_calls_and_what_it_was_told_of_
         ("look", "\ud800"),
     ],
 )
-def test_the_log_holds_refused_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
+def test_the_log_has_refused_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
     mistaken = AssistantMessage(tool_calls=(ToolCall("1", name, arguments),), finish="tool_calls")
     sections = [
         MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])
@@ -172,9 +170,7 @@ def depths(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(record["event"], len(running.add(record))) for record in records]
 
 
-def test_an_evaluation_that_a_handler_starts_lies_in_the_one_around_it_until_it_ends_or_fails() -> (
-    None
-):
+def test_an_evaluation_that_a_handler_starts_is_nested_until_it_ends_or_fails() -> None:
     inner = PromptTemplate(
         ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
     )
@@ -219,7 +215,7 @@ def test_an_evaluation_that_a_handler_starts_lies_in_the_one_around_it_until_it_
     ]
 
 
-def test_a_run_after_one_that_failed_does_not_lie_in_it_and_one_that_starts_again_goes_on() -> None:
+def test_a_run_after_a_failed_or_restarted_one_is_not_nested_in_it() -> None:
     def run(session: Session) -> None:
         with suppress(RuntimeError):
             ScriptedAdapter([RuntimeError("no provider")]).evaluate(PROMPT.bind(), session=session)
@@ -235,13 +231,13 @@ def test_a_run_after_one_that_failed_does_not_lie_in_it_and_one_that_starts_agai
     assert {depth for _, depth in depths(records)} == {1}
 
 
-def test_runs_of_several_sessions_do_not_lie_in_each_other() -> None:
-    one, other = logged(evaluate), logged(evaluate)
-    both = [record for pair in zip(one, other, strict=True) for record in pair]
+def test_runs_of_several_sessions_are_not_nested() -> None:
+    first, other = logged(evaluate), logged(evaluate)
+    both = [record for pair in zip(first, other, strict=True) for record in pair]
     assert {depth for _, depth in depths(both)} == {1}
 
 
-def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:
+def test_a_rendered_prompt_is_logged_with_the_sizes_of_its_sections() -> None:
     (rendered, *_) = logged(evaluate)
     task, refunds = rendered["sections"]
     assert task == {
@@ -258,7 +254,7 @@ def test_a_rendered_prompt_stands_as_the_sizes_of_its_sections() -> None:
         == len("## 2. Refunds\n\nWithin 30 days.") + refunds["tools"]["refund"]
     )
     assert "rendered" not in rendered
-    assert sum(one["shown"] for one in rendered["sections"]) + 2 == len(rendered["text"])
+    assert sum(section["shown"] for section in rendered["sections"]) + 2 == len(rendered["text"])
 
 
 def test_section_paths_are_written_as_dotted_keys() -> None:
@@ -266,7 +262,7 @@ def test_section_paths_are_written_as_dotted_keys() -> None:
     assert read["current_visibility_state"] == {"task": "full", "refunds": "summary"}
 
 
-def test_what_json_cannot_hold_is_marked_and_the_rest_kept() -> None:
+def test_a_value_that_json_cannot_hold_is_logged_as_its_repr() -> None:
     (_, _, read, *_) = logged(evaluate)
     (tool,) = read["result"]["value"]["expanded_tools"]
     assert tool["name"] == "refund"

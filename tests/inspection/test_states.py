@@ -69,9 +69,9 @@ def names(states: Iterable[PromptState]) -> list[str]:
     return [state.name for state in states]
 
 
-def session_with(held: dict[SectionPath, SectionVisibility]) -> Session:
+def session_with(shown_at_start: dict[SectionPath, SectionVisibility]) -> Session:
     session = Session()
-    for path, visibility in held.items():
+    for path, visibility in shown_at_start.items():
         session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
     return session
 
@@ -86,24 +86,24 @@ class Case:
 
     roots: tuple[Plan, ...]
     prompt: Prompt[Any]
-    held: dict[SectionPath, SectionVisibility]
-    given: list[object]
+    shown_at_start: dict[SectionPath, SectionVisibility]
+    bound: list[object]
 
     def states(self, limit: int = 64) -> tuple[PromptState, ...]:
-        return render_states(self.prompt, session=session_with(self.held), limit=limit)
+        return render_states(self.prompt, session=session_with(self.shown_at_start), limit=limit)
 
 
 @st.composite
 def cases(draw: st.DrawFn, disclosure: Disclosure | None = None) -> Case:
     roots = draw(forests(2))
     used = {plan.params for plan in _all(roots)}
-    given_ = [one for one in draw(params()) if type(one) in used]
+    bound = [value for value in draw(params()) if type(value) in used]
     definition = template(
         *sections(roots),
         disclosure=disclosure or draw(st.sampled_from(Disclosure)),
         closable=draw(st.booleans()),
     )
-    return Case(roots, definition.bind(*given_), draw(overrides(roots)), given_)
+    return Case(roots, definition.bind(*bound), draw(overrides(roots)), bound)
 
 
 def _all(roots: Sequence[Plan]) -> Iterator[Plan]:
@@ -113,17 +113,19 @@ def _all(roots: Sequence[Plan]) -> Iterator[Plan]:
 
 
 def openable(
-    roots: Sequence[Plan], held: dict[SectionPath, SectionVisibility], above: SectionPath = ()
+    roots: Sequence[Plan],
+    shown_at_start: dict[SectionPath, SectionVisibility],
+    above: SectionPath = (),
 ) -> set[SectionPath]:
     """The sections that are summarized, whatever is around them, and not disabled."""
-    found = set[SectionPath]()
+    paths = set[SectionPath]()
     for plan in roots:
         path = (*above, plan.key)
         if plan.enabled:
-            found |= openable(plan.children, held, path)
-            if held.get(path, plan.visibility) is SUMMARY:
-                found.add(path)
-    return found
+            paths |= openable(plan.children, shown_at_start, path)
+            if shown_at_start.get(path, plan.visibility) is SUMMARY:
+                paths.add(path)
+    return paths
 
 
 class Recording(ScriptedAdapter):
@@ -146,7 +148,7 @@ def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Ca
         ]
         adapter = Recording([*replies, say("done")])
         MainLoop(adapter, max_expansions=len(keys)).execute(
-            case.prompt, session=session_with(case.held)
+            case.prompt, session=session_with(case.shown_at_start)
         )
         assert state.text == adapter.last.text
         assert state.tools == adapter.requests[-1].tools
@@ -155,14 +157,16 @@ def test_a_state_is_what_a_model_sees_once_it_has_opened_these_sections(case: Ca
 @pytest.mark.parametrize("dynamic", [False, True])
 @given(case=cases(), numbers=st.lists(st.integers(0, 99), max_size=6))
 @settings(max_examples=50)
-def test_wherever_a_model_gets_by_its_own_choices_there_is_that_state(
+def test_every_state_that_a_model_reaches_is_rendered(
     *, dynamic: bool, case: Case, numbers: list[int]
 ) -> None:
     def choose(request: SeenRequest) -> AssistantMessage:
         texts = [
-            one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)
+            message.content
+            for message in request.messages
+            if isinstance(message, UserMessage | ToolMessage)
         ]
-        offered = [found for text in texts for found in _KEY.findall(text)]
+        offered = [key for text in texts for key in _KEY.findall(text)]
         if not offered or not numbers:
             return say("done")
         tool, key = offered[numbers.pop() % len(offered)]
@@ -173,8 +177,8 @@ def test_wherever_a_model_gets_by_its_own_choices_there_is_that_state(
         )
         return call((tool, wanted))
 
-    assume(len(openable(case.roots, case.held)) <= 6)
-    session = session_with(case.held)
+    assume(len(openable(case.roots, case.shown_at_start)) <= 6)
+    session = session_with(case.shown_at_start)
     states = case.states()
     adapter: ScriptedAdapter = ScriptedAdapter([choose] * (len(numbers) + 1), dynamic_tools=dynamic)
     MainLoop(adapter).execute(case.prompt, session=session)
@@ -194,8 +198,10 @@ def test_a_section_that_is_only_read_reads_as_in_its_own_state(case: Case) -> No
         adapter: ScriptedAdapter = ScriptedAdapter(
             [call(("read_section", {"section_key": ".".join(path)})), say("done")]
         )
-        response = adapter.evaluate(case.prompt, session=session_with(case.held))
-        answers = [one.content for one in response.transcript if isinstance(one, ToolMessage)]
+        response = adapter.evaluate(case.prompt, session=session_with(case.shown_at_start))
+        answers = [
+            message.content for message in response.transcript if isinstance(message, ToolMessage)
+        ]
         spans = [span for span in state.rendered.spans if span.path[: len(path)] == path]
         assert state.text[spans[0].start : spans[-1].end] in answers[0]
 
@@ -206,8 +212,8 @@ def test_a_state_shows_what_the_specification_says_for_its_open_sections(
     case: Case, limit: int
 ) -> None:
     for state in case.states(limit):
-        visibility = {**case.held, **dict.fromkeys(state.opened, FULL)}
-        assert state.text == expected(case.roots, bound=case.given, visibility=visibility).text
+        visibility = {**case.shown_at_start, **dict.fromkeys(state.opened, FULL)}
+        assert state.text == expected(case.roots, bound=case.bound, visibility=visibility).text
 
 
 @given(cases(), st.sampled_from((0, 3, 16)))
@@ -216,22 +222,24 @@ def test_every_section_that_can_be_opened_is_open_in_some_state_and_all_are_in_t
     case: Case, limit: int
 ) -> None:
     states = case.states(limit)
-    assert {path for state in states for path in state.opened} == openable(case.roots, case.held)
-    assert set(states[-1].opened) == openable(case.roots, case.held)
+    assert {path for state in states for path in state.opened} == openable(
+        case.roots, case.shown_at_start
+    )
+    assert set(states[-1].opened) == openable(case.roots, case.shown_at_start)
     assert states[0].opened == ()
 
 
 @given(cases())
 @settings(max_examples=40)
 def test_the_smallest_states_hold_every_text_and_every_tool_of_all_others(case: Case) -> None:
-    def held(states: Iterable[PromptState]) -> tuple[set[str], set[str]]:
+    def contents(states: Iterable[PromptState]) -> tuple[set[str], set[str]]:
         texts = {
             state.text[span.start : span.end] for state in states for span in state.rendered.spans
         }
         return texts, {repr(tool) for state in states for tool in state.tools}
 
-    assume(len(openable(case.roots, case.held)) <= 6)
-    assert held(case.states(limit=0)) == held(case.states())
+    assume(len(openable(case.roots, case.shown_at_start)) <= 6)
+    assert contents(case.states(limit=0)) == contents(case.states())
 
 
 @given(cases(), st.sampled_from((0, 3)))
@@ -280,7 +288,7 @@ def test_twenty_sections_side_by_side_have_two_more_states_and_not_a_million() -
     assert names(states) == ["closed", *(f"s{number}" for number in range(20)), "all"]
 
 
-def test_selectors_read_the_session_and_a_fresh_one_where_none_is_given() -> None:
+def test_selectors_read_the_session_or_a_fresh_one() -> None:
     def when_asked(*, session: Any) -> SectionVisibility:  # Any: any view of state
         return FULL if session[Args].latest() else SUMMARY
 
@@ -305,7 +313,7 @@ def test_a_selector_that_reads_what_is_open_is_asked_in_each_state() -> None:
     assert names(render_states(prompt)) == ["closed", "guide", "guide+more"]
 
 
-def test_what_the_session_has_open_is_open_from_the_start() -> None:
+def test_sections_open_in_the_session_are_open_from_the_start() -> None:
     prompt = template(closed("Guide", children=[closed("Deep")]))
     states = render_states(prompt, session=session_with({("guide",): FULL}))
     assert names(states) == ["closed", "guide.deep"]
@@ -321,11 +329,11 @@ def test_a_template_that_lets_sections_be_closed_has_the_tool_for_it_where_somet
     ] * 2
 
 
-def test_tools_and_output_are_told_as_adapters_tell_them() -> None:
+def test_tools_and_output_are_described_as_adapters_describe_them() -> None:
     tool = Tool[Args, Args](name="look", description="Look it up.")
     prompt = PromptTemplate[Args](ns="t", key="k", sections=[closed("Guide", tools=[tool])])
     first, second = render_states(prompt)
-    assert [one.name for one in first.tools] == ["read_section"]
+    assert [tool.name for tool in first.tools] == ["read_section"]
     (spec,) = second.tools
     assert spec == ToolSpec(
         "look",
@@ -345,7 +353,7 @@ def test_tools_and_output_are_told_as_adapters_tell_them() -> None:
     assert plain.output is None
 
 
-def test_stored_texts_stand_in_the_states_of_their_tag(tmp_path: Path) -> None:
+def test_states_show_the_texts_stored_under_the_tag(tmp_path: Path) -> None:
     look = Tool[Args, Args](name="look", description="Look it up.")
     definition = template(closed("Guide", tools=[look]))
     store = LocalPromptOverridesStore(tmp_path)
@@ -365,7 +373,7 @@ def test_stored_texts_stand_in_the_states_of_their_tag(tmp_path: Path) -> None:
     assert "Guide." in render_states(Prompt(definition, overrides_store=store))[1].text
 
 
-def test_a_hidden_section_that_lacks_its_params_is_told_with_its_path() -> None:
+def test_an_error_names_a_hidden_section_without_params() -> None:
     hidden = MarkdownSection[Who](
         title="Deep", template="$name", visibility=SUMMARY, summary="Who."
     )

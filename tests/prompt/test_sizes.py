@@ -42,7 +42,7 @@ def shop(visibility: SectionVisibility = SUMMARY) -> PromptTemplate[None]:
 
 
 def measured(template: PromptTemplate[None]) -> dict[str, SectionTexts]:
-    return {".".join(one.path): one for one in measure(template.render().view)}
+    return {".".join(section.path): section for section in measure(template.render().view)}
 
 
 @given(st.data())
@@ -52,14 +52,14 @@ def test_the_shown_texts_are_the_prompt(data: st.DataObject) -> None:
     rendered = PromptTemplate(ns="n", key="k", sections=sections(roots)).render(
         session=Session(), visibility_overrides=data.draw(overrides(roots))
     )
-    shown = [one for one in measure(rendered.view) if one.visibility is not None]
-    assert "\n\n".join(one.shown for one in shown) == rendered.text
-    assert {one.path: one.visibility for one in shown} == rendered.visibility
+    shown = [section for section in measure(rendered.view) if section.visibility is not None]
+    assert "\n\n".join(section.shown for section in shown) == rendered.text
+    assert {section.path: section.visibility for section in shown} == rendered.visibility
 
 
 def test_hidden_sections_are_measured_and_disabled_ones_are_not() -> None:
     texts = measured(shop())
-    assert {path: one.visibility for path, one in texts.items()} == {
+    assert {path: section.visibility for path, section in texts.items()} == {
         "task": FULL,
         "refunds": SUMMARY,
         "refunds.food": None,
@@ -70,7 +70,7 @@ def test_hidden_sections_are_measured_and_disabled_ones_are_not() -> None:
     assert texts["task"].summary is None
 
 
-def test_the_weight_is_all_that_opening_adds() -> None:
+def test_the_expanded_size_is_all_that_opening_shows() -> None:
     texts = measured(shop())
     hidden = "## 2. Refunds\n\nWithin 30 days.\n\n### 2.1. Food\n\nNever food."
     tools = texts["refunds"].tools["refund"] + texts["refunds.food"].tools["weigh"]
@@ -89,7 +89,7 @@ def test_a_tool_is_measured_with_its_schema() -> None:
     assert "“Fußzeile”" in text
 
 
-def test_hidden_sections_that_lack_params_do_not_stand_in_the_way() -> None:
+def test_hidden_sections_without_params_do_not_prevent_measuring() -> None:
     child = MarkdownSection[Order](title="Order", template="$number")
     parent = MarkdownSection(
         title="All", template="x", summary="y", visibility=SUMMARY, children=[child]

@@ -42,69 +42,70 @@ class Remark(Note):
     """A note of a kind."""
 
 
-class Told:
-    """Handlers that write down what they were given, and by what name they were asked."""
+class Recorder:
+    """Makes handlers that record each event under their own name."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, object]] = []
+        self.events: list[tuple[str, object]] = []
 
     def named(self, name: str) -> Callable[[object], None]:
-        return lambda event: self.told.append((name, event))
+        return lambda event: self.events.append((name, event))
 
 
 def test_handlers_are_called_in_order_of_subscription_before_publish_returns() -> None:
-    bus, told = InProcessEventBus(), Told()
+    bus, recorder = InProcessEventBus(), Recorder()
     for name in ("first", "second", "third"):
-        bus.subscribe(Note, told.named(name))
+        bus.subscribe(Note, recorder.named(name))
     note = Note("x")
     bus.publish(note)
-    assert told.told == [("first", note), ("second", note), ("third", note)]
+    assert recorder.events == [("first", note), ("second", note), ("third", note)]
 
 
-def test_a_subscription_to_a_base_is_told_of_every_kind_of_it_and_of_nothing_else() -> None:
-    bus, told = InProcessEventBus(), Told()
-    bus.subscribe(Remark, told.named("remarks"))
-    bus.subscribe(Note, told.named("notes"))
-    bus.subscribe(object, told.named("all"))
+def test_a_subscription_to_a_base_class_receives_events_of_its_subclasses_only() -> None:
+    bus, recorder = InProcessEventBus(), Recorder()
+    bus.subscribe(Remark, recorder.named("remarks"))
+    bus.subscribe(Note, recorder.named("notes"))
+    bus.subscribe(object, recorder.named("all"))
     for event in (Remark("r"), Note("n"), 1):
         bus.publish(event)
-    assert [name for name, _ in told.told] == ["remarks", "notes", "all", "notes", "all", "all"]
+    names = [name for name, _ in recorder.events]
+    assert names == ["remarks", "notes", "all", "notes", "all", "all"]
 
 
-def test_subscribing_counts_from_the_next_event_on() -> None:
+def test_a_subscription_receives_only_later_events() -> None:
     """Also for a type that was published before."""
-    bus, told = InProcessEventBus(), Told()
+    bus, recorder = InProcessEventBus(), Recorder()
     bus.publish(Note("before"))
-    bus.subscribe(Note, told.named("late"))
+    bus.subscribe(Note, recorder.named("late"))
     bus.publish(Note("after"))
-    assert told.told == [("late", Note("after"))]
+    assert recorder.events == [("late", Note("after"))]
 
 
 def test_ending_one_of_two_equal_subscriptions_leaves_the_other() -> None:
-    bus, told = InProcessEventBus(), Told()
-    handler = told.named("twice")
+    bus, recorder = InProcessEventBus(), Recorder()
+    handler = recorder.named("twice")
     end = bus.subscribe(Note, handler)
     bus.subscribe(Note, handler)
     bus.publish(Note("two"))
     end()
     end()
     bus.publish(Note("one"))
-    assert [event for _, event in told.told] == [Note("two"), Note("two"), Note("one")]
+    assert [event for _, event in recorder.events] == [Note("two"), Note("two"), Note("one")]
 
 
 def test_a_handler_may_subscribe_unsubscribe_and_publish() -> None:
-    bus, told = InProcessEventBus(), Told()
+    bus, recorder = InProcessEventBus(), Recorder()
 
     def once(note: Note) -> None:
         end()
-        bus.subscribe(Note, told.named("next"))
+        bus.subscribe(Note, recorder.named("next"))
         bus.publish(Remark(note.text + "!"))
-        told.named("once")(note)
+        recorder.named("once")(note)
 
     end = bus.subscribe(Note, once)
-    bus.subscribe(Note, told.named("after"))
+    bus.subscribe(Note, recorder.named("after"))
     bus.publish(Note("x"))
-    assert told.told == [
+    assert recorder.events == [
         ("after", Remark("x!")),
         ("next", Remark("x!")),
         ("once", Note("x")),
@@ -130,13 +131,13 @@ def fail(event: object) -> None:
 def test_a_failing_handler_is_logged_with_its_traceback_and_the_others_run(
     handler: Callable[[object], None], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus, told = InProcessEventBus(), Told()
-    bus.subscribe(Note, told.named("before"))
+    bus, recorder = InProcessEventBus(), Recorder()
+    bus.subscribe(Note, recorder.named("before"))
     bus.subscribe(Note, handler)
-    bus.subscribe(Note, told.named("after"))
+    bus.subscribe(Note, recorder.named("after"))
     with caplog.at_level(logging.ERROR, logger="weakincentives.runtime.events"):
         bus.publish(Note("x"))
-    assert [name for name, _ in told.told] == ["before", "after"]
+    assert [name for name, _ in recorder.events] == ["before", "after"]
     (record,) = caplog.records
     assert record.exc_info is not None
     assert str(record.exc_info[1]) == "no use"
@@ -144,7 +145,7 @@ def test_a_failing_handler_is_logged_with_its_traceback_and_the_others_run(
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_an_interrupt_in_a_handler_is_not_held_up(interrupt: type[BaseException]) -> None:
+def test_an_interrupt_in_a_handler_reaches_the_publisher(interrupt: type[BaseException]) -> None:
     def stop(event: object) -> None:
         raise interrupt
 
@@ -155,7 +156,7 @@ def test_an_interrupt_in_a_handler_is_not_held_up(interrupt: type[BaseException]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "message"),
     [
         (
             ("ToolInvoked", print),
@@ -167,16 +168,14 @@ def test_an_interrupt_in_a_handler_is_not_held_up(interrupt: type[BaseException]
         ),
     ],
 )
-def test_what_can_hear_nothing_is_refused_when_it_subscribes_and_publishing_goes_on(
-    given: Any, told: str
-) -> None:
+def test_subscribe_refuses_what_is_no_class_or_no_function(arguments: Any, message: str) -> None:
     bus = InProcessEventBus()
-    with pytest.raises(TypeError, match=told):
-        bus.subscribe(*given)
-    heard: list[object] = []
-    bus.subscribe(object, heard.append)
+    with pytest.raises(TypeError, match=message):
+        bus.subscribe(*arguments)
+    events: list[object] = []
+    bus.subscribe(object, events.append)
     bus.publish("an event")
-    assert heard == ["an event"]
+    assert events == ["an event"]
 
 
 @pytest.mark.claim("C-14")
@@ -227,7 +226,7 @@ def test_no_two_events_share_an_id() -> None:
     assert len({VisibilityExpanded(section_keys=(), reason="").event_id for _ in range(100)}) == 100
 
 
-def test_a_forked_process_counts_anew() -> None:
+def test_event_ids_differ_in_a_forked_process() -> None:
     source = """
 import os
 from weakincentives.runtime.events import Event
@@ -262,7 +261,7 @@ def test_tools_injected_takes_names_and_section_in_order_and_is_stamped_in_epoch
     ("content", "rendered"),
     [("Found.\n\n{}", "{}"), ("Found.", ""), ("Found.\n\n\n spaced", "\n spaced")],
 )
-def test_a_tool_event_tells_the_value_as_the_model_saw_it(content: str, rendered: str) -> None:
+def test_a_tool_event_has_the_value_as_the_model_received_it(content: str, rendered: str) -> None:
     event = ToolInvoked(name="look", call_id="1", params=None, result=RESULT, content=content)
     assert event.rendered == rendered
 
@@ -275,23 +274,23 @@ def test_a_tool_event_succeeded_as_its_result_did() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------
-# work
+# operations
 
 
-def test_parts_of_a_work_are_published_only_if_somebody_wants_to_hear_of_the_end() -> None:
-    bus, heard = InProcessEventBus(), list[Operation]()
-    bus.subscribe(Operation, heard.append)
-    with (whole := Operation(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
-        with whole.part("tool", "unheard") as gave:
-            gave("nobody keeps this")
-        whole.on_end(lambda error: None)
-        with whole.part("tool", "heard", call_id="1", text="{}") as gave:
-            gave(7)
-    assert [(work.name, work.parent, work.result) for work in heard] == [
+def test_an_operation_publishes_its_parts_only_when_a_handler_waits_for_its_end() -> None:
+    bus, operations = InProcessEventBus(), list[Operation]()
+    bus.subscribe(Operation, operations.append)
+    with (parent := Operation(bus=bus, kind="evaluation", name="p", model="m", session_id="s")):
+        with parent.part("tool", "unheard") as set_result:
+            set_result("nobody keeps this")
+        parent.on_end(lambda error: None)
+        with parent.part("tool", "heard", call_id="1", text="{}") as set_result:
+            set_result(7)
+    assert [(operation.name, operation.parent, operation.result) for operation in operations] == [
         ("p", None, None),
-        ("heard", whole, 7),
+        ("heard", parent, 7),
     ]
-    part = heard[1]
+    part = operations[1]
     assert (part.kind, part.call_id, part.text, part.model, part.session_id) == (
         "tool",
         "1",
@@ -303,33 +302,33 @@ def test_parts_of_a_work_are_published_only_if_somebody_wants_to_hear_of_the_end
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("no"), KeyboardInterrupt()])
-def test_the_end_of_a_work_is_told_newest_first_whatever_ends_it(
+def test_the_handlers_of_an_end_run_newest_first_whatever_ends_the_operation(
     raised: BaseException | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus, told = InProcessEventBus(), Told()
+    bus, recorder = InProcessEventBus(), Recorder()
 
-    def listen(work: Operation) -> None:
-        work.on_end(told.named("first"))
-        work.on_end(fail)
-        work.on_end(told.named("second"))
+    def listen(operation: Operation) -> None:
+        operation.on_end(recorder.named("first"))
+        operation.on_end(fail)
+        operation.on_end(recorder.named("second"))
 
     bus.subscribe(Operation, listen)
     with suppress(ValueError, KeyboardInterrupt), Operation(bus=bus, kind="tool", name="look"):
         if raised is not None:
             raise raised
-    assert told.told == [("second", raised), ("first", raised)]
+    assert recorder.events == [("second", raised), ("first", raised)]
     (record,) = caplog.records
     assert (record.__dict__["event_type"], record.__dict__["handler"]) == ("Operation", "fail")
 
 
-def test_who_heard_of_a_work_hears_of_its_end_when_a_later_handler_is_interrupted() -> None:
-    bus, told, interrupt = InProcessEventBus(), Told(), KeyboardInterrupt()
+def test_an_interrupted_handler_does_not_hide_the_end_of_an_operation_from_others() -> None:
+    bus, recorder, interrupt = InProcessEventBus(), Recorder(), KeyboardInterrupt()
 
-    def stop(work: Operation) -> None:
+    def stop(operation: Operation) -> None:
         raise interrupt
 
-    bus.subscribe(Operation, lambda work: work.on_end(told.named("opened")))
+    bus.subscribe(Operation, lambda operation: operation.on_end(recorder.named("opened")))
     bus.subscribe(Operation, stop)
     with pytest.raises(KeyboardInterrupt), Operation(bus=bus, kind="tool", name="look"):
         raise AssertionError("it began")
-    assert told.told == [("opened", interrupt)]
+    assert recorder.events == [("opened", interrupt)]

@@ -26,7 +26,7 @@ def forked(*values: int) -> tuple[Session, SessionFork]:
     return session, session.fork()
 
 
-def test_a_fork_is_the_same_session_to_who_asks_for_its_id() -> None:
+def test_a_fork_has_the_id_of_its_session() -> None:
     session, fork = forked()
     assert fork.session_id == session.session_id
 
@@ -39,13 +39,22 @@ def test_a_fork_is_the_same_session_to_who_asks_for_its_id() -> None:
 _WRITES: dict[
     str, tuple[Callable[[SessionProtocol, int], object], Callable[[list[int], int], list[int]]]
 ] = {
-    "append": (lambda at, n: at[int].append(n), lambda held, n: [*held, n]),
-    "dispatch": (lambda at, n: at.dispatch(n), lambda held, n: [*held, n]),
-    "seed": (lambda at, n: at[int].seed(n, n), lambda held, n: [n, n]),
-    "clear": (lambda at, n: at[int].clear(), lambda held, n: []),
+    "append": (
+        lambda session, number: session[int].append(number),
+        lambda model, number: [*model, number],
+    ),
+    "dispatch": (
+        lambda session, number: session.dispatch(number),
+        lambda model, number: [*model, number],
+    ),
+    "seed": (
+        lambda session, number: session[int].seed(number, number),
+        lambda model, number: [number, number],
+    ),
+    "clear": (lambda session, number: session[int].clear(), lambda model, number: []),
     "clear some": (
-        lambda at, n: at[int].clear(lambda value: value == n),
-        lambda held, n: [value for value in held if value != n],
+        lambda session, number: session[int].clear(lambda value: value == number),
+        lambda model, number: [value for value in model if value != number],
     ),
 }
 _STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), st.integers(0, 3))
@@ -56,23 +65,23 @@ _STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), s
     elsewhere=st.booleans(),
     steps=st.lists(_STEPS, max_size=20),
 )
-def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
+def test_a_fork_equals_its_plain_list_and_merging_makes_the_session_equal_it(
     start: list[int],
     elsewhere: bool,
     steps: list[tuple[str, int]],
 ) -> None:
     """Whatever is snapshot and restored on the way, in any order."""
     session, fork = forked(*start)
-    held, read = list(start), False
-    snapshots = [(fork.snapshot(), list(held))]
+    model, read = list(start), False
+    snapshots = [(fork.snapshot(), list(model))]
     for what, number in steps:
         match what:
             case "snapshot":
-                snapshots.append((fork.snapshot(), list(held)))
+                snapshots.append((fork.snapshot(), list(model)))
             case "restore":
                 captured, then = snapshots[number % len(snapshots)]
                 fork.restore(captured)
-                held = list(then)
+                model = list(then)
             case "read":
                 read = True
                 assert (
@@ -82,19 +91,19 @@ def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
                     bool(fork[int]),
                     list(fork[int]),
                 ) == (
-                    tuple(held),
-                    held[-1] if held else None,
-                    len(held),
-                    bool(held),
-                    held,
+                    tuple(model),
+                    model[-1] if model else None,
+                    len(model),
+                    bool(model),
+                    model,
                 )
                 assert fork[int].where(lambda value: value > 1) == tuple(
-                    value for value in held if value > 1
+                    value for value in model if value > 1
                 )
             case _:
                 on_slice, on_list = _WRITES[what]
                 on_slice(fork, number)
-                held = on_list(held, number)
+                model = on_list(model, number)
                 read |= what == "clear some"
     assert session[int].all() == tuple(start)
     if elsewhere:
@@ -103,7 +112,7 @@ def test_a_fork_is_its_list_and_merging_makes_the_session_that_list(
         assert not read or session[int].all() == (*start, 9)
     else:
         assert session.merge(fork)
-        assert session[int].all() == tuple(held)
+        assert session[int].all() == tuple(model)
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -133,7 +142,7 @@ def test_a_fork_sees_no_change_made_elsewhere_and_is_seen_nowhere_else() -> None
     ],
     ids=["another slice", "an empty slice", "a restore", "nothing"],
 )
-def test_a_change_of_what_was_not_read_or_none_at_all_is_no_conflict(
+def test_a_change_of_an_unread_slice_is_no_conflict(
     change: Callable[[Session], object],
 ) -> None:
     session, fork = forked(1)
@@ -143,14 +152,14 @@ def test_a_change_of_what_was_not_read_or_none_at_all_is_no_conflict(
     assert session.merge(fork)
 
 
-def test_what_was_empty_when_it_was_read_and_is_not_any_more_is_a_conflict() -> None:
+def test_a_value_in_a_slice_that_was_read_empty_is_a_conflict() -> None:
     session, fork = forked()
     assert not fork[str]
     session.dispatch("new")
     assert not session.merge(fork)
 
 
-def test_dispatching_is_folded_anew_where_it_is_merged() -> None:
+def test_a_merge_folds_dispatched_events_again() -> None:
     session = Session()
     session[int].register(str, lambda view, event: Append(len(view)))
     first, second = session.fork(), session.fork()
@@ -161,7 +170,7 @@ def test_dispatching_is_folded_anew_where_it_is_merged() -> None:
     assert session[int].all() == (0, 1)
 
 
-def test_a_fork_does_not_know_of_reducers_that_came_later() -> None:
+def test_a_fork_made_before_a_reducer_is_not_merged() -> None:
     session, fork = forked()
     fork.dispatch(1)
     session[str].register(int, lambda view, event: Append("x"))
@@ -212,7 +221,7 @@ def test_a_fork_merges_once_and_only_into_the_session_that_made_it() -> None:
     assert (session[int].all(), other[int].all()) == ((1, 2), ())
 
 
-def test_a_fork_that_was_refused_is_not_spent() -> None:
+def test_a_fork_that_could_not_be_merged_can_be_merged_later() -> None:
     session, fork = forked(1)
     fork[int].append(len(fork[int]))
     before = session.snapshot()
@@ -223,21 +232,21 @@ def test_a_fork_that_was_refused_is_not_spent() -> None:
     assert session[int].all() == (1, 1)
 
 
-def test_events_wait_for_the_merge_and_outlast_what_was_undone() -> None:
+def test_events_wait_for_the_merge_and_survive_a_rollback_in_the_fork() -> None:
     session, fork = forked()
     other = InProcessEventBus()
-    told: list[tuple[str, int]] = []
-    session.bus.subscribe(Ping, lambda ping: told.append(("own", ping.number)))
-    other.subscribe(Ping, lambda ping: told.append(("other", ping.number)))
+    events: list[tuple[str, int]] = []
+    session.bus.subscribe(Ping, lambda ping: events.append(("own", ping.number)))
+    other.subscribe(Ping, lambda ping: events.append(("other", ping.number)))
     before = fork.snapshot()
     fork.bus.publish(Ping(number=1))
     fork.bus_for(other).publish(Ping(number=2))
     fork.dispatch(Ping(number=3))
     fork[int].append(1)
     fork.restore(before)
-    assert (told, session[Ping].all()) == ([], ())
+    assert (events, session[Ping].all()) == ([], ())
     assert session.merge(fork)
-    assert told == [("own", 1), ("other", 2)]
+    assert events == [("own", 1), ("other", 2)]
     assert [ping.number for ping in session[Ping].all()] == [1, 3]
     assert session[int].all() == ()
 
@@ -272,7 +281,7 @@ ASKED: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_what_no_fork_can_give_is_refused(what: str) -> None:
+def test_a_fork_refuses_what_it_cannot_isolate(what: str) -> None:
     session = Session()
     session[int].register(Ping, lambda view, event: Append(event.number))
     fork = session.fork()
@@ -282,14 +291,14 @@ def test_what_no_fork_can_give_is_refused(what: str) -> None:
     assert fork.refused
 
 
-def test_a_change_that_fails_in_the_fork_might_not_have_failed_later() -> None:
+def test_a_change_that_fails_refuses_the_fork() -> None:
     _, fork = forked()
     with pytest.raises(TypeError):
         fork.dispatch(int)
     assert fork.refused
 
 
-def test_asking_for_private_names_is_an_ordinary_mistake() -> None:
+def test_a_private_attribute_does_not_refuse_the_fork() -> None:
     """So that copying, printing and probing a fork do what they do elsewhere."""
     _, fork = forked()
     assert not hasattr(fork, "_nothing")

@@ -112,7 +112,7 @@ def test_each_declared_reducer_folds_its_event_into_the_latest_state() -> None:
     assert dispatched(Counter, Tick(2), Reset(), Tick(4))[Counter].all() == (Counter(4),)
 
 
-def test_nothing_is_there_before_the_first_event() -> None:
+def test_a_state_does_not_exist_before_its_first_event() -> None:
     assert dispatched(Counter)[Counter].latest() is None
 
 
@@ -163,7 +163,7 @@ def test_a_mark_on_an_override_takes_the_place_of_the_inherited_one() -> None:
     assert session[Tick].all() == (Tick(1),)
 
 
-def test_base_and_subclass_can_stand_side_by_side() -> None:
+def test_base_and_subclass_can_both_be_installed() -> None:
     session = Session()
     session.install(Counter)
     session.install(Twice)
@@ -198,7 +198,7 @@ class Needy:
         return Needy(self.count + event.by)
 
 
-def test_a_method_that_answers_no_state_is_an_error_and_the_state_stays() -> None:
+def test_a_method_that_returns_no_state_raises_and_changes_nothing() -> None:
     session = Session()
     session.install(Forgetful)
     session[Forgetful].seed(Forgetful(3))
@@ -229,12 +229,12 @@ def test_a_type_is_installed_once() -> None:
     assert session[Counter].latest() == Counter(1)
 
 
-def test_a_method_is_the_reducer_of_one_event() -> None:
+def test_a_method_can_be_marked_for_one_event_only() -> None:
     with pytest.raises(TypeError, match=r"Counter\.ticked is marked already"):
         reducer(on=Tick)(Counter.ticked)
 
 
-def test_a_state_that_cannot_be_made_leaves_the_session_as_it_was() -> None:
+def test_a_state_that_cannot_be_built_changes_nothing() -> None:
     @dataclass(frozen=True)
     class Plan:
         goal: str

@@ -24,11 +24,11 @@ from weakincentives.testing import ScriptedAdapter, call, say
 
 def blocks(database: Database, session: Session, steps: list[Any]) -> list[str]:
     """Runs blocks within each other; gives what should be left."""
-    kept: list[str] = []
+    committed: list[str] = []
     for step in steps:
         if isinstance(step, str):
             database.add(step)
-            kept.append(step)
+            committed.append(step)
             continue
         inner, ending = step
         try:
@@ -39,10 +39,10 @@ def blocks(database: Database, session: Session, steps: list[Any]) -> list[str]:
                     done = []
                 if ending == "raise":
                     raise ValueError("no")
-            kept += done
+            committed += done
         except ValueError:
             pass
-    return kept
+    return committed
 
 
 STEPS = st.recursive(
@@ -61,8 +61,8 @@ def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepo
     steps: list[Any],
 ) -> None:
     database = Database()
-    kept = blocks(database, Session(), steps)
-    assert (database.notes, database.connection.in_transaction) == (kept, False)
+    committed = blocks(database, Session(), steps)
+    assert (database.notes, database.connection.in_transaction) == (committed, False)
 
 
 @pytest.mark.parametrize("ending", [True, False, ValueError])
@@ -88,7 +88,7 @@ def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_t
     assert not database.connection.in_transaction
 
 
-def test_a_release_that_fails_makes_the_call_fail_and_everything_goes_back() -> None:
+def test_a_release_that_fails_fails_the_call_and_restores_everything() -> None:
     database, session = Database(), Session()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -133,7 +133,7 @@ def test_releasing_goes_newest_first_after_restoring_and_once_for_each_snapshot(
     assert log == [(what, name) for what in ("restore", "release") for name in ("second", "first")]
 
 
-def test_a_part_that_fails_to_be_captured_has_the_others_released() -> None:
+def test_a_part_whose_snapshot_fails_has_the_others_released() -> None:
     class Shy:
         def snapshot(self) -> Any:
             raise ValueError("not now")
@@ -146,7 +146,7 @@ def test_a_part_that_fails_to_be_captured_has_the_others_released() -> None:
     assert not database.connection.in_transaction
 
 
-def test_what_is_first_made_within_nested_blocks_has_a_savepoint_for_each() -> None:
+def test_a_resource_first_built_in_nested_blocks_has_a_savepoint_for_each() -> None:
     database = Database()
     with ResourceContext(
         ResourceRegistry.of(Binding(Database, lambda _: database, owned=False))

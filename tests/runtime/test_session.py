@@ -119,9 +119,7 @@ BROKEN: dict[str, Any] = {  # Any: what no reducer may answer
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
-def test_a_reducer_that_answers_nonsense_leaves_every_slice_as_it_was(
-    answer: Any, place: int
-) -> None:
+def test_a_reducer_that_returns_no_operation_changes_nothing(answer: Any, place: int) -> None:
     session = Session()
     session[Added].seed(Added(0))
     session[int].seed(5)
@@ -145,9 +143,7 @@ def test_a_reducer_that_answers_nonsense_leaves_every_slice_as_it_was(
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_reducer_that_raises_leaves_every_slice_as_it_was(
-    error: type[BaseException], *, alone: bool
-) -> None:
+def test_a_reducer_that_raises_changes_nothing(error: type[BaseException], *, alone: bool) -> None:
     def fail(view: SliceView[int], event: Added) -> SliceOp[int]:
         raise error
 
@@ -204,20 +200,20 @@ class Counting(EventBus):
                 handler(event)
 
 
-def test_sessions_on_a_shared_bus_go_when_nobody_refers_to_them_and_leave_nothing_on_it() -> None:
-    bus, kept = Counting(), InProcessEventBus()
-    released = [evaluated(bus) for _ in range(20)] + [evaluated(kept) for _ in range(20)]
+def test_a_shared_bus_keeps_no_session_alive_and_no_subscription_of_it() -> None:
+    bus, shared = Counting(), InProcessEventBus()
+    released = [evaluated(bus) for _ in range(20)] + [evaluated(shared) for _ in range(20)]
     gc.collect()
     assert [session for session in released if session() is not None] == []
     assert bus.handlers == []
 
 
-def test_a_slice_that_somebody_holds_keeps_its_session_recording() -> None:
+def test_a_reference_to_a_slice_keeps_its_session_recording() -> None:
     bus = InProcessEventBus()
-    heard = Session(bus=bus)[ToolsInjected]
+    injected = Session(bus=bus)[ToolsInjected]
     gc.collect()
     bus.publish(ToolsInjected((), "x"))
-    assert len(heard) == 1
+    assert len(injected) == 1
 
 
 def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> None:
@@ -230,16 +226,16 @@ def test_published_telemetry_is_kept_in_log_slices_which_survive_a_restore() -> 
     assert session[str].all() == ()
 
 
-def test_a_session_keeps_what_is_its_own_or_nobodys() -> None:
+def test_a_session_records_events_with_its_own_id_or_none() -> None:
     bus = InProcessEventBus()
-    one, other = Session(bus=bus, session_id="one"), Session(bus=bus, session_id="other")
+    first, other = Session(bus=bus, session_id="one"), Session(bus=bus, session_id="other")
     for session_id in ("one", "other", None):
         bus.publish(ToolsInjected((), "x", session_id=session_id))
-    assert [event.session_id for event in one[ToolsInjected]] == ["one", None]
+    assert [event.session_id for event in first[ToolsInjected]] == ["one", None]
     assert [event.session_id for event in other[ToolsInjected]] == ["other", None]
 
 
-def test_what_is_published_and_is_no_telemetry_stays_out_of_the_session() -> None:
+def test_a_session_ignores_published_objects_that_are_no_events() -> None:
     session = Session()
     session.bus.publish(Added(1))
     assert session[Added].all() == ()
@@ -264,7 +260,7 @@ class Failures:
         return self if event.success else replace(self, count=self.count + 1)
 
 
-def test_telemetry_is_kept_beside_what_is_folded_from_it() -> None:
+def test_a_session_records_telemetry_that_a_reducer_folds() -> None:
     session = Session()
     session.install(Failures)
     session[str].register(ToolInvoked, lambda _view, event: Append(event.name))
@@ -275,9 +271,9 @@ def test_telemetry_is_kept_beside_what_is_folded_from_it() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize(("reduce", "kept"), [(replace_latest, 1), (append_all, 3)])
-def test_a_log_slice_with_a_reducer_of_its_own_keeps_what_that_says(
-    reduce: Reducer[ToolInvoked, ToolInvoked], kept: int, place: int
+@pytest.mark.parametrize(("reduce", "count"), [(replace_latest, 1), (append_all, 3)])
+def test_a_reducer_of_a_log_slice_decides_what_it_keeps(
+    reduce: Reducer[ToolInvoked, ToolInvoked], count: int, place: int
 ) -> None:
     session = Session()
     folds: list[Callable[[], None]] = [
@@ -290,22 +286,22 @@ def test_a_log_slice_with_a_reducer_of_its_own_keeps_what_that_says(
     events = [invoked(success=False) for _ in range(3)]
     for event in events:
         session.bus.publish(event)
-    assert session[ToolInvoked].all() == tuple(events[-kept:])
+    assert session[ToolInvoked].all() == tuple(events[-count:])
     assert session[Failures].latest() == Failures(3)
     assert len(session[str]) == 3
 
 
-def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(
+def test_a_reducer_that_fails_on_telemetry_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(view: SliceView[int], event: ToolInvoked) -> SliceOp[int]:
         raise ValueError("no use")
 
-    session, told = Session(), list[object]()
+    session, events = Session(), list[object]()
     session[int].register(ToolInvoked, fail)
-    session.bus.subscribe(Event, told.append)
+    session.bus.subscribe(Event, events.append)
     session.bus.publish(invoked())
-    assert len(told) == 1
+    assert len(events) == 1
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
@@ -313,7 +309,7 @@ def test_a_reducer_that_fails_on_telemetry_is_reported_and_ends_nothing(
 # snapshots, visibility
 
 
-def test_a_slice_first_used_after_a_snapshot_is_empty_after_going_back() -> None:
+def test_a_slice_first_used_after_a_snapshot_is_empty_after_a_restore() -> None:
     session = Session()
     before = session.snapshot()
     session.dispatch("new")
@@ -324,11 +320,11 @@ def test_a_slice_first_used_after_a_snapshot_is_empty_after_going_back() -> None
 
 
 def test_another_session_takes_over_a_snapshot_with_slices_it_never_used() -> None:
-    one, other = Session(), Session()
-    one.dispatch("text")
-    one.bus.publish(invoked())
+    first, other = Session(), Session()
+    first.dispatch("text")
+    first.bus.publish(invoked())
     other.dispatch(1.5)
-    other.restore(one.snapshot())
+    other.restore(first.snapshot())
     assert other[str].all() == ("text",)
     assert (other[float].all(), other[ToolInvoked].all()) == ((), ())
 
@@ -346,7 +342,7 @@ def test_visibility_overrides_are_folded_into_one_value() -> None:
     assert session[SetVisibilityOverride].all() == ()
 
 
-def test_visibility_goes_back_with_the_state() -> None:
+def test_a_restore_restores_visibility() -> None:
     session = Session()
     before = session.snapshot()
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
@@ -354,7 +350,7 @@ def test_visibility_goes_back_with_the_state() -> None:
     assert session[VisibilityOverrides].latest() is None
 
 
-def test_a_session_is_what_the_ports_say() -> None:
+def test_a_session_satisfies_the_protocols() -> None:
     session = Session(session_id="mine")
     as_session: SessionProtocol = session
     as_state: StateView = session
@@ -428,13 +424,13 @@ def test_many_threads_lose_no_event_and_each_event_reaches_all_its_slices() -> N
 
 @pytest.mark.usefixtures("restless")
 def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() -> None:
-    session, start, told = Session(), Barrier(THREADS), list[object]()
+    session, start, events = Session(), Barrier(THREADS), list[object]()
     kinds: list[Any] = [type(f"Kind{number}", (), {}) for number in range(100)]
 
     def work(thread: int) -> None:
         for kind in kinds:
             start.wait()
-            session.bus.subscribe(kind, told.append)
+            session.bus.subscribe(kind, events.append)
             session[kind].register(Added, append_all)
             session[kind].append(thread)
         session.bus.publish(kinds[-1]())
@@ -442,15 +438,15 @@ def test_threads_that_open_slices_subscribe_and_register_at_once_lose_nothing() 
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, range(THREADS)))
     assert [sorted(session[kind].all()) for kind in kinds] == [list(range(THREADS))] * len(kinds)
-    told.clear()
+    events.clear()
     session.bus.publish(kinds[0]())
-    assert len(told) == THREADS
+    assert len(events) == THREADS
     session.dispatch(Added(1))
     assert [len(session[kind]) for kind in kinds] == [2 * THREADS] * len(kinds)
 
 
 @pytest.mark.usefixtures("restless")
-def test_values_appended_past_the_reducers_are_not_lost_either() -> None:
+def test_many_threads_lose_no_appended_value() -> None:
     session, start = Session(), Barrier(THREADS)
     session[int].append(-1)
 
@@ -465,7 +461,7 @@ def test_values_appended_past_the_reducers_are_not_lost_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "message"),
     [
         (
             (Added, "append"),
@@ -474,10 +470,10 @@ def test_values_appended_past_the_reducers_are_not_lost_either() -> None:
         (("Added", append_all), "register got 'Added' for the events; give their class"),
     ],
 )
-def test_what_can_fold_nothing_is_refused_when_it_is_registered(given: Any, told: str) -> None:
+def test_register_refuses_what_is_no_class_or_no_function(arguments: Any, message: str) -> None:
     session = Session()
-    with pytest.raises(TypeError, match=told):
-        session[Added].register(*given)
+    with pytest.raises(TypeError, match=message):
+        session[Added].register(*arguments)
     session.dispatch(Added(1))
     assert session[Added].all() == (Added(1),)
 

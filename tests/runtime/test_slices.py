@@ -60,10 +60,10 @@ class Pair:
     def check(self) -> None:
         for kind in KINDS:
             values = self.model[kind]
-            held: Slice[Any] = self.session[kind]  # Any: one of several kinds
-            assert held.all() == tuple(values) == tuple(held)
-            assert held.latest() == (values[-1] if values else None)
-            assert (len(held), bool(held)) == (len(values), bool(values))
+            stored: Slice[Any] = self.session[kind]  # Any: one of several kinds
+            assert stored.all() == tuple(values) == tuple(stored)
+            assert stored.latest() == (values[-1] if values else None)
+            assert (len(stored), bool(stored)) == (len(values), bool(values))
 
 
 type Captured = tuple[SessionSnapshot, Model]
@@ -133,8 +133,8 @@ class SlicesEqualLists(RuleBasedStateMachine):
 
     @rule(pair=pairs, kind=st.sampled_from(KINDS), value=st.integers(0, 9))
     def clear_some(self, pair: Pair, kind: type, value: int) -> None:
-        pair.session[kind].clear(lambda held: held == kind(value))
-        pair.model[kind] = [held for held in pair.model[kind] if held != kind(value)]
+        pair.session[kind].clear(lambda stored: stored == kind(value))
+        pair.model[kind] = [stored for stored in pair.model[kind] if stored != kind(value)]
 
     @rule(pair=pairs, target=captures)
     def snapshot(self, pair: Pair) -> Captured:
@@ -187,14 +187,14 @@ def test_iterating_sees_the_values_of_its_beginning() -> None:
 
 
 def test_two_sessions_that_share_a_history_go_separate_ways() -> None:
-    one, other = Session(), Session()
-    one[int].seed(1, 2, 3)
-    other.restore(one.snapshot())
+    first, second = Session(), Session()
+    first[int].seed(1, 2, 3)
+    second.restore(first.snapshot())
     for value in (4, 5):
-        one[int].append(value)
-        other[int].append(-value)
-    assert one[int].all() == (1, 2, 3, 4, 5)
-    assert other[int].all() == (1, 2, 3, -4, -5)
+        first[int].append(value)
+        second[int].append(-value)
+    assert first[int].all() == (1, 2, 3, 4, 5)
+    assert second[int].all() == (1, 2, 3, -4, -5)
 
 
 def test_going_back_and_forth_between_branches_keeps_each_whole() -> None:

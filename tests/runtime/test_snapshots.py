@@ -60,14 +60,14 @@ PLANS = st.builds(
 
 
 def session(*values: object) -> Session:
-    made = Session()
+    result = Session()
     for value in values:
-        made.dispatch(value)
-    return made
+        result.dispatch(value)
+    return result
 
 
 @given(values=st.lists(STEPS | PLANS | st.integers(), max_size=8))
-def test_a_snapshot_comes_back_from_json_as_it_went(values: list[object]) -> None:
+def test_a_snapshot_read_from_json_equals_the_one_written(values: list[object]) -> None:
     before, after = session(*values), Session()
     text = before.snapshot().to_json()
     after.restore(after.parse_snapshot(text, types=[Step, Plan, int]))
@@ -100,7 +100,7 @@ def test_telemetry_and_empty_slices_stay_out() -> None:
 @pytest.mark.parametrize(
     "copied", [deepcopy, lambda snapshot: pickle.loads(pickle.dumps(snapshot))]
 )
-def test_a_copy_of_a_snapshot_is_like_it_at_any_length(
+def test_a_copy_of_a_snapshot_equals_it_at_any_length(
     copied: Callable[[SessionSnapshot], SessionSnapshot],
 ) -> None:
     before, after = session("gone", *map(Step, range(5000))), Session()
@@ -197,7 +197,7 @@ def test_a_name_in_a_file_imports_nothing(tmp_path: Path) -> None:
         (b"\xff", ()),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(
+def test_values_that_do_not_fit_are_refused_with_their_path(
     text: str | bytes, path: tuple[object, ...]
 ) -> None:
     with pytest.raises(SerdeError) as caught:
@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_with_its_place(
     assert path in [fault.path for fault in caught.value.issues]
 
 
-def test_every_fault_of_a_file_is_told_at_once() -> None:
+def test_reading_reports_every_issue_of_a_file_at_once() -> None:
     text = '{"version": 1, "slices": {"builtins:int": ["x", 1, "y"], "a:B": []}}'
     with pytest.raises(SerdeError) as caught:
         Session().parse_snapshot(text, types=[int])
@@ -260,7 +260,7 @@ class Zähler:  # noqa: PLC2401 - a name that JSON may escape
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         (Order(Card(5, "4111")), r"Order\.0\.pay: JSON makes a Pay of this Card"),
         (Order(Pay(5), {1: 1, "1": 2}), r"Order\.0\.by: JSON does not keep this dict"),
@@ -269,26 +269,26 @@ class Zähler:  # noqa: PLC2401 - a name that JSON may escape
     ids=["subclass", "keys", "bytes"],
 )
 def test_a_value_that_json_would_change_is_refused_with_slice_path_and_type(
-    order: Order, said: str
+    order: Order, message: str
 ) -> None:
-    one = Session()
-    start = one.snapshot()
-    one.dispatch(order)
-    with pytest.raises(SerdeError, match=said):
-        one.snapshot().to_json()
-    with pytest.raises(SerdeError, match=said):
-        one.snapshot().since(start)
+    original = Session()
+    start = original.snapshot()
+    original.dispatch(order)
+    with pytest.raises(SerdeError, match=message):
+        original.snapshot().to_json()
+    with pytest.raises(SerdeError, match=message):
+        original.snapshot().since(start)
 
 
 def test_a_value_of_a_derived_class_in_the_slice_of_its_base_is_refused_when_it_is_written() -> (
     None
 ):
-    one = Session()
-    one[Pay].append(Pay(1))
-    one[Pay].append(Card(2, "4111"))
-    assert one[Pay].latest() == Card(2, "4111")
+    original = Session()
+    original[Pay].append(Pay(1))
+    original[Pay].append(Card(2, "4111"))
+    assert original[Pay].latest() == Card(2, "4111")
     with pytest.raises(SerdeError, match=r"Pay\.1: JSON makes a Pay of this Card"):
-        one.snapshot().to_json()
+        original.snapshot().to_json()
 
 
 def test_a_snapshot_may_be_written_anew_by_another_tool() -> None:
@@ -326,7 +326,7 @@ else:
 """
 
 
-def test_what_a_script_has_saved_is_read_by_who_imports_it(tmp_path: Path) -> None:
+def test_a_module_reads_what_it_saved_as_a_script(tmp_path: Path) -> None:
     script, saved = tmp_path / "app.py", tmp_path / "saved.json"
     script.write_text(MOVED)
     environment = {"PYTHONPATH": ":".join([str(tmp_path), *filter(None, sys.path)])}
@@ -370,8 +370,8 @@ def test_an_exact_name_comes_before_the_same_name_in_another_module() -> None:
     snapshot = SessionSnapshot.from_json(text, [other, Step])
     after = Session()
     after.restore(snapshot)
-    assert [one.number for one in after[Step]] == [1]
-    assert [one.number for one in after[other]] == [2]
+    assert [step.number for step in after[Step]] == [1]
+    assert [step.number for step in after[other]] == [2]
 
 
 def test_a_name_that_several_types_have_is_refused() -> None:
@@ -406,50 +406,50 @@ OPERATIONS = st.lists(
 )
 
 
-def operate(one: Session, operations: list[tuple[str, int]]) -> None:
-    kept = [one.snapshot()]
+def operate(original: Session, operations: list[tuple[str, int]]) -> None:
+    snapshots = [original.snapshot()]
     for what, number in operations:
         match what:
             case "append":
-                one[int].append(number)
+                original[int].append(number)
             case "seed":
-                one[int].seed(number, number)
+                original[int].seed(number, number)
             case "clear":
-                one[int].clear(partial(ge, number))
+                original[int].clear(partial(ge, number))
             case "back":
-                one.restore(kept[number % len(kept)])
+                original.restore(snapshots[number % len(snapshots)])
             case _:
-                one.dispatch(
+                original.dispatch(
                     SetVisibilityOverride(path=(str(number),), visibility=SectionVisibility.FULL)
                 )
-        kept.append(one.snapshot())
+        snapshots.append(original.snapshot())
 
 
 @given(before=OPERATIONS, after=OPERATIONS)
-def test_changes_since_a_snapshot_make_of_its_state_the_present_one(
+def test_changes_since_a_snapshot_applied_to_it_give_the_present_state(
     before: list[tuple[str, int]], after: list[tuple[str, int]]
 ) -> None:
-    one, twin = Session(), Session()
-    operate(one, before)
-    start = one.snapshot()
+    original, twin = Session(), Session()
+    operate(original, before)
+    start = original.snapshot()
     twin.restore(twin.parse_snapshot(start.to_json(), types=[int]))
-    operate(one, after)
-    changes = json.loads(json.dumps(one.snapshot().since(start)))
-    for how, of, values in parse_changes(changes, [int, VisibilityOverrides]):
-        if how == "set":
-            twin[of].seed(*values)
+    operate(original, after)
+    changes = json.loads(json.dumps(original.snapshot().since(start)))
+    for change, kind, values in parse_changes(changes, [int, VisibilityOverrides]):
+        if change == "set":
+            twin[kind].seed(*values)
         else:
             for value in values:
-                twin[of].append(value)
-    assert twin.snapshot().to_json() == one.snapshot().to_json()
+                twin[kind].append(value)
+    assert twin.snapshot().to_json() == original.snapshot().to_json()
 
 
-def test_what_was_appended_is_told_without_what_was_there() -> None:
-    one = session(*range(1000))
-    start = one.snapshot()
-    one[int].append(7)
-    assert one.snapshot().since(start) == {"added": {"builtins:int": [7]}}
-    assert one.snapshot().since(one.snapshot()) == {}
+def test_changes_of_an_appended_slice_have_only_the_new_values() -> None:
+    original = session(*range(1000))
+    start = original.snapshot()
+    original[int].append(7)
+    assert original.snapshot().since(start) == {"added": {"builtins:int": [7]}}
+    assert original.snapshot().since(original.snapshot()) == {}
 
 
 def test_changes_of_an_unknown_type_are_refused() -> None:
@@ -457,7 +457,7 @@ def test_changes_of_an_unknown_type_are_refused() -> None:
         list(parse_changes({"added": {"os:system": ["x"]}}, [int]))
 
 
-def test_two_types_of_one_name_are_refused_before_one_is_lost() -> None:
+def test_two_types_of_one_name_cannot_be_written() -> None:
     def local() -> type[Any]:
         @dataclass(frozen=True)
         class Local:
@@ -466,7 +466,7 @@ def test_two_types_of_one_name_are_refused_before_one_is_lost() -> None:
         return Local
 
     session = Session()
-    for of in (local(), local()):
-        session.dispatch(of(1))
+    for kind in (local(), local()):
+        session.dispatch(kind(1))
     with pytest.raises(SerdeError, match="Local: two types have this name; rename one"):
         session.snapshot().to_json()

@@ -155,7 +155,7 @@ def test_reading_everything_is_what_makes_a_copy() -> None:
     assert sys.getrefcount(entry) - references == len(everything) == LONG
 
 
-def test_what_was_rolled_back_is_forgotten() -> None:
+def test_rolled_back_values_are_freed() -> None:
     """Else each tool that failed before one that did not would leave a branch behind."""
     session, dropped = long_session(Entry("x"), 10), Entry("dropped")
     references = sys.getrefcount(dropped)
@@ -193,7 +193,7 @@ def test_branches_share_what_they_have_in_common() -> None:
         assert (len(session[Entry]), session[Entry].latest()) == (LONG + 1, other)
 
 
-def test_another_session_shares_the_history_that_it_takes_over() -> None:
+def test_another_session_shares_the_history_that_it_restores() -> None:
     entry = Entry("x")
     session, other = long_session(entry), Session()
     references = sys.getrefcount(entry)

@@ -209,21 +209,21 @@ def dispatch_and_raise(session: Session, event: str, error: BaseException, *cell
     [Redirect(), VisibilityExpansionRequired(requested_overrides={}, reason="", section_keys=())],
     ids=lambda redirect: type(redirect).__name__,
 )
-def test_control_flow_keeps_what_was_done(redirect: ControlFlow) -> None:
+def test_control_flow_keeps_changes(redirect: ControlFlow) -> None:
     session = Session()
     with pytest.raises(type(redirect)):
         dispatch_and_raise(session, "kept", redirect)
     assert session[str].all() == ("kept",)
 
 
-def test_a_block_that_ends_well_keeps_what_was_done_and_asks_nothing_back() -> None:
+def test_a_block_that_ends_well_restores_nothing() -> None:
     session, undone = Session(), list[str]()
     with tool_transaction(session, (Cell("cell", undone),)):
         session.dispatch("kept")
     assert (session[str].all(), undone) == (("kept",), [])
 
 
-def test_what_follows_a_rollback_in_the_block_counts_as_the_blocks() -> None:
+def test_changes_after_a_rollback_belong_to_the_block() -> None:
     session = Session()
     with tool_transaction(session) as transaction:
         session.dispatch("dropped")
@@ -231,7 +231,7 @@ def test_what_follows_a_rollback_in_the_block_counts_as_the_blocks() -> None:
         session.dispatch("kept")
 
 
-def test_what_follows_a_rollback_goes_as_well_when_the_block_raises() -> None:
+def test_a_block_that_raises_undoes_changes_after_a_rollback() -> None:
     session = Session()
 
     def work() -> None:
@@ -246,7 +246,7 @@ def test_what_follows_a_rollback_goes_as_well_when_the_block_raises() -> None:
     assert session[str].all() == ("kept",)
 
 
-def test_a_rollback_outside_of_its_block_does_nothing() -> None:
+def test_a_rollback_outside_its_block_does_nothing() -> None:
     session = Session()
     with tool_transaction(session) as transaction:
         session.dispatch("kept")
@@ -254,7 +254,7 @@ def test_a_rollback_outside_of_its_block_does_nothing() -> None:
     assert session[str].all() == ("kept",)
 
 
-def test_a_committed_inner_block_goes_with_its_outer_one() -> None:
+def test_an_outer_block_undoes_a_committed_inner_one() -> None:
     session = Session()
 
     def work() -> None:
@@ -339,7 +339,7 @@ def stuck(
 
 
 @pytest.mark.claim("PS-17")
-def test_by_hand_everything_goes_back_newest_first() -> None:
+def test_restore_snapshot_restores_newest_first() -> None:
     session, undone = Session(), list[str]()
     cells = (Cell("first", undone), Cell("second", undone))
     snapshot = create_snapshot(session, cells)
@@ -350,7 +350,7 @@ def test_by_hand_everything_goes_back_newest_first() -> None:
     assert (session[str].all(), cells[0].value, cells[1].value) == ((), 0, 0)
 
 
-def test_a_failing_undo_is_reported_and_the_rest_goes_back(
+def test_a_part_that_fails_is_reported_and_the_others_are_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     session = Session()
@@ -369,7 +369,7 @@ def test_a_failing_undo_is_reported_and_the_rest_goes_back(
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
-def test_an_interrupt_during_an_undo_goes_on_after_the_rest_went_back(
+def test_an_interrupt_during_a_restore_is_raised_after_the_others_are_restored(
     interrupt: type[BaseException],
 ) -> None:
     session = Session()
@@ -381,7 +381,7 @@ def test_an_interrupt_during_an_undo_goes_on_after_the_rest_went_back(
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failing_undo_does_not_displace_what_ended_the_block(
+def test_a_failing_undo_does_not_replace_the_error_that_ended_the_block(
     failure: type[BaseException],
 ) -> None:
     """Else a cancellation would come out as an ordinary error, and be taken for one."""
@@ -397,7 +397,7 @@ def test_a_failing_undo_does_not_displace_what_ended_the_block(
     assert (undone, session[str].all()) == (["second", "first"], ())
 
 
-def test_an_interrupt_during_the_undo_of_an_ordinary_error_goes_on() -> None:
+def test_an_interrupt_during_the_undo_of_an_ordinary_error_is_raised() -> None:
     session = Session()
     with pytest.raises(KeyboardInterrupt) as caught:
         dispatch_and_raise(
@@ -473,13 +473,13 @@ def failing(
 ) -> None:
     """A block that does all this and then raises."""
     with tool_transaction(session or Session(), resources, "tool"):
-        for one in work:
-            one()
+        for step in work:
+            step()
         raise error
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_what_was_made_in_a_block_that_raises_is_closed_newest_first_told_of_it_and_forgotten(
+def test_resources_built_in_a_block_that_raises_are_closed_newest_first(
     failure: type[BaseException],
 ) -> None:
     log: list[Any] = []
@@ -492,7 +492,7 @@ def test_what_was_made_in_a_block_that_raises_is_closed_newest_first_told_of_it_
     assert log[2:] == [("second", None), ("first", None)]
 
 
-def test_what_was_made_before_the_block_stays() -> None:
+def test_resources_built_before_the_block_stay() -> None:
     log: list[Any] = []
     with context_of(log) as resources:
         first = resources.get(Handle)
@@ -502,7 +502,7 @@ def test_what_was_made_before_the_block_stays() -> None:
         assert resources.get(Handle) is first
 
 
-def test_what_an_inner_block_made_and_kept_goes_with_the_outer_one_and_as_it_was_at_its_birth() -> (
+def test_an_outer_block_closes_the_resources_of_a_committed_inner_one_in_their_initial_state() -> (
     None
 ):
     log: list[str] = []
@@ -524,7 +524,7 @@ def test_what_an_inner_block_made_and_kept_goes_with_the_outer_one_and_as_it_was
         assert late.value == 0
 
 
-def test_an_outer_rollback_amid_an_inner_block_leaves_nothing_for_it_to_keep() -> None:
+def test_an_outer_rollback_inside_an_inner_block_leaves_nothing_to_commit() -> None:
     log: list[str] = []
     late = Late("late", log)
     with context_of([], late) as resources, tool_transaction(Session(), resources) as outer:
@@ -539,7 +539,7 @@ def test_an_outer_rollback_amid_an_inner_block_leaves_nothing_for_it_to_keep() -
         assert log == ["late", "late closed at 0"]
 
 
-def test_a_birth_that_cannot_be_undone_is_reported_and_the_rest_goes_back(
+def test_a_resource_that_cannot_be_closed_is_reported_and_the_others_are_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log: list[Any] = []
@@ -561,7 +561,7 @@ def test_a_birth_that_cannot_be_undone_is_reported_and_the_rest_goes_back(
     assert "Undo failed" in caplog.text
 
 
-def test_a_resource_whose_first_snapshot_fails_is_closed_and_not_given() -> None:
+def test_a_resource_whose_first_snapshot_fails_is_closed() -> None:
     class Shy(Late):
         def snapshot(self) -> int:
             raise ValueError("not now")
@@ -573,7 +573,7 @@ def test_a_resource_whose_first_snapshot_fails_is_closed_and_not_given() -> None
         assert log == ["shy closed at 0"]
 
 
-def test_nothing_is_kept_of_a_birth_once_its_block_is_over() -> None:
+def test_a_block_keeps_no_initial_states_after_its_end() -> None:
     class State:
         """What a snapshot holds."""
 
@@ -594,13 +594,13 @@ def test_nothing_is_kept_of_a_birth_once_its_block_is_over() -> None:
         assert [state for state in states if state() is not None] == []
 
 
-def test_control_flow_keeps_what_was_made() -> None:
+def test_control_flow_keeps_built_resources() -> None:
     log: list[Any] = []
     with context_of(log) as resources:
-        made: list[Handle] = []
+        built: list[Handle] = []
         with pytest.raises(Redirect):
-            failing(Redirect(), resources, lambda: made.append(resources.get(Handle)))
-        assert (resources.get(Handle) is made[0], log) == (True, [])
+            failing(Redirect(), resources, lambda: built.append(resources.get(Handle)))
+        assert (resources.get(Handle) is built[0], log) == (True, [])
 
 
 def test_an_async_block_undoes_as_a_plain_one_does() -> None:
