@@ -25,7 +25,7 @@ from sybil.document import PythonDocStringDocument
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 from sybil.parsers.rest import DocTestParser
 
-from weakincentives.network_guard import tried
+from weakincentives.network_guard import guard_network
 
 # `pytester` runs pytest within a test, for the tests of our own plugin.
 pytest_plugins = ["pytester", "weakincentives.pytest_plugin"]
@@ -41,7 +41,7 @@ os.environ |= {"SSL_CERT_FILE": "", "SSL_CERT_DIR": os.devnull}
 
 # No connection and no look-up of a name leaves it, from here on: while modules are imported, too.
 _refusal = ExitStack()
-_refusal.enter_context(tried(refused=True))
+_refusal.enter_context(guard_network(refuse=True))
 atexit.register(_refusal.close)
 
 # --- Hypothesis: time per example says nothing on a shared machine.

@@ -1,6 +1,4 @@
-"""weakincentives: typed, composable prompts for agents. The names that a user meets first; nothing
-is defined here.
-"""
+"""weakincentives: typed, composable prompts for agents; the names that a user meets first."""
 
 from .limits import Budget, Deadline, TokenUsage
 from .prompt import (

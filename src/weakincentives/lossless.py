@@ -169,8 +169,7 @@ def _of_type(of: type[Any], values: Sequence[AnyValue]) -> bool:
 def _are_integers(values: Sequence[AnyValue]) -> bool:
     if not values or not _of_type(int, values):
         return not values
-    lowest, highest = min(values), max(values)
-    return bool(-_LARGEST < lowest and highest < _LARGEST)
+    return bool(min(values) > -_LARGEST and max(values) < _LARGEST)
 
 
 def _are_floats(values: Sequence[AnyValue]) -> bool:

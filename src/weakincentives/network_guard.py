@@ -1,7 +1,6 @@
-"""Refuses what a test sends beyond this machine: one audit hook a process, which holds while a test
-runs.
+"""The guard refuses what a test sends beyond this machine, by one audit hook for the process.
 
-It sees whatever goes through Python's sockets: connections, datagrams and look-ups of names.
+The hook sees what goes through Python's sockets: connections, datagrams and look-ups of names.
 """
 
 import sys
@@ -9,10 +8,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 
-__all__ = ["NetworkRefusedError", "tried"]
+__all__ = ["NetworkRefusedError", "guard_network"]
 
-# What each run's test has tried, a run within a test last; None where anybody may. Never empty:
-# other threads read it.
+# The refused hosts of each running test, those of a pytest run within a test last; None where the
+# network is free. Never empty: other threads read it.
 _running: list[list[str] | None] = [None]
 
 
@@ -21,12 +20,12 @@ class NetworkRefusedError(RuntimeError):
 
 
 @contextmanager
-def tried(*, refused: bool) -> Generator[list[str]]:
-    """The hosts that are tried meanwhile and refused."""
-    if refused:
-        _listen()
+def guard_network(*, refuse: bool) -> Generator[list[str]]:
+    """Refuses other machines in the block, or frees the network; yields the refused hosts."""
+    if refuse:
+        _add_hook()
     hosts: list[str] = []
-    _running.append(hosts if refused else None)
+    _running.append(hosts if refuse else None)
     try:
         yield hosts
     finally:
@@ -34,11 +33,11 @@ def tried(*, refused: bool) -> Generator[list[str]]:
 
 
 @cache
-def _listen() -> None:
-    sys.addaudithook(_judge)
+def _add_hook() -> None:
+    sys.addaudithook(_refuse_others)
 
 
-def _judge(event: str, args: tuple[object, ...]) -> None:
+def _refuse_others(event: str, args: tuple[object, ...]) -> None:
     __tracebackhide__ = True  # pytest shows the line of the client
     if not event.startswith("socket.") or (hosts := _running[-1]) is None:
         return
@@ -52,15 +51,16 @@ def _judge(event: str, args: tuple[object, ...]) -> None:
             return
     if isinstance(host, bytes | bytearray):
         host = host.decode(errors="replace")
-    if isinstance(host, str) and not _is_here(host):
+    if isinstance(host, str) and not _is_this_machine(host):
         hosts.append(host)
         raise NetworkRefusedError(
-            f"a test tried to reach {host!r}, but may reach this machine only; mark it @pytest.mark.wink_live and "
-            'run pytest with --wink-live, or set wink_network = "any" in pytest\'s configuration'
+            f"a test tried to reach {host!r}, but may reach this machine only; mark it "
+            "@pytest.mark.wink_live and run pytest with --wink-live, "
+            'or set wink_network = "any" in pytest\'s configuration'
         )
 
 
-def _is_here(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     from ipaddress import ip_address
     from socket import gethostname
 

@@ -1,5 +1,4 @@
-"""The pytest plugin: fixtures, markers, the network's refusal, and a summary of the sections that
-tests have opened.
+"""The pytest plugin: fixtures, markers, the network guard, and which sections tests opened.
 
 pytest loads this module in every run of an environment that has the library. So it stands outside
 of `testing` and imports from that package when a test needs it.
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .network_guard import tried
+from .network_guard import guard_network
 
 if TYPE_CHECKING:
     from syrupy.assertion import SnapshotAssertion
@@ -19,10 +18,14 @@ if TYPE_CHECKING:
     from .testing.events import RecordedEvents
     from .testing.fixtures import PromptsWithOverrides, ScriptedAdapters
 
-_MARKERS = """\
-wink_live: talks to a real provider: skipped without --wink-live, free to use the network with it
-wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides makes have the overrides stored under \
-this tag, in the repository at root, by default pytest's rootdir; fails when one of them is stale, or none is stored"""
+_MARKERS = (
+    "wink_live: talks to a real provider; runs, and may use the network, with --wink-live only",
+    (
+        'wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides makes have '
+        "the overrides stored under this tag, in the repository at root, by default pytest's rootdir; "
+        "fails when one of them is stale, or none is stored"
+    ),
+)
 
 _FIXTURES = frozenset(
     {
@@ -50,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run tests marked wink_live, which reach real providers",
     )
     network = (
-        "which tests may not reach other machines: those that use a fixture of weakincentives (fixtures, the default), "
-        "all (loopback), or none (any)"
+        "which tests may not reach other machines: those that use a fixture of weakincentives "
+        "(fixtures, the default), all (loopback), or none (any)"
     )
     parser.addini("wink_network", network, type="string", default="fixtures")
     parser.addini(
@@ -60,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in _MARKERS.splitlines():
+    for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     network = config.getini("wink_network")
     if network not in _NETWORKS:
@@ -78,24 +81,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Watches the whole test, its fixtures included, where the project has chosen "loopback"."""
-    refused = item.config.getini("wink_network") == "loopback" and not _may_leave(item)
-    with tried(refused=refused) as item.stash[_REFUSED]:
+    """Guards the whole test, fixtures included, where the project chose "loopback"."""
+    refuse = item.config.getini("wink_network") == "loopback" and not _may_use_network(item)
+    with guard_network(refuse=refuse) as item.stash[_REFUSED]:
         return (yield)
 
 
 def _is_confined(item: pytest.Item) -> bool:
-    """Whether the test's own body, without its fixtures, may not use the network.
+    """Tells whether the test's own body, without its fixtures, may not use the network.
 
-    Fixtures are left alone: one of a wider scope, such as a container, serves tests with and
-    without ours, and whether it can start must not depend on which of them comes first.
+    The guard leaves fixtures alone: one of a wider scope, such as a container, serves tests with
+    and without ours, and whether it can start must not depend on which of them runs first.
     """
     uses_ours = not _FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    return uses_ours and item.config.getini("wink_network") == "fixtures" and not _may_leave(item)
+    return (
+        uses_ours
+        and item.config.getini("wink_network") == "fixtures"
+        and not _may_use_network(item)
+    )
 
 
-def _may_leave(item: pytest.Item) -> bool:
-    """Whether the test's marks or options let it out, those for pytest-socket among them."""
+def _may_use_network(item: pytest.Item) -> bool:
+    """Tells whether marks or options allow the network, those of pytest-socket included."""
     marker, option = item.get_closest_marker, item.config.getoption
     return bool(
         (marker("wink_live") and option("--wink-live"))
@@ -110,18 +117,17 @@ def _may_leave(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Confines a test that uses our fixtures, and fails one whose mark does nothing or whose script
-    has a rest.
-    """
+    """Guards a test that uses our fixtures; fails one with a useless mark or a remaining script."""
     if item.get_closest_marker("wink_overrides") and "wink_overrides" not in getattr(
         item, "fixturenames", ()
     ):
         pytest.fail(
-            "marked wink_overrides, but it does not take the fixture of that name; make its prompts by that",
+            "marked wink_overrides, but it does not take the fixture of that name; "
+            "make its prompts by that",
             pytrace=False,
         )
     if _is_confined(item):
-        with tried(refused=True) as item.stash[_REFUSED]:
+        with guard_network(refuse=True) as item.stash[_REFUSED]:
             result = yield
     else:
         result = yield
@@ -134,9 +140,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shows with a failure what was published, and which hosts were refused, since clients may hide
-    that.
-    """
+    """Adds the events and the refused hosts, which clients may hide, to a failure's report."""
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
@@ -155,7 +159,7 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(optionalhook=True)
 # Any: pytest-xdist, whose worker this is, may not be there
 def pytest_testnodedown(node: Any) -> None:
-    """Adds what a worker has counted."""
+    """Adds the counts of a worker."""
     if counted := getattr(node, "workeroutput", {}).get("wink_coverage"):
         _count(node.config, counted)
 
@@ -177,17 +181,16 @@ def pytest_terminal_summary(
         from .testing.disclosure_coverage import report
 
         terminalreporter.write_sep("=", "disclosure coverage")
-        for one in report(counts):
-            terminalreporter.write_line(one)
+        for line in report(counts):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture
 def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
-    """All events of the test, in order: `wink_events[ToolInvoked]`, `.where(success=False)`,
-    `.names()`.
+    """All events of the test, in order, such as `wink_events[ToolInvoked]` or `.names()`.
 
     They come from `wink_session`, from every session that adapters of `scripted_adapter` and
-    `function_adapter` evaluate with, and from every bus that `watch` is given.
+    `function_adapter` evaluate with, and from every bus passed to `watch`.
     """
     from .testing.events import RecordedEvents
 
@@ -215,35 +218,31 @@ def wink_session(wink_events: "RecordedEvents") -> "Session":
 def scripted_adapter(
     request: pytest.FixtureRequest, wink_events: "RecordedEvents"
 ) -> Generator["ScriptedAdapters"]:
-    """Makes adapters whose model follows a script: `scripted_adapter([call(("find", {})),
-    say("Found.")])`.
+    """Makes adapters whose model follows a script: `scripted_adapter([say("Found.")])`.
 
     The test fails when the model is asked more or less often than the script says. `requests` of
-    the adapter holds what it was sent. With `dynamic_tools=False` it gives opened tools by a
+    the adapter holds what the model received. With `dynamic_tools=False` opened tools arrive by a
     restart.
     """
     from .testing.fixtures import ScriptedAdapters
 
-    request.node.stash[_SCRIPTS] = made = ScriptedAdapters(wink_events)
-    yield made
+    request.node.stash[_SCRIPTS] = adapters = ScriptedAdapters(wink_events)
+    yield adapters
     del request.node.stash[_SCRIPTS]
 
 
 @pytest.fixture
 def function_adapter(scripted_adapter: "ScriptedAdapters") -> "ScriptedAdapters":
-    """Makes adapters whose every reply a function decides: `function_adapter(lambda request:
-    say("Hello."))`.
-    """
+    """Makes adapters whose replies a function decides: `function_adapter(lambda request: …)`."""
     return scripted_adapter
 
 
 @pytest.fixture
 def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
-    """Makes prompts with stored overrides: `wink_overrides(template).bind(...)`; the marker of this
-    name says which.
+    """Makes prompts with the stored overrides that the marker names: `wink_overrides(template)`.
 
-    Fails for a stale override, and with the marker where none is stored. A prompt that is made
-    elsewhere can be given its `store` and `tag`.
+    Fails for a stale override, and with the marker if none is stored. Pass its `store` and `tag` to
+    a prompt that is made elsewhere.
     """
     from .testing.fixtures import PromptsWithOverrides
 
@@ -254,7 +253,7 @@ def wink_overrides(request: pytest.FixtureRequest) -> "PromptsWithOverrides":
             request.config.rootpath / (root or ""), tag, needed=marker is not None
         )
 
-    # errors say the marker's name
+    # the inner function has the marker's name, which errors show
     return wink_overrides(*marker.args, **marker.kwargs) if marker else wink_overrides()
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from support.authors import Author
-from weakincentives.network_guard import tried
+from weakincentives.network_guard import guard_network
 from weakincentives.testing import NetworkRefusedError
 
 # The address is one that nobody has (RFC 5737); to connect a datagram socket sends nothing.
@@ -34,7 +34,7 @@ def reach(host="192.0.2.1"):
     ],
 )
 def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None:
-    with tried(refused=True) as hosts, pytest.raises(NetworkRefusedError) as caught:
+    with guard_network(refuse=True) as hosts, pytest.raises(NetworkRefusedError) as caught:
         socket.getaddrinfo(host, 443)
     name = host.decode() if isinstance(host, bytes) else host
     assert f"tried to reach {name!r}" in str(caught.value)
@@ -44,7 +44,7 @@ def test_a_name_or_address_elsewhere_is_not_looked_up(host: str | bytes) -> None
 
 def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
     with (
-        tried(refused=True) as hosts,
+        guard_network(refuse=True) as hosts,
         socket.socket() as stream,
         socket.socket(type=socket.SOCK_DGRAM) as datagrams,
     ):
@@ -66,7 +66,7 @@ def test_sockets_of_every_kind_are_refused_before_they_send() -> None:
     ["localhost", "LocalHost", "127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "::", None],
 )
 def test_this_machine_is_reached(host: str | None) -> None:
-    with tried(refused=True) as hosts:
+    with guard_network(refuse=True) as hosts:
         assert socket.getaddrinfo(host, 80, proto=socket.IPPROTO_TCP)
     assert hosts == []
 
@@ -74,13 +74,13 @@ def test_this_machine_is_reached(host: str | None) -> None:
 def test_this_machine_may_look_itself_up() -> None:
     """As smtplib does, whomever it connects to."""
     # not every machine's name has an address
-    with tried(refused=True) as hosts, suppress(socket.gaierror):
+    with guard_network(refuse=True) as hosts, suppress(socket.gaierror):
         socket.gethostbyname(socket.gethostname())
     assert hosts == []
 
 
 def test_sockets_of_this_machine_connect() -> None:
-    with tried(refused=True) as hosts, socket.create_server(("127.0.0.1", 0)) as server:
+    with guard_network(refuse=True) as hosts, socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
         one, other = socket.socketpair()  # of the family AF_UNIX where there is one
         one.close()

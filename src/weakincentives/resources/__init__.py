@@ -1,5 +1,4 @@
-"""Resources: objects that tools use beside the session, bound by type, made on first use and closed
-in reverse order.
+"""Resources: objects that tools use beside the session, bound by type and made on first use.
 
 A `ResourceRegistry` says what is bound; a `ResourceContext` makes and holds the resources while it
 is open. Nothing here knows prompts or sessions.

@@ -1,6 +1,4 @@
-"""Doubles for tests of prompts and agents: adapters that need no provider, and what the pytest
-plugin's fixtures give.
-"""
+"""Doubles for tests of prompts and agents: adapters without a provider, and recorded events."""
 
 from ..inspection.states import PromptState, render_states
 from ..network_guard import NetworkRefusedError
