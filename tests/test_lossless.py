@@ -476,6 +476,11 @@ CUTS = {
 CUTS["what no constructor takes"].value[0].extra = 5
 
 
+def test_unions_that_differ_in_order_alone_are_read_each_in_its_own_order() -> None:
+    assert comes_back(list[Twin | Pay], [Twin(1)])
+    assert not comes_back(list[Pay | Twin], [Twin(1)])
+
+
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_what_json_would_change_is_refused_with_its_place_and_type(cut: Cut) -> None:
     with pytest.raises(SerdeError) as caught:

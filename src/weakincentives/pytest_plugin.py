@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from .testing.events import RecordedEvents
     from .testing.fixtures import PromptsWithOverrides, ScriptedAdapters
 
-_MARKERS = (
-    "wink_live: talks to a real provider; runs, and may use the network, with --wink-live only",
-    (
-        'wink_overrides(tag="latest", root=None): prompts that the fixture wink_overrides makes have '
-        "the overrides stored under this tag, in the repository at root, by default pytest's rootdir; "
-        "fails when one of them is stale, or none is stored"
-    ),
+_LIVE_MARKER = (
+    "wink_live: talks to a real provider; runs, and may use the network, with --wink-live only"
 )
-
+_OVERRIDES_MARKER = (
+    'wink_overrides(tag="latest", root=None): the fixture wink_overrides applies the overrides '
+    "stored under this tag, in the repository at root, by default pytest's rootdir; "
+    "fails when one of them is stale, or none is stored"
+)
 _FIXTURES = frozenset(
     {
         "function_adapter",
@@ -63,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for marker in _MARKERS:
+    for marker in (_LIVE_MARKER, _OVERRIDES_MARKER):
         config.addinivalue_line("markers", marker)
     network = config.getini("wink_network")
     if network not in _NETWORKS:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, time, timezone
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAliasType, cast, overload
 
@@ -52,6 +52,21 @@ type JsonSchema = dict[str, Any]
 type AnyType = Any
 type AnyValue = Any
 type CoreSchema = Any
+
+
+def _cached_by_type[T](function: Callable[..., T]) -> Callable[..., T]:
+    """Caches what `function` returns for a type and options."""
+
+    @lru_cache(maxsize=4096)
+    def cached(of: AnyType, _: str, **options: bool) -> T:
+        return function(of, **options)
+
+    @wraps(function)
+    def find(of: AnyType, **options: bool) -> T:
+        # `A | B` equals `B | A`, and is read in another order.
+        return cached(of, "" if isinstance(of, type) else repr(of), **options)
+
+    return find
 
 
 # --- writing
@@ -111,7 +126,7 @@ def dump_json_lossless(of: object, value: object) -> str:
     return text
 
 
-@lru_cache(maxsize=4096)
+@_cached_by_type
 def _check_by_type(of: AnyType) -> Check | None:
     plain: CoreSchema = _adapter(_Plain).core_schema
     config = {name: value for name, value in plain["config"].items() if name != "title"}
@@ -265,7 +280,7 @@ def _name(of: object) -> str:
     return getattr(of, "__name__", None) or str(of)
 
 
-@lru_cache(maxsize=4096)
+@_cached_by_type
 def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
     """Returns pydantic's adapter of a type, whose reading and dumping are made exact."""
     import pydantic
@@ -495,7 +510,7 @@ def json_schema(of: AnyType) -> JsonSchema:
     return _json_schema(of)
 
 
-@lru_cache(maxsize=4096)
+@_cached_by_type
 def _json_schema(of: AnyType) -> JsonSchema:
     from pydantic.json_schema import GenerateJsonSchema
 
