@@ -7,17 +7,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+
+from ..evaluation.errors import PromptEvaluationError
+from .provider_errors import error_from_redirect, error_from_reply, error_from_request
 
 __all__ = [
     "ACCEPTED_ENCODINGS",
     "MAX_REPLY_BYTES",
     "LoopClients",
+    "RedirectError",
     "ReplyTooLargeError",
     "bound_reply",
     "check_max_reply_bytes",
-    "host_of",
-    "is_http_error",
+    "error_from_http",
 ]
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -90,6 +92,15 @@ def _release[C](loop: asyncio.AbstractEventLoop, holder: AsyncGenerator[C]) -> N
 
 class ReplyTooLargeError(Exception):
     """A reply has more bytes than `max_reply_bytes`."""
+
+
+class RedirectError(Exception):
+    """A redirect to `location`, which was not followed."""
+
+    def __init__(self, status: int, location: str) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+        self.location = location
 
 
 def check_max_reply_bytes(max_reply_bytes: int) -> int:
@@ -167,17 +178,21 @@ def _decompressor(
     return decompress
 
 
-def host_of(location: str) -> str:
-    """Returns the host and port that `location` names, without user and password; `""` for none."""
-    try:
-        return urlsplit(location).netloc.rpartition("@")[2]
-    except ValueError:  # brackets that hold no address
-        return ""
+def error_from_http(provider: str, error: BaseException) -> PromptEvaluationError | None:
+    """Returns the error for an exception of an HTTP library or of this module, `None` for others.
 
-
-def is_http_error(error: BaseException, name: str) -> bool:
-    """Tells whether the class of `error`, or a base of it, has that name.
-
-    The SDK's version decides whether its HTTP library is httpx or httpx2.
+    The SDK's version decides whether its HTTP library is httpx or httpx2, so names are compared.
     """
-    return any(base.__name__ == name for base in type(error).__mro__)
+    names = {base.__name__ for base in type(error).__mro__}
+    if isinstance(error, RedirectError):
+        return error_from_redirect(provider, error.status, error.location)
+    if isinstance(error, ReplyTooLargeError):
+        return error_from_request(provider, "reply_too_large", str(error))
+    if isinstance(error, zlib.error):
+        return error_from_reply(provider, str(error))
+    if names & {"TimeoutError", "TimeoutException"}:
+        return error_from_request(provider, "timeout", "the provider did not answer in time")
+    if names & {"OSError", "TransportError"}:
+        reason = f"no connection ({type(error).__name__})"
+        return error_from_request(provider, "connection", reason)
+    return None

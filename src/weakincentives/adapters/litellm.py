@@ -23,21 +23,9 @@ from ..redaction import Redactor, causes, credentials_in
 from .chat import ChatCodec
 from .codec import AnyJson, CodecOptions, PromptRole, Wire
 from .codec_adapter import AnyReply, CodecAdapter
-from .http_clients import (
-    MAX_REPLY_BYTES,
-    ReplyTooLargeError,
-    check_max_reply_bytes,
-    host_of,
-    is_http_error,
-)
-from .litellm_clients import AnyLiteLLM, LiteLLMClients, RedirectError
-from .provider_errors import (
-    check_key,
-    error_from_redirect,
-    error_from_reply,
-    error_from_request,
-    error_from_status,
-)
+from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http
+from .litellm_clients import AnyLiteLLM, LiteLLMClients
+from .provider_errors import check_key, error_from_reply, error_from_request, error_from_status
 
 __all__ = ["LiteLLMAdapter"]
 
@@ -170,17 +158,11 @@ class LiteLLMAdapter(CodecAdapter):
         """By status, since LiteLLM's classes differ from route to route."""
         status: object = getattr(error, "status_code", None)
         errors = list(causes(error))
-        for cause in errors:
-            if isinstance(cause, RedirectError):
-                return error_from_redirect(_PROVIDER, cause.status, host_of(cause.location))
-            if isinstance(cause, ReplyTooLargeError):
-                return error_from_request(_PROVIDER, "reply_too_large", str(cause))
-        if isinstance(error, TimeoutError | self.litellm.Timeout):
+        if isinstance(error, self.litellm.Timeout):
             return error_from_request(_PROVIDER, "timeout", "the provider did not answer in time")
-        for cause in errors:
-            if isinstance(cause, OSError) or is_http_error(cause, "TransportError"):
-                reason = f"no connection ({type(cause).__name__})"
-                return error_from_request(_PROVIDER, "connection", reason)
+        for cause in reversed(errors):
+            if (translated := error_from_http(_PROVIDER, cause)) is not None:
+                return translated
         if status == _SERVER_ERROR and any(
             isinstance(cause, ValueError | LookupError) for cause in errors
         ):

@@ -13,9 +13,15 @@ from threading import Lock
 from typing import Any
 
 from .codec import Wire
-from .http_clients import ACCEPTED_ENCODINGS, LoopClients, ReplyTooLargeError, bound_reply
+from .http_clients import (
+    ACCEPTED_ENCODINGS,
+    LoopClients,
+    RedirectError,
+    ReplyTooLargeError,
+    bound_reply,
+)
 
-__all__ = ["LiteLLMClients", "RedirectError"]
+__all__ = ["AnyLiteLLM", "LiteLLMClients"]
 
 # Providers whose routes take LiteLLM's HTTP handler.
 _HANDLER_PROVIDERS = (
@@ -26,15 +32,6 @@ _HANDLER_PROVIDERS = (
 # Any: modules, classes and instances of LiteLLM, openai and httpx, which are often not installed
 # where types are checked.
 type AnyLiteLLM = Any
-
-
-class RedirectError(Exception):
-    """A redirect to `location`, which was not followed."""
-
-    def __init__(self, status: int, location: str) -> None:
-        super().__init__(f"status {status}")
-        self.status = status
-        self.location = location
 
 
 class LiteLLMClients:

@@ -5,6 +5,7 @@ it; adapters call it once, where an error leaves them.
 """
 
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError, ThrottleError
 from ..redaction import Redactor
@@ -111,8 +112,12 @@ def error_from_reply(provider: str, reason: str) -> PromptEvaluationError:
     return error_from_request(provider, "malformed", f"the reply is malformed: {reason}")
 
 
-def error_from_redirect(provider: str, status: int, host: str) -> PromptEvaluationError:
+def error_from_redirect(provider: str, status: int, location: str) -> PromptEvaluationError:
     """Returns the error for a redirect; none is followed: the prompt and the key would go along."""
+    try:
+        host = urlsplit(location).netloc.rpartition("@")[2]
+    except ValueError:  # brackets that hold no address
+        host = ""
     place = f" to {host!r}" if host else ""
     message = f"the server redirects{place}, and redirects are not followed"
     error = error_from_request(provider, "redirect", message)

@@ -76,12 +76,10 @@ def instrument(
     meter = metrics.get_meter(_LIBRARY, "", meter_provider, _SCHEMA)
     spans = _Spans(tracer, meter, capture_content=capture_content)
 
-    def counter(name: str, unit: str, description: str) -> metrics.Counter:
-        return meter.create_counter(f"wink.{name}", f"{{{unit}}}", description)
-
-    injected = counter("tools.injected", "tool", "Tools added to running conversations.")
-    dynamic = counter("disclosure.dynamic", "read", "Sections opened by adding their tools.")
-    restarts = counter("disclosure.restarts", "restart", "Sections opened by starting again.")
+    counter = meter.create_counter
+    injected = counter("wink.tools.injected", "{tool}", "Tools added to running conversations.")
+    dynamic = counter("wink.disclosure.dynamic", "{read}", "Sections opened by adding their tools.")
+    restarts = counter("wink.disclosure.restarts", "{restart}", "Sections opened by a restart.")
 
     def count_injected(event: ToolsInjected) -> None:
         injected.add(len(event.tool_names))

@@ -7,7 +7,6 @@ can bound it.
 """
 
 import json
-import zlib
 from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -25,11 +24,9 @@ from ..http_clients import (
     ACCEPTED_ENCODINGS,
     MAX_REPLY_BYTES,
     LoopClients,
-    ReplyTooLargeError,
     bound_reply,
     check_max_reply_bytes,
-    host_of,
-    is_http_error,
+    error_from_http,
 )
 from ..provider_errors import (
     check_key,
@@ -54,7 +51,6 @@ _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
     "chat": (ChatCodec, "/chat/completions"),
 }
-_NO_ANSWER = "the provider did not answer in time"
 
 
 class OpenAIAdapter(CodecAdapter):
@@ -62,7 +58,7 @@ class OpenAIAdapter(CodecAdapter):
 
     `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak).
     `api_key` is by default `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries`
-    the SDK's. `client` and `async_client` take ready clients, then the four before are theirs.
+    the SDK's; ready clients in `client` and `async_client` bring these and `base_url` themselves.
     `max_reply_bytes` bounds a reply, as decompressed. `options` go into every request, such as
     `{"temperature": 0}`. The other arguments are those of `CodecOptions` and `LoopAdapter`.
 
@@ -179,18 +175,15 @@ class OpenAIAdapter(CodecAdapter):
     def translate(self, error: Exception) -> PromptEvaluationError:
         import openai
 
-        fail = partial(error_from_request, _PROVIDER)
         match error:
-            case ReplyTooLargeError():
-                return fail("reply_too_large", str(error))
-            case openai.APITimeoutError() | TimeoutError():
-                return fail("timeout", _NO_ANSWER)
-            case openai.APIConnectionError():
-                return fail("connection", _no_connection(error.__cause__ or error))
+            case openai.APITimeoutError():
+                error = TimeoutError()
+            case openai.APIConnectionError(__cause__=Exception() as cause):
+                error = cause
             case openai.APIStatusError(status_code=status, response=response):
                 if response.is_redirect:
-                    host = host_of(response.headers.get("location", ""))
-                    return error_from_redirect(_PROVIDER, status, host)
+                    location = response.headers.get("location", "")
+                    return error_from_redirect(_PROVIDER, status, location)
                 body = error.body if isinstance(error.body, dict) else {"message": error.body}
                 return error_from_status(
                     _PROVIDER,
@@ -206,19 +199,17 @@ class OpenAIAdapter(CodecAdapter):
                 | RecursionError()
             ):
                 return error_from_reply(_PROVIDER, "it is no JSON of this API")
-            case zlib.error():
-                return error_from_reply(_PROVIDER, str(error))
             case openai.APIError():  # an event of a stream reports it
-                return fail("provider_failed", error.message)
+                return error_from_request(_PROVIDER, "provider_failed", error.message)
             case openai.OpenAIError():
                 remedy = "pass api_key or set OPENAI_API_KEY"
-                return fail("authentication", str(error), remedy)
-            case _ if is_http_error(error, "TimeoutException"):
-                return fail("timeout", _NO_ANSWER)
-            case _ if is_http_error(error, "TransportError"):
-                return fail("connection", _no_connection(error))
+                return error_from_request(_PROVIDER, "authentication", str(error), remedy)
             case _:
-                return fail("client_error", f"{type(error).__name__}: {error}")
+                pass
+        text = f"{type(error).__name__}: {error}"
+        return error_from_http(_PROVIDER, error) or error_from_request(
+            _PROVIDER, "client_error", text
+        )
 
     def redactor(self, error: Exception | None = None) -> Redactor:
         redactor = Redactor()
@@ -270,7 +261,3 @@ def _bound_errors(client: _Client, max_bytes: int) -> None:
     import openai
 
     hooks["response"].append(bound if isinstance(client, openai.OpenAI) else bound_async)
-
-
-def _no_connection(error: BaseException) -> str:
-    return f"no connection ({type(error).__name__})"
