@@ -44,7 +44,7 @@ def test_every_test_that_the_page_names_is_there(module: str) -> None:
     named = set(re.findall(rf"`{re.escape(module)}::(\w+)`", PAGE))
     tree = ast.parse((ROOT / "tests" / module).read_text())
     assert named <= {
-        one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
 
@@ -68,7 +68,7 @@ def test_nothing_in_the_package_runs_or_unpickles_what_it_reads(path: Path) -> N
             case ast.Call(func=ast.Name(name) | ast.Attribute(ast.Name("os" | "builtins"), name)):
                 assert name not in NEVER
             case ast.Import(names):
-                assert MODULES.isdisjoint(one.name.partition(".")[0] for one in names)
+                assert MODULES.isdisjoint(alias.name.partition(".")[0] for alias in names)
             case ast.ImportFrom(module=str(module)):
                 assert module.partition(".")[0] not in MODULES
             case ast.keyword(arg):

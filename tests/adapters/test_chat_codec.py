@@ -72,7 +72,7 @@ def test_a_conversation_is_encoded_turn_by_turn() -> None:
         {"role": "tool", "tool_call_id": "c1", "content": "ok"},
         {"role": "user", "content": "More."},
     ]
-    assert [one["function"]["name"] for one in second["tools"]] == ["probe", "late"]
+    assert [tool["function"]["name"] for tool in second["tools"]] == ["probe", "late"]
     assert second["tools"][:1] == first["tools"]
 
 
@@ -90,7 +90,7 @@ def test_the_role_of_the_prompt_is_a_choice() -> None:
     talk.request()
     talk.hear(reply({"role": "assistant", "content": "?"}))
     talk.say(UserMessage("More."))
-    assert [one["role"] for one in encoded(talk.request())["messages"]] == [
+    assert [message["role"] for message in encoded(talk.request())["messages"]] == [
         "system",
         "assistant",
         "user",
@@ -315,9 +315,9 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
         return
     assert isinstance(answer.text, str)
     assert all(
-        isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls
+        isinstance(call.arguments, str) and isinstance(call.name, str) for call in answer.tool_calls
     )
-    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
     encoded(talk.request())
 
 
@@ -332,7 +332,7 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
             json.dumps(asks({"id": "c1", "function": {"name": name, "arguments": arguments}}))
         )
     )
-    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
     assert len(encoded(talk.request())["messages"]) == 3
 
 
@@ -352,7 +352,7 @@ def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
 
 
 def pieces_of(*pieces: dict[str, Any]) -> list[Any]:
-    steps: list[Any] = [{"choices": [{"delta": {"tool_calls": [one]}}]} for one in pieces]
+    steps: list[Any] = [{"choices": [{"delta": {"tool_calls": [piece]}}]} for piece in pieces]
     return [*steps, {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}]
 
 
@@ -403,7 +403,7 @@ def test_an_id_that_changes_from_piece_to_piece_makes_no_further_calls() -> None
     answer = decode_reply(
         codec(), pieces_of(begun("a", index=0), {**further(index=0), "id": "other"}), streamed=True
     )
-    assert [one.arguments for one in answer.tool_calls] == ["{}"]
+    assert [call.arguments for call in answer.tool_calls] == ["{}"]
 
 
 def test_calls_run_in_the_order_of_their_index_whichever_came_first() -> None:
@@ -420,12 +420,12 @@ def test_an_index_that_comes_again_with_another_id_does_not_mix_the_calls() -> N
         for name, index in (("a", 0), ("b", 1), ("c", 0), ("d", 1))
     ]
     answer = decode_reply(codec(), pieces_of(*calls), streamed=True)
-    assert [one.call_id for one in answer.tool_calls] == ["a", "b", "c", "d"]
+    assert [call.call_id for call in answer.tool_calls] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("items", [["a", "b"], [{"url": "a"}, {"url": "b"}]])
 def test_lists_whose_items_have_no_index_come_whole(items: list[Any]) -> None:
-    events: list[Any] = [{"choices": [{"delta": {"annotations": [one]}}]} for one in items]
+    events: list[Any] = [{"choices": [{"delta": {"annotations": [item]}}]} for item in items]
     answer = decode_reply(
         codec(), [*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], streamed=True
     )
@@ -481,8 +481,8 @@ def test_a_reply_without_the_choice_of_index_0_is_malformed(joined: bool) -> Non
 
 def seconds_to_join(pieces: int, text: str) -> float:
     more = [further(index=0) for _ in range(pieces)]
-    for one in more:
-        one["function"]["arguments"] = text
+    for call in more:
+        call["function"]["arguments"] = text
     events = pieces_of(begun("a", index=0), *more)
     started = perf_counter()
     [joined] = decode_reply(codec(), events, streamed=True).tool_calls

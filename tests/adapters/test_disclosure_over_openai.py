@@ -49,7 +49,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: options of every kind.
-def adapter(
+def connect(
     server: ScriptedServer, kind: type[OpenAIAdapter] = OpenAIAdapter, **options: Any
 ) -> OpenAIAdapter:
     return kind(
@@ -113,25 +113,27 @@ def history(request: Request) -> list[Any]:
 
 
 def tool_names(request: Request) -> list[str]:
-    return [one.get("name") or one["function"]["name"] for one in request.json.get("tools", [])]
+    return [tool.get("name") or tool["function"]["name"] for tool in request.json.get("tools", [])]
 
 
 def outputs(request: Request) -> list[str]:
     """The answers to tool calls in a request of either API."""
     answers = [
-        one
-        for one in history(request)
-        if "function_call_output" in one.values() or "tool" in one.values()
+        item
+        for item in history(request)
+        if "function_call_output" in item.values() or "tool" in item.values()
     ]
-    return [one["output"] if "output" in one else one["content"] for one in answers]
+    return [item["output"] if "output" in item else item["content"] for item in answers]
 
 
-def evaluate(one: OpenAIAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
-    return one.evaluate(asked, session=session)
+def evaluate(adapter: OpenAIAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
+    return adapter.evaluate(asked, session=session)
 
 
-def evaluate_async(one: OpenAIAdapter, asked: Prompt[Any], session: Session) -> PromptResponse[Any]:
-    return asyncio.run(one.evaluate_async(asked, session=session))
+def evaluate_async(
+    adapter: OpenAIAdapter, asked: Prompt[Any], session: Session
+) -> PromptResponse[Any]:
+    return asyncio.run(adapter.evaluate_async(asked, session=session))
 
 
 apis = pytest.mark.parametrize("api", ["responses", "chat"])
@@ -152,9 +154,9 @@ def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversa
     with ScriptedServer(
         Say(calls=(read("more"),)), Say(calls=(Call("late"), Call("deep"))), Say("done")
     ) as server:
-        one = adapter(server, api=api)
-        assert one.supports_dynamic_tools
-        assert run(one, manual(), session).text == "done"
+        adapter = connect(server, api=api)
+        assert adapter.supports_dynamic_tools
+        assert run(adapter, manual(), session).text == "done"
         first, second, third = server.requests
     assert tool_names(first) == ["probe", "read_section"]
     assert second.json["tools"] == [*first.json["tools"], *second.json["tools"][2:]]
@@ -176,7 +178,7 @@ def test_the_tools_of_a_section_are_appended_to_the_next_request_of_the_conversa
 def test_a_section_without_tools_changes_no_list_of_tools(api: Any) -> None:
     session = Session()
     with ScriptedServer(Say(calls=(read("prose"),)), Say("done")) as server:
-        adapter(server, api=api).evaluate(manual(), session=session)
+        connect(server, api=api).evaluate(manual(), session=session)
         first, second = server.requests
     assert second.json["tools"] == first.json["tools"]
     assert session[VisibilityOverrides].all() == ()
@@ -190,7 +192,7 @@ def test_a_tool_injected_twice_stands_in_the_list_once(api: Any) -> None:
     with ScriptedServer(
         Say(calls=(read("more"), read("more"))), Say(calls=(read("more"),)), Say("done")
     ) as server:
-        adapter(server, api=api).evaluate(manual(), session=session)
+        connect(server, api=api).evaluate(manual(), session=session)
         _, second, third = server.requests
     assert tool_names(second) == ["probe", "read_section", "late", "deep"]
     assert tool_names(third) == tool_names(second)
@@ -204,7 +206,7 @@ def test_a_tool_revealed_in_a_turn_exists_from_the_next_request_on(api: Any) -> 
     with ScriptedServer(
         Say(calls=(read("more"), Call("late"))), Say(calls=(Call("late"),)), Say("done")
     ) as server:
-        adapter(server, api=api).evaluate(manual(), session=Session())
+        connect(server, api=api).evaluate(manual(), session=Session())
         last = outputs(server.requests[-1])
     assert last[1].startswith("Unknown tool 'late'.")
     assert last[2] == "ok"
@@ -217,22 +219,22 @@ def test_tools_in_the_conversation_leave_the_list_and_all_before_them_as_it_was(
         Say(calls=(Call("deep"),)),
         Say("done"),
     ) as server:
-        adapter(server, tools_in_conversation=True).evaluate(manual(), session=Session())
+        connect(server, tools_in_conversation=True).evaluate(manual(), session=Session())
         first, second, third, fourth = server.requests
     assert (
         first.json["tools"] == second.json["tools"] == third.json["tools"] == fourth.json["tools"]
     )
     assert tool_names(first) == ["probe", "read_section"]
     added = history(third)[len(history(second)) :]
-    assert [one["type"] for one in added] == [
+    assert [item["type"] for item in added] == [
         "function_call",
         "function_call_output",
         "additional_tools",
     ]
-    assert [one["name"] for one in added[-1]["tools"]] == ["late", "deep"]
+    assert [tool["name"] for tool in added[-1]["tools"]] == ["late", "deep"]
     assert history(fourth)[: len(history(third))] == history(third)
     assert outputs(fourth)[-1] == "ok"
-    assert not any(one.get("type") == "additional_tools" for one in history(second))
+    assert not any(item.get("type") == "additional_tools" for item in history(second))
 
 
 # --- Closing
@@ -246,8 +248,8 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
     placed: bool,
 ) -> None:
     steps = [read("more"), close("more"), Call("late"), read("more"), Call("late")]
-    with ScriptedServer(*(Say(calls=(one,)) for one in steps), Say("done")) as server:
-        adapter(server, api=api, tools_in_conversation=placed).evaluate(
+    with ScriptedServer(*(Say(calls=(step,)) for step in steps), Say("done")) as server:
+        connect(server, api=api, tools_in_conversation=placed).evaluate(
             manual(closable=True), session=Session()
         )
         requests = server.requests
@@ -257,12 +259,12 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
         library.
         """
         placed_tools = [
-            one["tools"] for one in history(request) if one.get("type") == "additional_tools"
+            item["tools"] for item in history(request) if item.get("type") == "additional_tools"
         ]
-        names = tool_names(request) + [one["name"] for tools in placed_tools for one in tools]
+        names = tool_names(request) + [tool["name"] for tools in placed_tools for tool in tools]
         return [name for name in names if not name.endswith("_section")]
 
-    assert [offered(one) for one in requests] == [
+    assert [offered(request) for request in requests] == [
         ["probe"],
         ["probe", "late", "deep"],
         ["probe"],
@@ -299,7 +301,7 @@ def test_an_expansion_leaves_the_adapter_as_it_is_after_its_event_and_ends_the_t
         openai.OpenAI(base_url=server.openai_url, api_key="sk-test") as client,
         pytest.raises(VisibilityExpansionRequired) as caught,
     ):
-        run(adapter(server, kind, api=api, client=client), manual(disclosure=disclosure), session)
+        run(connect(server, kind, api=api, client=client), manual(disclosure=disclosure), session)
     assert type(caught.value) is VisibilityExpansionRequired
     assert caught.value.__cause__ is None
     assert caught.value.requested_overrides[("more",)] is FULL
@@ -323,7 +325,7 @@ def test_the_main_loop_opens_a_new_conversation_with_the_section_in_it(api: Any)
     with ScriptedServer(
         Say(calls=(read("more"),)), Say(calls=(Call("late"),)), Say("done")
     ) as server:
-        execution = MainLoop(adapter(server, Static, api=api)).execute(manual(), session=session)
+        execution = MainLoop(connect(server, Static, api=api)).execute(manual(), session=session)
         first, second, third = server.requests
     assert (execution.text, execution.restarts, execution.usage.total_tokens) == ("done", 1, 45)
     assert tool_names(first) == ["probe", "read_section"]

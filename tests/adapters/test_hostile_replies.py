@@ -69,7 +69,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdap
 
     def make(url: str, api: Any, **options: Any) -> OpenAIAdapter:
         if request.param == "own client":
-            adapter: OpenAIAdapter = OpenAIAdapter(
+            adapter = OpenAIAdapter(
                 "m", api=api, base_url=url, api_key=KEY, max_retries=0, **options
             )
             clients.append(adapter.client())
@@ -151,7 +151,7 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
 @doors
 def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
     with HostileServer(compressed(3_000_000, "500 Oops")) as server:
-        adapter: OpenAIAdapter = OpenAIAdapter(
+        adapter = OpenAIAdapter(
             "m", base_url=server.openai_url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
         )
         error, _ = failure(door, adapter)

@@ -42,7 +42,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
+def connect(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
     arguments: dict[str, Any] = {
         "base_url": server.openai_url,
         "api_key": KEY,
@@ -53,15 +53,15 @@ def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
 
 
 def evaluate(
-    one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None
+    adapter: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None
 ) -> PromptResponse[Any]:
-    return one.evaluate(asked, session=session or Session())
+    return adapter.evaluate(asked, session=session or Session())
 
 
 def evaluate_async(
-    one: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None
+    adapter: OpenAIAdapter, asked: Prompt[Any], session: Session | None = None
 ) -> PromptResponse[Any]:
-    return asyncio.run(one.evaluate_async(asked, session=session or Session()))
+    return asyncio.run(adapter.evaluate_async(asked, session=session or Session()))
 
 
 apis = pytest.mark.parametrize("api", ["responses", "chat"])
@@ -76,7 +76,7 @@ def history(request: Request) -> list[Any]:
 
 
 def tool_names(request: Request) -> list[str]:
-    return [one.get("name") or one["function"]["name"] for one in request.json.get("tools", [])]
+    return [tool.get("name") or tool["function"]["name"] for tool in request.json.get("tools", [])]
 
 
 def outputs(request: Request) -> list[str]:
@@ -112,7 +112,7 @@ def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
     with ScriptedServer(
         Say(calls=calls, usage=Usage(20, 8, cached=5)), Say("Both done.")
     ) as server:
-        response = run(adapter(server, api=api), prompt(tool()), session)
+        response = run(connect(server, api=api), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
     assert response.usage == TokenUsage(30, 13, 5)
@@ -134,20 +134,24 @@ def test_each_request_begins_with_the_one_before(api: Any) -> None:
         Say("done"),
     )
     with ScriptedServer(*script) as server:
-        evaluate(adapter(server, api=api), layered())
+        evaluate(connect(server, api=api), layered())
         requests = server.requests
     for before, after in pairwise(requests):
         said = history(before)
         assert history(after)[: len(said)] == said
         assert after.json["tools"][: len(before.json["tools"])] == before.json["tools"]
-    assert [tool_names(one) for one in requests] == [["probe", "read_section"]] * 2 + [
+    assert [tool_names(request) for request in requests] == [["probe", "read_section"]] * 2 + [
         ["probe", "read_section", "late"]
     ] * 2
     rest = [
-        {key: value for key, value in one.json.items() if key not in {"input", "messages", "tools"}}
-        for one in requests
+        {
+            key: value
+            for key, value in request.json.items()
+            if key not in {"input", "messages", "tools"}
+        }
+        for request in requests
     ]
-    assert all(one == rest[0] for one in rest)
+    assert all(body == rest[0] for body in rest)
 
 
 @pytest.mark.claim("TL-09")
@@ -161,7 +165,7 @@ def test_what_the_events_say_is_byte_for_byte_what_was_sent(api: Any) -> None:
     session = Session()
     calls = (*[Call("probe")] * 6, Call("unknown"), Call("probe", "{"))
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
-        evaluate(adapter(server, api=api), prompt(tool(handler)), session)
+        evaluate(connect(server, api=api), prompt(tool(handler)), session)
         sent = outputs(server.requests[1])
     assert [event.content.encode() for event in session[ToolInvoked].all()] == [
         text.encode() for text in sent
@@ -178,9 +182,9 @@ def test_the_context_shows_the_text_that_was_sent(api: Any) -> None:
         return ToolResult("ok")
 
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
-        one = adapter(server, api=api)
-        evaluate(one, prompt(tool(handler)))
-        assert seen[0].adapter is one
+        adapter = connect(server, api=api)
+        evaluate(adapter, prompt(tool(handler)))
+        assert seen[0].adapter is adapter
         assert seen[0].rendered_prompt is not None
         assert history(server.requests[0])[0] == {
             "role": "user",
@@ -197,7 +201,7 @@ def test_whatever_the_model_writes_is_answered_on_the_wire(api: Any, arguments: 
     with ScriptedServer(
         Say(calls=(Call("pro\ud800be", arguments), Call("probe", arguments))), Say("done")
     ) as server:
-        response = evaluate(adapter(server, api=api), prompt(tool()))
+        response = evaluate(connect(server, api=api), prompt(tool()))
         assert len(outputs(server.requests[1])) == 2
     assert response.text == "done"
 
@@ -209,9 +213,9 @@ def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
         anything: dict[str, Any]
 
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server, api=api), prompt(tool(), tool(name="open", params=Open)))
-        tools = [one.get("function", one) for one in server.requests[0].json["tools"]]
-    assert [(one["name"], one["strict"]) for one in tools] == [("probe", True), ("open", False)]
+        evaluate(connect(server, api=api), prompt(tool(), tool(name="open", params=Open)))
+        tools = [request.get("function", request) for request in server.requests[0].json["tools"]]
+    assert [(tool["name"], tool["strict"]) for tool in tools] == [("probe", True), ("open", False)]
     assert tools[0]["parameters"]["required"] == ["a"]
     assert tools[0]["parameters"]["additionalProperties"] is False
 
@@ -219,7 +223,7 @@ def test_every_tool_says_whether_it_is_strict(api: Any) -> None:
 @apis
 def test_a_prompt_without_tools_sends_none(api: Any) -> None:
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server, api=api), prompt())
+        evaluate(connect(server, api=api), prompt())
         assert "tools" not in server.requests[0].json
 
 
@@ -247,7 +251,7 @@ def test_reasoning_and_unknown_items_come_back_unchanged() -> None:
     with ScriptedServer(
         Raw.json({"id": "r", "status": "completed", "output": items}), Say("done")
     ) as server:
-        evaluate(adapter(server), prompt(tool()))
+        evaluate(connect(server), prompt(tool()))
         assert server.requests[1].json["input"][1:4] == items
 
 
@@ -267,7 +271,7 @@ def test_unknown_fields_of_a_chat_message_come_back_unchanged() -> None:
     }
     reply = {"choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
     with ScriptedServer(Raw.json(reply), Say("done")) as server:
-        evaluate(adapter(server, api="chat"), prompt(tool()))
+        evaluate(connect(server, api="chat"), prompt(tool()))
         assert server.requests[1].json["messages"][1] == message
 
 
@@ -275,10 +279,10 @@ def test_unknown_fields_of_a_chat_message_come_back_unchanged() -> None:
 def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> None:
     read = Call("read_section", {"section_key": "more"})
     with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
-        evaluate(adapter(server, tools_in_conversation=placed), layered())
+        evaluate(connect(server, tools_in_conversation=placed), layered())
         _, second, third = server.requests
     items = [item for item in history(second) if item.get("type") == "additional_tools"]
-    names = [[one["name"] for one in item["tools"]] for item in items]
+    names = [[tool["name"] for tool in item["tools"]] for item in items]
     assert names == ([["late"]] if placed else [])
     assert tool_names(second) == ["probe", "read_section", *([] if placed else ["late"])]
     assert outputs(third) == ["Content of section 'more':\n\n## 2. More\n\nThe rest.", "ok"]
@@ -291,10 +295,10 @@ def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> N
 @apis
 def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
-        one = adapter(
+        adapter = connect(
             server, api=api, prompt_role="developer", options={"temperature": 0, "seed": None}
         )
-        evaluate(one, prompt(tool()))
+        evaluate(adapter, prompt(tool()))
         for request in server.requests:
             assert request.json["temperature"] == 0
             assert request.json["seed"] is None
@@ -305,19 +309,19 @@ def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
 def test_tools_among_the_options_stand_beside_those_of_the_prompt(api: Any) -> None:
     search = {"type": "web_search"}
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done"), Say("done")) as server:
-        one = adapter(server, api=api, options={"tools": [search]})
-        assert evaluate(one, prompt(tool())).text == "done"
-        evaluate(one, prompt())
+        adapter = connect(server, api=api, options={"tools": [search]})
+        assert evaluate(adapter, prompt(tool())).text == "done"
+        evaluate(adapter, prompt())
         asked = [request.json["tools"] for request in server.requests]
-    assert [[one["type"] for one in tools] for tools in asked] == [
+    assert [[tool["type"] for tool in tools] for tools in asked] == [
         ["web_search", "function"]
     ] * 2 + [["web_search"]]
 
 
 def test_a_text_among_the_options_stands_beside_the_declared_output() -> None:
     with ScriptedServer(Say('{"text": "hi"}')) as server:
-        one = adapter(server, options={"text": {"verbosity": "low"}})
-        evaluate(one, typed(Answer))
+        adapter = connect(server, options={"text": {"verbosity": "low"}})
+        evaluate(adapter, typed(Answer))
         text = server.requests[0].json["text"]
     assert (text["verbosity"], text["format"]["type"]) == ("low", "json_schema")
 
@@ -357,11 +361,11 @@ def test_a_given_client_is_used_as_it_is() -> None:
         async_client = openai.AsyncOpenAI(
             base_url=server.openai_url, api_key="its-own-too", max_retries=0
         )
-        one: OpenAIAdapter = OpenAIAdapter("m", client=client, async_client=async_client)
-        assert evaluate(one, prompt()).text == "sync"
+        adapter = OpenAIAdapter("m", client=client, async_client=async_client)
+        assert evaluate(adapter, prompt()).text == "sync"
 
         async def main() -> str:
-            response = await one.evaluate_async(prompt(), session=Session())
+            response = await adapter.evaluate_async(prompt(), session=Session())
             await async_client.close()
             return response.text
 
@@ -416,7 +420,7 @@ def schema_of(request: Request) -> Any:
 @drivers
 def test_an_object_is_asked_for_strictly_and_parsed(api: Any, run: Run) -> None:
     with ScriptedServer(Say('{"text": "hi", "score": 3}')) as server:
-        response = run(adapter(server, api=api), typed(Answer))
+        response = run(connect(server, api=api), typed(Answer))
         asked = schema_of(server.requests[0])
     assert response.output == Answer("hi", 3)
     assert (asked["name"], asked["strict"]) == ("Answer", True)
@@ -429,7 +433,7 @@ def test_an_object_is_asked_for_strictly_and_parsed(api: Any, run: Run) -> None:
 def test_an_array_travels_in_an_object_in_both_modes(api: Any, mode: Any, fence: str) -> None:
     body = json.dumps({"items": [{"text": "a", "score": 1}, {"text": "b", "score": 2}]})
     with ScriptedServer(Say(fence.replace("{}", body))) as server:
-        response = evaluate(adapter(server, api=api, structured_output=mode), typed(list[Answer]))
+        response = evaluate(connect(server, api=api, structured_output=mode), typed(list[Answer]))
         request = server.requests[0]
     assert response.output == [Answer("a", 1), Answer("b", 2)]
     if mode == "native":
@@ -448,8 +452,8 @@ def test_null_for_a_left_out_default_is_the_default(api: Any) -> None:
     with ScriptedServer(
         Say(f"```json\n{LEFT_OUT}\n```"), Say(f'{{"items": [{LEFT_OUT}]}}')
     ) as server:
-        assert evaluate(adapter(server, api=api), typed(Answer)).output == Answer("hi", 0)
-        assert evaluate(adapter(server, api=api), typed(list[Answer])).output == [Answer("hi", 0)]
+        assert evaluate(connect(server, api=api), typed(Answer)).output == Answer("hi", 0)
+        assert evaluate(connect(server, api=api), typed(list[Answer])).output == [Answer("hi", 0)]
 
 
 @apis
@@ -457,7 +461,7 @@ def test_a_wrong_answer_is_repaired_over_the_wire(api: Any) -> None:
     with ScriptedServer(
         Say('{"score": "x"}'), Say('```json\n{"text": "ok", "score": 1}\n```')
     ) as server:
-        response = evaluate(adapter(server, api=api), typed(Answer))
+        response = evaluate(connect(server, api=api), typed(Answer))
         said = history(server.requests[1])[-1]
     assert response.output == Answer("ok", 1)
     assert said["role"] == "user"
@@ -471,7 +475,7 @@ def test_repairs_that_do_not_help_end_it(api: Any) -> None:
         ScriptedServer(Say("no"), Say("no"), Say("no")) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        evaluate(adapter(server, api=api), typed(Answer))
+        evaluate(connect(server, api=api), typed(Answer))
     assert (caught.value.phase, caught.value.code, caught.value.turns) == ("response", "output", 3)
     assert type(caught.value.__cause__).__name__ == "OutputParseError"
 
@@ -481,10 +485,10 @@ def test_repairs_that_do_not_help_end_it(api: Any) -> None:
 
 def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections() -> None:
     with ScriptedServer(Say("one"), Say("two")) as server:
-        one = adapter(server)
-        assert evaluate_async(one, prompt()).text == "one"
-        assert list(one._async_clients) == []
-        assert evaluate_async(one, prompt()).text == "two"
+        adapter = connect(server)
+        assert evaluate_async(adapter, prompt()).text == "one"
+        assert list(adapter._async_clients) == []
+        assert evaluate_async(adapter, prompt()).text == "two"
 
 
 @apis
@@ -498,17 +502,17 @@ def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
             return Say(said[0]["content"])
         return Say(calls=(Call("probe"),))
 
-    async def main(one: OpenAIAdapter) -> list[str]:
+    async def main(adapter: OpenAIAdapter) -> list[str]:
         responses = await asyncio.gather(
             *[
-                one.evaluate_async(prompt(tool(), text=f"Number {n}."), session=Session())
+                adapter.evaluate_async(prompt(tool(), text=f"Number {n}."), session=Session())
                 for n in range(8)
             ]
         )
         return [response.text for response in responses]
 
     with ScriptedServer(*[reply] * 16) as server:
-        texts = asyncio.run(main(adapter(server, api=api)))
+        texts = asyncio.run(main(connect(server, api=api)))
     assert all(f"Number {n}." in text for n, text in enumerate(texts))
 
 
@@ -517,8 +521,10 @@ def test_one_adapter_serves_sixteen_threads() -> None:
         return Say(history(request)[0]["content"])
 
     with ScriptedServer(*[reply] * 64) as server, ThreadPoolExecutor(16) as pool:
-        one = adapter(server)
-        texts = list(pool.map(lambda n: evaluate(one, prompt(text=f"Number {n}.")).text, range(64)))
+        adapter = connect(server)
+        texts = list(
+            pool.map(lambda n: evaluate(adapter, prompt(text=f"Number {n}.")).text, range(64))
+        )
     assert all(f"Number {n}." in text for n, text in enumerate(texts))
 
 
@@ -532,7 +538,7 @@ def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None
 
     for run in (evaluate, evaluate_async):
         with ScriptedServer(Say(calls=(Call("probe"),)), Say("from inside"), Say("done")) as server:
-            response = run(adapter(server), prompt(tool(handler)))
+            response = run(connect(server), prompt(tool(handler)))
             assert outputs(server.requests[2]) == ["from inside"]
         assert response.text == "done"
 
@@ -544,7 +550,7 @@ def test_an_async_handler_may_evaluate_further_prompts_in_its_own_loop() -> None
 @drivers
 def test_the_sdk_s_retries_work(api: Any, run: Run) -> None:
     with ScriptedServer(Fail(500, headers=(("retry-after-ms", "1"),)), Say("done")) as server:
-        assert run(adapter(server, api=api, max_retries=1), prompt()).text == "done"
+        assert run(connect(server, api=api, max_retries=1), prompt()).text == "done"
         first, second = server.requests
     assert first.json == second.json
 
@@ -555,7 +561,7 @@ def test_a_conversation_sends_what_is_new_once_however_long_it_gets() -> None:
         Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns)
     )
     with ScriptedServer(*script, Say("done")) as server:
-        evaluate(adapter(server, config=InnerLoopConfig(max_turns=None)), prompt(tool()))
+        evaluate(connect(server, config=InnerLoopConfig(max_turns=None)), prompt(tool()))
         sizes = [len(json.dumps(history(request))) for request in server.requests]
     steps = [after - before for before, after in pairwise(sizes)]
     assert max(steps[9:]) == min(steps[9:]), "from id 10 on all have the same width"
@@ -563,7 +569,7 @@ def test_a_conversation_sends_what_is_new_once_however_long_it_gets() -> None:
 
 def test_the_answers_are_in_the_response_s_transcript() -> None:
     with ScriptedServer(Say(calls=(Call("probe", id="mine"),)), Say("done")) as server:
-        response = evaluate(adapter(server), prompt(tool()))
+        response = evaluate(connect(server), prompt(tool()))
     assert ToolMessage("mine", "ok") in response.transcript
 
 

@@ -60,7 +60,7 @@ def close_clients() -> Iterator[None]:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
+def connect(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
     arguments: dict[str, Any] = {
         "base_url": server.openai_url,
         "api_key": KEY,
@@ -72,15 +72,15 @@ def adapter(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
 
 
 def evaluate(
-    one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
-    return one.evaluate(asked, session=session, **limits)
+    return adapter.evaluate(asked, session=session, **limits)
 
 
 def evaluate_async(
-    one: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: OpenAIAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
-    return asyncio.run(one.evaluate_async(asked, session=session, **limits))
+    return asyncio.run(adapter.evaluate_async(asked, session=session, **limits))
 
 
 drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
@@ -99,14 +99,14 @@ def failure(api: Any, run: Run, *steps: Any, **options: Any) -> PromptEvaluation
         ScriptedServer(Say(calls=(Call("probe"),)), *steps) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        run(adapter(server, api=api, **options), prompt(tool()), session)
+        run(connect(server, api=api, **options), prompt(tool()), session)
     error = caught.value
     assert (error.provider, error.turns) == (
         "openai" if error.phase == "request" or error.provider else "",
         2,
     )
     assert error.usage.total_tokens >= 15
-    assert [one.content for one in answers(error.transcript)] == ["ok"]
+    assert [message.content for message in answers(error.transcript)] == ["ok"]
     events = session[ProviderCalled].all()
     assert len(events) == 2
     assert (events[-1].error is None) is (events[-1].finish != "")
@@ -253,11 +253,11 @@ def test_a_refused_connection_is_a_connection_error(api: Any, run: Run) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    one: OpenAIAdapter = OpenAIAdapter(
+    adapter = OpenAIAdapter(
         "m", api=api, base_url=f"http://127.0.0.1:{port}/v1", api_key=KEY, max_retries=0
     )
     with pytest.raises(PromptEvaluationError, match="ConnectError") as caught:
-        run(one, prompt(), Session())
+        run(adapter, prompt(), Session())
     assert (caught.value.phase, caught.value.code, caught.value.turns) == (
         "request",
         "connection",
@@ -275,10 +275,10 @@ def test_a_slow_answer_is_a_time_out(api: Any, run: Run) -> None:
 def test_a_given_client_keeps_its_own_time_out() -> None:
     with ScriptedServer(Raw(b"{}", delay=5), Raw(b"{}", delay=5)) as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key=KEY, max_retries=0, timeout=0.2)
-        one: OpenAIAdapter = OpenAIAdapter("m", client=client)
+        adapter = OpenAIAdapter("m", client=client)
         for deadline in (None, Deadline.after(60)):
             with pytest.raises(PromptEvaluationError) as caught:
-                evaluate(one, prompt(), Session(), deadline=deadline)
+                evaluate(adapter, prompt(), Session(), deadline=deadline)
             assert caught.value.code == "timeout"
         client.close()
 
@@ -287,9 +287,9 @@ def test_a_given_client_keeps_its_own_time_out() -> None:
 def test_a_deadline_passes_during_a_request(api: Any, run: Run) -> None:
     session, started = Session(), monotonic()
     with ScriptedServer(Say(calls=(Call("probe"),)), Raw(b"{}", delay=20)) as server:
-        one = adapter(server, api=api)
+        adapter = connect(server, api=api)
         with pytest.raises(DeadlineExceededError) as caught:
-            run(one, prompt(tool()), session, deadline=Deadline.after(1))
+            run(adapter, prompt(tool()), session, deadline=Deadline.after(1))
     assert monotonic() - started < 5
     assert (caught.value.phase, caught.value.code, caught.value.turns) == ("limit", "deadline", 2)
     assert caught.value.usage == TokenUsage(10, 5)
@@ -301,14 +301,14 @@ def test_the_asynchronous_driver_keeps_a_deadline_over_the_sdk_s_retries() -> No
     wait = (("retry-after", "30"),)
     with ScriptedServer(Fail(429, headers=wait)) as server, pytest.raises(DeadlineExceededError):
         evaluate_async(
-            adapter(server, max_retries=2), prompt(), Session(), deadline=Deadline.after(0.5)
+            connect(server, max_retries=2), prompt(), Session(), deadline=Deadline.after(0.5)
         )
     assert monotonic() - started < 5
 
 
 def test_a_deadline_before_the_start_sends_nothing() -> None:
     with ScriptedServer() as server, pytest.raises(DeadlineExceededError):
-        evaluate(adapter(server), prompt(), Session(), deadline=Deadline.after(-1))
+        evaluate(connect(server), prompt(), Session(), deadline=Deadline.after(-1))
     assert server.requests == ()
 
 
@@ -318,15 +318,15 @@ def test_a_deadline_between_two_calls_stops_before_the_second() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         assert context.deadline is not None
         ran.append(context.call_id)
-        while not context.deadline.has_passed(one.clock()):
+        while not context.deadline.has_passed(adapter.clock()):
             pass
         return ToolResult("late")
 
     calls = Say(calls=(Call("probe", id="c1"), Call("probe", id="c2")))
     with ScriptedServer(calls) as server:
-        one = adapter(server)
+        adapter = connect(server)
         with pytest.raises(DeadlineExceededError) as caught:
-            evaluate(one, prompt(tool(handler)), Session(), deadline=Deadline.after(0.5))
+            evaluate(adapter, prompt(tool(handler)), Session(), deadline=Deadline.after(0.5))
     assert ran == ["c1"]
     assert [(message.call_id, message.content) for message in answers(caught.value.transcript)] == [
         ("c1", "late"),
@@ -335,16 +335,16 @@ def test_a_deadline_between_two_calls_stops_before_the_second() -> None:
 
 
 def test_cancelling_a_request_leaves_the_adapter_usable() -> None:
-    async def main(one: OpenAIAdapter) -> str:
-        running = asyncio.create_task(one.evaluate_async(prompt(), session=Session()))
+    async def main(adapter: OpenAIAdapter) -> str:
+        running = asyncio.create_task(adapter.evaluate_async(prompt(), session=Session()))
         await asyncio.sleep(0.2)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        return (await one.evaluate_async(prompt(), session=Session())).text
+        return (await adapter.evaluate_async(prompt(), session=Session())).text
 
     with ScriptedServer(Raw(b"{}", delay=20), Say("again")) as server:
-        assert asyncio.run(main(adapter(server))) == "again"
+        assert asyncio.run(main(connect(server))) == "again"
 
 
 # --- Answers that are none
@@ -393,7 +393,7 @@ def test_a_turn_that_broke_off_is_typed(
 ) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
-        run(adapter(server, api=api), prompt(tool()), session)
+        run(connect(server, api=api), prompt(tool()), session)
     error = caught.value
     assert (error.phase, error.code, error.turns, error.usage) == (
         "response",
@@ -448,7 +448,7 @@ def test_an_incomplete_response_for_a_new_reason_is_not_taken_for_whole() -> Non
     body = {"status": "incomplete", "incomplete_details": {"reason": "steered"}, "output": []}
     session = Session()
     with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
-        evaluate(adapter(server), prompt(), session)
+        evaluate(connect(server), prompt(), session)
     assert caught.value.code == "truncated"
 
 
@@ -501,7 +501,7 @@ def test_the_key_is_told_to_no_one_but_the_provider(
     try:
         with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
             run(
-                adapter(server, api=api, api_key=KEY if source == "argument" else None),
+                connect(server, api=api, api_key=KEY if source == "argument" else None),
                 prompt(),
                 session,
             )
@@ -533,7 +533,7 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
         ScriptedServer() as server,
         pytest.raises(PromptEvaluationError, match="the API key holds") as caught,
     ):
-        run(adapter(server, api=api, api_key=key), prompt(), Session())
+        run(connect(server, api=api, api_key=key), prompt(), Session())
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
         "request",
         "authentication",
@@ -548,9 +548,9 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
 def test_a_given_client_s_key_is_looked_at_too() -> None:
     with ScriptedServer() as server:
         client = openai.OpenAI(base_url=server.openai_url, api_key=f"{KEY}\n", max_retries=0)
-        one: OpenAIAdapter = OpenAIAdapter("m", client=client)
+        adapter = OpenAIAdapter("m", client=client)
         with pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
-            evaluate(one, prompt(), Session())
+            evaluate(adapter, prompt(), Session())
         client.close()
     assert KEY not in everything_told(caught.value)
 
@@ -563,7 +563,7 @@ def test_a_key_that_is_told_within_a_stream_goes_no_further() -> None:
         ScriptedServer(said) as server,
         pytest.raises(PromptEvaluationError, match="no room") as caught,
     ):
-        list(adapter(server, api_key=KEY).stream(prompt(), session=Session()))
+        list(connect(server, api_key=KEY).stream(prompt(), session=Session()))
     assert KEY not in everything_told(caught.value)
 
 
@@ -579,7 +579,7 @@ def test_a_failure_told_with_status_200_does_not_quote_the_key(
     run: Run, api: str, body: dict[str, Any]
 ) -> None:
     with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
-        run(adapter(server, api=api), prompt(), Session())
+        run(connect(server, api=api), prompt(), Session())
     assert KEY not in everything_told(caught.value)
     if "choices" not in body or api == "chat":
         assert caught.value.message == "no room for ***"
@@ -590,7 +590,7 @@ def test_a_failure_told_with_status_200_does_not_quote_the_key(
 )
 def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError, match="no room here"):
-        evaluate(adapter(server, api_key="room"), prompt(), Session())
+        evaluate(connect(server, api_key="room"), prompt(), Session())
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def test_a_failure_told_by_an_event_does_not_quote_the_key(api: str, event: dict
         ScriptedServer(said) as server,
         pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught,
     ):
-        list(adapter(server, api=api).stream(prompt(), session=Session()))
+        list(connect(server, api=api).stream(prompt(), session=Session()))
     assert KEY not in everything_told(caught.value)
 
 
@@ -617,7 +617,7 @@ def test_no_key_at_all_is_named_with_where_to_put_one(api: Any, run: Run) -> Non
         ScriptedServer() as server,
         pytest.raises(PromptEvaluationError, match="OPENAI_API_KEY") as caught,
     ):
-        run(adapter(server, api=api, api_key=None), prompt(), Session())
+        run(connect(server, api=api, api_key=None), prompt(), Session())
     assert (caught.value.phase, caught.value.code) == ("request", "authentication")
 
 
@@ -630,7 +630,7 @@ def test_a_failing_tool_tells_the_provider_its_text_alone() -> None:
             raise RuntimeError("no access") from cause
 
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
-        evaluate(adapter(server), prompt(tool(handler)), Session())
+        evaluate(connect(server), prompt(tool(handler)), Session())
     assert [item.get("output") for item in server.requests[1].json["input"]][-1] == "no access"
     assert all(KEY.encode() not in request.body for request in server.requests)
 
@@ -640,7 +640,7 @@ def test_a_failing_tool_tells_the_provider_its_text_alone() -> None:
 
 def test_options_that_cannot_be_sent_are_named() -> None:
     with ScriptedServer() as server, pytest.raises(PromptEvaluationError) as caught:
-        evaluate(adapter(server, options={"temperature": object()}), prompt(), Session())
+        evaluate(connect(server, options={"temperature": object()}), prompt(), Session())
     assert (caught.value.phase, caught.value.code) == ("request", "client_error")
     assert "check the adapter's options" in str(caught.value)
 
@@ -651,10 +651,10 @@ def test_no_connection_is_left_open_after_a_failure() -> None:
 
     for _ in range(2):
         with ScriptedServer(slow, Drop()) as server:
-            one = adapter(server)
+            adapter = connect(server)
             for _ in range(2):
                 with pytest.raises(PromptEvaluationError):
-                    evaluate_async(one, prompt(), Session())
-        del one
+                    evaluate_async(adapter, prompt(), Session())
+        del adapter
         # an unclosed connection would be a ResourceWarning, and with it a failure of this test
         gc.collect()

@@ -106,7 +106,7 @@ def test_later_tools_join_the_list_by_default() -> None:
     talk.say(ToolsAdded((LATE,)))
     second = encoded(talk.request())
     assert second["input"] == first["input"]
-    assert [one["name"] for one in second["tools"]] == ["probe", "late"]
+    assert [tool["name"] for tool in second["tools"]] == ["probe", "late"]
 
 
 def test_later_tools_stand_in_the_conversation_where_that_is_wanted() -> None:
@@ -286,9 +286,9 @@ def test_any_reply_is_read_or_malformed_and_can_be_sent_back(value: Any) -> None
         return
     assert isinstance(answer.text, str)
     assert all(
-        isinstance(one.arguments, str) and isinstance(one.name, str) for one in answer.tool_calls
+        isinstance(call.arguments, str) and isinstance(call.name, str) for call in answer.tool_calls
     )
-    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
     encoded(talk.request())
 
 
@@ -300,7 +300,7 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     answer = talk.hear(
         json.loads(json.dumps(reply({**CALL, "name": name, "arguments": arguments})))
     )
-    talk.say(*[ToolMessage(one.call_id, "ok") for one in answer.tool_calls])
+    talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
     assert len(encoded(talk.request())["input"]) == 3
 
 

@@ -68,29 +68,29 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
+def connect(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
     arguments: dict[str, Any] = {"base_url": server.url, "api_key": KEY, "max_retries": 0, **given}
     arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
     return ClaudeAgentSDKAdapter(MODEL, **arguments)
 
 
 def evaluate(
-    one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
-    return one.evaluate(asked, session=session, **limits)
+    return adapter.evaluate(asked, session=session, **limits)
 
 
 def evaluate_async(
-    one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
-    return asyncio.run(one.evaluate_async(asked, session=session, **limits))
+    return asyncio.run(adapter.evaluate_async(asked, session=session, **limits))
 
 
 def evaluate_within_a_loop(
-    one: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: ClaudeAgentSDKAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
     async def main() -> PromptResponse[Any]:
-        return one.evaluate(asked, session=session, **limits)
+        return adapter.evaluate(asked, session=session, **limits)
 
     return asyncio.run(main())
 
@@ -105,14 +105,14 @@ def mcp(name: str, arguments: Any = None, server: str = "wink") -> Call:
 
 
 def tool_names(request: Request) -> list[str]:
-    return [one["name"].rpartition("__")[2] for one in request.json.get("tools", [])]
+    return [tool["name"].rpartition("__")[2] for tool in request.json.get("tools", [])]
 
 
 def results(request: Request) -> list[str]:
     """What the tools answered in the last message, without the reminders that the CLI adds."""
     blocks = request.json["messages"][-1]["content"]
     contents = [block["content"] for block in blocks if block["type"] == "tool_result"]
-    return [one if isinstance(one, str) else one[0]["text"] for one in contents]
+    return [content if isinstance(content, str) else content[0]["text"] for content in contents]
 
 
 def layered() -> Prompt[Any]:
@@ -138,7 +138,7 @@ def failure(
         ScriptedServer(*steps, strict=False) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        run(adapter(server, **given), asked or prompt(tool()), Session(), **limits)
+        run(connect(server, **given), asked or prompt(tool()), Session(), **limits)
     told: BaseException | None = caught.value
     while told is not None:
         assert KEY not in f"{told} {told!r}"
@@ -159,7 +159,7 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
     with ScriptedServer(
         Say("Let me see.", calls, usage=Usage(20, 8, cached=5)), Say("Both done.")
     ) as server:
-        response = run(adapter(server), prompt(tool()), session)
+        response = run(connect(server), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
     assert response.usage == TokenUsage(30, 13, 5)
@@ -176,7 +176,7 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
         "ProviderCalled",
         "PromptExecuted",
     ]
-    assert [one.content for one in answers(response.transcript)] == ["ok", "ok"]
+    assert [message.content for message in answers(response.transcript)] == ["ok", "ok"]
     assert first.header("x-api-key") == KEY
     assert tool_names(first) == ["probe"]
     assert first.json["model"] == MODEL
@@ -192,7 +192,7 @@ def test_a_model_s_mistakes_and_failing_tools_are_answers_to_it() -> None:
     session = Session()
     calls = (mcp("probe", {"a": "x"}), mcp("probe", "{"), mcp("probe"), Call("nonsense"))
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
-        response = evaluate(adapter(server), prompt(tool(handler)), session)
+        response = evaluate(connect(server), prompt(tool(handler)), session)
         told = results(server.requests[1])
     wrong, broken, failed, unknown = answers(response.transcript)
     assert (response.text, response.turns) == ("done", 2)
@@ -214,7 +214,7 @@ def test_long_results_reach_the_model_whole() -> None:
 
     with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
         evaluate(
-            adapter(server, config=InnerLoopConfig(max_result_chars=None)),
+            connect(server, config=InnerLoopConfig(max_result_chars=None)),
             prompt(tool(handler)),
             Session(),
         )
@@ -225,7 +225,7 @@ def test_prompts_are_not_read_as_commands_or_file_names(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("do not send")
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server), prompt(text=f"/clear @{secret}"), Session())
+        evaluate(connect(server), prompt(text=f"/clear @{secret}"), Session())
         assert f"/clear @{secret}" in server.requests[0].json["messages"][-1]["content"][-1]["text"]
         assert b"do not send" not in server.requests[0].body
 
@@ -235,7 +235,7 @@ def test_a_reply_that_had_to_be_asked_for_without_a_stream_is_understood() -> No
     calls = (mcp("probe", {"a": 1}), mcp("probe", {"a": 2}))
     session = Session()
     with ScriptedServer(broken, Say(calls=calls), Say("done")) as server:
-        response = evaluate(adapter(server), prompt(tool()), session)
+        response = evaluate(connect(server), prompt(tool()), session)
         assert [text.strip() for text in results(server.requests[2])] == ["ok", "ok"]
     assert response.text == "done"
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
@@ -247,13 +247,13 @@ def test_a_stream_that_breaks_off_in_the_text_is_no_end() -> None:
     broken = Raw(whole.body.partition(b"event: content_block_stop")[0], "text/event-stream")
     session = Session()
     with ScriptedServer(broken, Say(calls=(mcp("probe"),)), Say("done")) as server:
-        response = evaluate(adapter(server), prompt(tool()), session)
+        response = evaluate(connect(server), prompt(tool()), session)
     assert (response.text, len(session[ToolInvoked].all())) == ("done", 1)
 
 
 def test_a_stream_of_events_ends_with_the_response() -> None:
     with ScriptedServer(Say(calls=(mcp("probe"),)), Say("done")) as server:
-        events = list(adapter(server).stream(prompt(tool()), session=Session()))
+        events = list(connect(server).stream(prompt(tool()), session=Session()))
     assert [type(event).__name__ for event in events] == [
         "ToolCallStarted",
         "ToolCallFinished",
@@ -270,9 +270,9 @@ def test_opening_a_section_starts_again_and_the_next_request_has_its_tools() -> 
     session = Session()
     read = mcp("read_section", {"section_key": "more"})
     with ScriptedServer(Say(calls=(read,)), Say(calls=(mcp("more_tool"),)), Say("done")) as server:
-        one = adapter(server)
-        assert not one.supports_dynamic_tools
-        done = MainLoop(one).execute(layered(), session=session)
+        adapter = connect(server)
+        assert not adapter.supports_dynamic_tools
+        done = MainLoop(adapter).execute(layered(), session=session)
         names = [tool_names(request) for request in server.requests]
     assert done.response.text == "done"
     assert names == [["probe", "read_section"]] + [["more_tool", "probe", "read_section"]] * 2
@@ -285,7 +285,7 @@ def test_without_a_main_loop_the_request_to_start_again_comes_out() -> None:
         ScriptedServer(Say(calls=(read,))) as server,
         pytest.raises(VisibilityExpansionRequired) as caught,
     ):
-        evaluate(adapter(server), layered(), Session())
+        evaluate(connect(server), layered(), Session())
     assert caught.value.section_keys == ("more",)
     assert caught.value.run_usage.calls == 1
 
@@ -300,9 +300,9 @@ def test_dynamic_tools_are_in_the_very_next_request() -> None:
         Say("done"),
     )
     with ScriptedServer(*script) as server:
-        one = adapter(server, dynamic_tools=True)
-        assert one.supports_dynamic_tools
-        response = evaluate(one, layered(), session)
+        adapter = connect(server, dynamic_tools=True)
+        assert adapter.supports_dynamic_tools
+        response = evaluate(adapter, layered(), session)
         names = [sorted(tool_names(request)) for request in server.requests]
     assert names == [
         ["probe", "read_section"],
@@ -324,7 +324,7 @@ def test_dynamic_tools_are_in_the_very_next_request() -> None:
 def test_typed_output_comes_through_the_cli_s_own_tool() -> None:
     give = Call("StructuredOutput", {"total": 3})
     with ScriptedServer(Say(calls=(mcp("probe"),)), Say(calls=(give,))) as server:
-        response = evaluate(adapter(server), prompt(tool(), output=Sum), Session())
+        response = evaluate(connect(server), prompt(tool(), output=Sum), Session())
     assert (response.output, response.text, response.turns) == (Sum(3), '{"total": 3}', 2)
     assert response.usage == TokenUsage(20, 10)
 
@@ -333,7 +333,7 @@ def test_an_array_travels_in_an_object() -> None:
     with ScriptedServer(
         Say(calls=(Call("StructuredOutput", {"items": [{"total": 1}, {"total": 2}]}),))
     ) as server:
-        response = evaluate(adapter(server), prompt(output=list[Sum]), Session())
+        response = evaluate(connect(server), prompt(output=list[Sum]), Session())
     assert response.output == [Sum(1), Sum(2)]
 
 
@@ -341,7 +341,7 @@ def test_invalid_output_is_refused_by_the_cli_and_text_alone_is_sent_back_by_us(
     wrong, right = Call("StructuredOutput", {"total": "x"}), Call("StructuredOutput", {"total": 4})
     script = Say(calls=(wrong,)), Say("Four."), Say("Four!"), Say(calls=(right,))
     with ScriptedServer(*script) as server:
-        response = evaluate(adapter(server), prompt(output=Sum), Session())
+        response = evaluate(connect(server), prompt(output=Sum), Session())
         assert "does not fit the required JSON schema" in json.dumps(
             server.requests[3].json["messages"][-1]
         )
@@ -394,13 +394,13 @@ def test_a_failure_is_typed_by_what_the_cli_reports(case: Case) -> None:
     assert error.provider == ("" if spent_on_it else "claude_agent_sdk")
     assert (error.usage.total_tokens > 15) is spent_on_it
     assert isinstance(error, ThrottleError) is (case.code == "throttled")
-    assert [one.content for one in answers(error.transcript)] == ["ok"]
+    assert [message.content for message in answers(error.transcript)] == ["ok"]
     assert error.turns == 2
 
 
 def test_the_cli_s_retries_can_be_asked_for() -> None:
     with ScriptedServer(Fail(529, "Busy"), Say("done")) as server:
-        assert evaluate(adapter(server, max_retries=1), prompt(), Session()).text == "done"
+        assert evaluate(connect(server, max_retries=1), prompt(), Session()).text == "done"
 
 
 # --- Limits
@@ -408,13 +408,13 @@ def test_the_cli_s_retries_can_be_asked_for() -> None:
 
 def test_turns_are_counted_by_our_loop_and_no_request_is_made_beyond_them() -> None:
     with ScriptedServer(*[Say(calls=(mcp("probe"),))] * 2) as server, pytest.raises(TurnLimitError):
-        evaluate(adapter(server, config=InnerLoopConfig(max_turns=2)), prompt(tool()), Session())
+        evaluate(connect(server, config=InnerLoopConfig(max_turns=2)), prompt(tool()), Session())
 
 
 def test_a_budget_ends_the_run_before_the_next_request() -> None:
     script = Say(calls=(mcp("probe"),), usage=Usage(90, 20))
     with ScriptedServer(script) as server, pytest.raises(BudgetExceededError) as caught:
-        evaluate(adapter(server), prompt(tool()), Session(), budget=Budget(max_tokens=100))
+        evaluate(connect(server), prompt(tool()), Session(), budget=Budget(max_tokens=100))
     assert (caught.value.usage.total_tokens, caught.value.turns) == (110, 1)
 
 
@@ -436,9 +436,9 @@ def test_the_deadline_is_checked_when_a_handler_has_outlasted_it() -> None:
 
     session = Session()
     with ScriptedServer(Say(calls=(mcp("probe"), mcp("probe")))) as server:
-        one = adapter(server, clock=lambda: utc_now() + late)
+        adapter = connect(server, clock=lambda: utc_now() + late)
         with pytest.raises(DeadlineExceededError) as caught:
-            evaluate(one, prompt(tool(handler)), session, deadline=Deadline.after(600))
+            evaluate(adapter, prompt(tool(handler)), session, deadline=Deadline.after(600))
     assert [message.success for message in answers(caught.value.transcript)] == [True, False]
     assert len(session[ToolInvoked].all()) == 1
 
@@ -456,8 +456,8 @@ def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
         begun.set()
         return Raw(b"{}", delay=60)
 
-    async def main(one: ClaudeAgentSDKAdapter) -> None:
-        task = asyncio.create_task(one.evaluate_async(prompt(tool(handler)), session=Session()))
+    async def main(adapter: ClaudeAgentSDKAdapter) -> None:
+        task = asyncio.create_task(adapter.evaluate_async(prompt(tool(handler)), session=Session()))
         await asyncio.to_thread(begun.wait, 30)
         assert len(children_named("claude")) == 1
         task.cancel()
@@ -465,7 +465,7 @@ def test_a_cancelled_evaluation_leaves_no_process_behind(during: str) -> None:
         assert task.cancelled()
 
     with ScriptedServer(slow if during == "a request" else Say(calls=(mcp("probe"),))) as server:
-        asyncio.run(main(adapter(server)))
+        asyncio.run(main(connect(server)))
         assert children_named("claude") == []
 
 
@@ -509,7 +509,7 @@ def test_nothing_of_this_process_s_settings_reaches_the_wire(
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server), prompt(), Session())
+        evaluate(connect(server), prompt(), Session())
         [request] = server.requests
     assert b"bogus" not in request.body
     assert "bogus" not in repr(request.headers)
@@ -521,7 +521,7 @@ def test_nor_does_what_would_change_how_the_cli_asks(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("MAX_THINKING_TOKENS", "4321")
     monkeypatch.setenv("DISABLE_PROMPT_CACHING", "1")
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server, options={"thinking": None}), prompt(), Session())
+        evaluate(connect(server, options={"thinking": None}), prompt(), Session())
         [request] = server.requests
     assert b"4321" not in request.body
     assert b"cache_control" in request.body
@@ -534,7 +534,7 @@ def test_without_isolation_the_cli_sees_what_this_process_has(
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-mine: header")
     monkeypatch.chdir(tmp_path)
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server, isolated=False), prompt(), Session())
+        evaluate(connect(server, isolated=False), prompt(), Session())
         assert server.requests[0].header("x-mine") == "header"
 
 
@@ -543,7 +543,7 @@ def test_a_key_in_the_environment_is_used_where_none_is_given(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-from-environment")
     with ScriptedServer(Say("done")) as server:
-        evaluate(adapter(server, api_key=None), prompt(), Session())
+        evaluate(connect(server, api_key=None), prompt(), Session())
         assert server.requests[0].header("x-api-key") == "sk-ant-from-environment"
 
 
@@ -552,15 +552,15 @@ def test_evaluations_at_once_do_not_meet() -> None:
         said = json.dumps(request.json["messages"])
         return Say("one" if "Say one." in said else "two")
 
-    async def main(one: ClaudeAgentSDKAdapter) -> list[str]:
+    async def main(adapter: ClaudeAgentSDKAdapter) -> list[str]:
         both = [
-            one.evaluate_async(prompt(text=f"Say {word}."), session=Session())
+            adapter.evaluate_async(prompt(text=f"Say {word}."), session=Session())
             for word in ("one", "two")
         ]
         return [response.text for response in await asyncio.gather(*both)]
 
     with ScriptedServer(step, step) as server:
-        assert asyncio.run(main(adapter(server))) == ["one", "two"]
+        assert asyncio.run(main(connect(server))) == ["one", "two"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another")
@@ -571,8 +571,8 @@ def test_the_cli_runs_as_another_user_too() -> None:
     ):
         Path(home).chmod(0o777)
         env = {"HOME": home, "CLAUDE_CONFIG_DIR": f"{home}/config"}
-        one = adapter(server, cwd=home, env=env, options={"user": "nobody"})
-        assert evaluate(one, prompt(), Session()).text == "done"
+        adapter = connect(server, cwd=home, env=env, options={"user": "nobody"})
+        assert evaluate(adapter, prompt(), Session()).text == "done"
         assert {path.owner() for path in Path(home).iterdir()} == {"nobody"}
 
 
@@ -588,8 +588,8 @@ def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) 
         Call("Bash", {"command": "exit 3"}),
     )
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
-        one = adapter(server, builtin_tools=["Bash"], cwd=tmp_path)
-        response = evaluate(one, prompt(tool()), session)
+        adapter = connect(server, builtin_tools=["Bash"], cwd=tmp_path)
+        response = evaluate(adapter, prompt(tool()), session)
         names = tool_names(server.requests[0])
         told = results(server.requests[1])
     assert sorted(names) == ["Bash", "probe"]
@@ -611,8 +611,8 @@ def test_they_run_where_the_prompt_s_files_are(tmp_path: Path) -> None:
         Say(calls=(Call("Bash", {"command": "cat note.txt"}),)), Say("done")
     ) as server:
         asked = Prompt(ns="tests", key="files", sections=[files])
-        response = evaluate(adapter(server, builtin_tools=["Bash"]), asked, Session())
-    assert [one.content for one in answers(response.transcript)] == ["in the workspace"]
+        response = evaluate(connect(server, builtin_tools=["Bash"]), asked, Session())
+    assert [message.content for message in answers(response.transcript)] == ["in the workspace"]
 
 
 def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up() -> None:
@@ -621,7 +621,7 @@ def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up() -> None:
         began = monotonic()
         with pytest.raises(DeadlineExceededError):
             evaluate(
-                adapter(server, builtin_tools=["Bash"]),
+                connect(server, builtin_tools=["Bash"]),
                 prompt(),
                 Session(),
                 deadline=Deadline.after(2.5),
@@ -630,9 +630,9 @@ def test_a_built_in_tool_that_outlasts_the_deadline_is_given_up() -> None:
 
 
 def test_a_name_that_is_taken_by_the_prompt_is_refused() -> None:
-    one: ClaudeAgentSDKAdapter = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
+    adapter = ClaudeAgentSDKAdapter(MODEL, builtin_tools=["Probe"])
     with pytest.raises(ValueError, match=r"tools \['probe'\] of the same names"):
-        evaluate(one, prompt(tool()), Session())
+        evaluate(adapter, prompt(tool()), Session())
 
 
 def test_an_option_that_the_adapter_sets_or_the_sdk_lacks_is_refused_at_once() -> None:

@@ -85,14 +85,14 @@ def test_claude_does_as_the_scenario_says(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [one for one in scenarios(INJECTS) if one.name in INJECTING], ids=str
+    "scenario", [scenario for scenario in scenarios(INJECTS) if scenario.name in INJECTING], ids=str
 )
 def test_claude_does_as_the_scenario_says_with_tools_that_come_later(scenario: Scenario) -> None:
     check(scenario, INJECTS, "evaluate")
 
 
 def test_what_is_left_out_is_what_the_cli_says_and_does_by_itself() -> None:
-    assert [one.name for one in SCENARIOS if one not in scenarios(INJECTS)] == [
+    assert [scenario.name for scenario in SCENARIOS if scenario not in scenarios(INJECTS)] == [
         "an empty answer",
         "no arguments mean the defaults",
         "an unknown tool",

@@ -155,9 +155,9 @@ def evaluate(
     **given: Any,
 ) -> tuple[PromptResponse[Any], FakeCLI]:
     cli = FakeCLI(play, listed=listed)
-    one: ClaudeAgentSDKAdapter = ClaudeAgentSDKAdapter("m", transport=lambda options: cli, **given)
+    adapter = ClaudeAgentSDKAdapter("m", transport=lambda options: cli, **given)
     try:
-        return one.evaluate(asked or prompt(tool()), session=session or Session()), cli
+        return adapter.evaluate(asked or prompt(tool()), session=session or Session()), cli
     finally:
         assert cli.closed
 
@@ -204,7 +204,7 @@ def test_a_call_that_comes_before_its_message_waits_for_it() -> None:
         cli.result()
 
     response, _ = evaluate(play)
-    assert [one.content for one in answers(response.transcript)] == ["ok"]
+    assert [message.content for message in answers(response.transcript)] == ["ok"]
 
 
 def test_a_subagent_s_call_of_our_tools_is_refused_and_its_words_are_not_the_model_s() -> None:
@@ -260,7 +260,7 @@ def test_a_cli_that_hangs_up_is_an_error_and_leaves_nothing_waiting(*, calls: bo
     with pytest.raises(PromptEvaluationError, match="the CLI ended without a result") as caught:
         evaluate(play, builtin_tools=["Bash"])
     assert (caught.value.phase, caught.value.code) == ("request", "client_error")
-    assert [one.content for one in answers(caught.value.transcript)] == [
+    assert [message.content for message in answers(caught.value.transcript)] == [
         "Not run: the CLI ended."
     ] * calls
 

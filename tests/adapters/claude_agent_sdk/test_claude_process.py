@@ -56,7 +56,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer | None, **given: Any) -> ClaudeAgentSDKAdapter:
+def connect(server: ScriptedServer | None, **given: Any) -> ClaudeAgentSDKAdapter:
     url = "http://127.0.0.1:9" if server is None else server.url
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **given}
     arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
@@ -106,12 +106,12 @@ def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(
     script = [Say(calls=(Call("Bash", {"command": command}),)) for command in commands]
     with ScriptedServer(*script, Say("done")) as server:
         given = {"MINE": "for the tools", "no_proxy": "127.0.0.1"}
-        response = adapter(server, builtin_tools=["Bash"], env=given).evaluate(
+        response = connect(server, builtin_tools=["Bash"], env=given).evaluate(
             prompt(), session=session
         )
         assert [request.header("x-api-key") for request in server.requests] == [KEY] * 3
         bodies = b"".join(request.body for request in server.requests)
-    variables, descriptor = [one.content for one in answers(response.transcript)]
+    variables, descriptor = [message.content for message in answers(response.transcript)]
     assert "MINE=for the tools" in variables
     assert "https_proxy=" in variables
     assert "WINK_KEY" not in variables
@@ -129,8 +129,8 @@ def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(
     with ScriptedServer(
         Say(calls=(Call("Bash", {"command": f"echo {KEY[:8]}'{KEY[8:]}'"}),)), Say("done")
     ) as server:
-        response = adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=session)
-    assert [one.content for one in answers(response.transcript)] == ["***"]
+        response = connect(server, builtin_tools=["Bash"]).evaluate(prompt(), session=session)
+    assert [message.content for message in answers(response.transcript)] == ["***"]
     assert KEY not in repr(session[ToolInvoked].all())
 
 
@@ -164,7 +164,7 @@ def variables_of(folder: Path, **given: Any) -> dict[str, str]:
     """The variables that the CLI is started with."""
     path = script(folder, f"env -0 > {folder}/seen; exit 1")
     with pytest.raises(PromptEvaluationError):
-        adapter(None, options={"cli_path": path}, **given).evaluate(prompt(), session=Session())
+        connect(None, options={"cli_path": path}, **given).evaluate(prompt(), session=Session())
     lines = (folder / "seen").read_text().split("\0")
     return dict(line.split("=", 1) for line in lines if line)
 
@@ -200,7 +200,7 @@ def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(
 
     with ScriptedServer(Say(calls=calls), last, strict=False) as server:
         assert (
-            adapter(server, builtin_tools=["Bash"]).evaluate(prompt(), session=Session()).text
+            connect(server, builtin_tools=["Bash"]).evaluate(prompt(), session=Session()).text
             == "done"
         )
     assert len(seen) >= 3
@@ -219,7 +219,7 @@ def test_so_does_what_is_left_by_a_cli_that_was_killed(sleeper: Path) -> None:
         ScriptedServer(Say(calls=calls), strict=False) as server,
         pytest.raises(PromptEvaluationError, match="code -9"),
     ):
-        adapter(server, builtin_tools=["Bash"]).evaluate(prompt(tool(handler)), session=Session())
+        connect(server, builtin_tools=["Bash"]).evaluate(prompt(tool(handler)), session=Session())
     assert living(sleeper.name) == []
 
 
@@ -254,25 +254,25 @@ def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
 
 
 def ended_in_time(
-    one: ClaudeAgentSDKAdapter, seconds: float, **given: Any
+    adapter: ClaudeAgentSDKAdapter, seconds: float, **given: Any
 ) -> PromptEvaluationError:
     began = monotonic()
     with pytest.raises(PromptEvaluationError) as caught:
-        one.evaluate(given.pop("asked", prompt()), session=Session(), **given)
+        adapter.evaluate(given.pop("asked", prompt()), session=Session(), **given)
     assert seconds - 0.1 < monotonic() - began < seconds + 2
     return caught.value
 
 
 def test_a_cli_that_is_frozen_at_its_start_keeps_the_deadline(tmp_path: Path) -> None:
     path = script(tmp_path, "kill -STOP $$")
-    one = adapter(None, options={"cli_path": path})
-    assert isinstance(ended_in_time(one, 1, deadline=Deadline.after(1)), DeadlineExceededError)
+    adapter = connect(None, options={"cli_path": path})
+    assert isinstance(ended_in_time(adapter, 1, deadline=Deadline.after(1)), DeadlineExceededError)
     assert living(path.name) == []
 
 
 def test_without_a_deadline_it_is_given_up_after_the_time_for_its_start(tmp_path: Path) -> None:
     path = script(tmp_path, "kill -STOP $$")
-    error = ended_in_time(adapter(None, start_timeout=0.5, options={"cli_path": path}), 0.5)
+    error = ended_in_time(connect(None, start_timeout=0.5, options={"cli_path": path}), 0.5)
     assert (error.phase, error.code) == ("request", "timeout")
     assert "raise start_timeout" in str(error)
     assert living(path.name) == []
@@ -285,14 +285,14 @@ def test_a_cli_that_freezes_later_keeps_the_deadline() -> None:
 
     with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), strict=False) as server:
         error = ended_in_time(
-            adapter(server), 4, asked=prompt(tool(handler)), deadline=Deadline.after(4)
+            connect(server), 4, asked=prompt(tool(handler)), deadline=Deadline.after(4)
         )
     assert isinstance(error, DeadlineExceededError)
 
 
 def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> None:
     with ScriptedServer(Raw(b"{}", delay=60), strict=False) as server:
-        evaluating = adapter(server).evaluate_async(
+        evaluating = connect(server).evaluate_async(
             prompt(), session=Session(), deadline=Deadline.after(2.5)
         )
         began = monotonic()
@@ -310,9 +310,9 @@ def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path:
         "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; echo out of order >&2; exit 3",
     )
     heard: list[str] = []
-    one = adapter(None, options={"cli_path": path, "stderr": heard.append})
+    adapter = connect(None, options={"cli_path": path, "stderr": heard.append})
     with pytest.raises(PromptEvaluationError) as caught:
-        one.evaluate(prompt(), session=Session())
+        adapter.evaluate(prompt(), session=Session())
     assert caught.value.code == "client_error"
     assert "1000\n***out of order" in str(caught.value)
     assert "Check stderr" not in str(caught.value)
@@ -323,7 +323,7 @@ def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path:
 
 def test_a_cli_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PromptEvaluationError, match="no-such-cli"):
-        adapter(None, options={"cli_path": tmp_path / "no-such-cli"}).evaluate(
+        connect(None, options={"cli_path": tmp_path / "no-such-cli"}).evaluate(
             prompt(), session=Session()
         )
 
@@ -335,12 +335,12 @@ def test_a_cli_that_was_killed_leaves_no_noise(caplog: pytest.LogCaptureFixture)
 
     with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), strict=False) as server:
         with caplog.at_level(logging.DEBUG), pytest.raises(PromptEvaluationError, match="code -9"):
-            adapter(server).evaluate(prompt(tool(handler)), session=Session())
+            connect(server).evaluate(prompt(tool(handler)), session=Session())
         gc.collect()
     assert [
-        one.getMessage()
-        for one in caplog.records
-        if one.name == "asyncio" and one.levelno > logging.INFO
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "asyncio" and record.levelno > logging.INFO
     ] == []
 
 
@@ -358,7 +358,7 @@ def test_an_answer_and_arguments_of_some_megabytes_arrive() -> None:
     call = Call("mcp__wink__probe", {"text": text})
     with ScriptedServer(Say(calls=(call,)), Say("y" * 2_000_000)) as server:
         config = InnerLoopConfig(max_argument_chars=None)
-        response = adapter(server, config=config).evaluate(
+        response = connect(server, config=config).evaluate(
             prompt(tool(handler, params=Long)), session=Session()
         )
     assert seen == [len(text)]
@@ -371,7 +371,7 @@ def test_a_result_that_the_cli_would_keep_back_is_cut_as_the_transcript_says() -
 
     config = InnerLoopConfig(max_result_chars=None)
     with ScriptedServer(Say(calls=(Call("mcp__wink__probe", {"a": 1}),)), Say("done")) as server:
-        response = adapter(server, config=config).evaluate(prompt(tool(handler)), session=Session())
+        response = connect(server, config=config).evaluate(prompt(tool(handler)), session=Session())
         sent = str(server.requests[1].json["messages"][-1])
     [answer] = answers(response.transcript)
     assert 490_000 < len(answer.content) <= 500_000
@@ -384,6 +384,6 @@ def test_an_answer_beyond_the_bound_is_an_error_that_names_it() -> None:
         ScriptedServer(Say("y" * 200_000), strict=False) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        adapter(server, max_reply_bytes=100_000).evaluate(prompt(), session=Session())
+        connect(server, max_reply_bytes=100_000).evaluate(prompt(), session=Session())
     assert (caught.value.phase, caught.value.code) == ("response", "reply_too_large")
     assert "raise max_reply_bytes" in str(caught.value)

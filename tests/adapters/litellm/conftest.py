@@ -36,7 +36,9 @@ def nothing_left_behind() -> Iterator[None]:
         litellm.in_memory_llm_clients_cache.flush_cache()
         asyncio.set_event_loop(None)
         gc.collect()
-        for session in [one for one in gc.get_objects() if isinstance(one, aiohttp.ClientSession)]:
+        for session in [
+            item for item in gc.get_objects() if isinstance(item, aiohttp.ClientSession)
+        ]:
             session.detach()  # its loop has ended, and with it its connections
         session = None
         for _ in range(5):

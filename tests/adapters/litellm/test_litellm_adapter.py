@@ -44,22 +44,22 @@ type Run = Callable[..., PromptResponse[Any]]
 
 
 # Any: prompts of every output, options of every kind.
-def adapter(server: ScriptedServer, model: str = OPENAI, **options: Any) -> LiteLLMAdapter:
+def connect(server: ScriptedServer, model: str = OPENAI, **options: Any) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
     return LiteLLMAdapter(model, **arguments)
 
 
 def evaluate(
-    one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
-    return one.evaluate(asked, session=session, **limits)
+    return adapter.evaluate(asked, session=session, **limits)
 
 
 def evaluate_async(
-    one: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any
+    adapter: LiteLLMAdapter, asked: Prompt[Any], session: Session, **limits: Any
 ) -> PromptResponse[Any]:
-    return asyncio.run(one.evaluate_async(asked, session=session, **limits))
+    return asyncio.run(adapter.evaluate_async(asked, session=session, **limits))
 
 
 drivers = pytest.mark.parametrize("run", [evaluate, evaluate_async])
@@ -82,7 +82,7 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
     with ScriptedServer(
         Say(calls=calls, usage=Usage(20, 8, cached=5), reasoning="hm"), Say("Both done.")
     ) as server:
-        response = run(adapter(server, model), prompt(tool()), session)
+        response = run(connect(server, model), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
     assert response.usage == TokenUsage(30, 13, 5)
@@ -100,7 +100,7 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
         assert [block["content"] for block in sent[2]["content"]] == ["ok", "ok"]
     else:
         assert first.header("authorization") == f"Bearer {KEY}"
-        assert [one["content"] for one in sent if one["role"] == "tool"] == ["ok", "ok"]
+        assert [message["content"] for message in sent if message["role"] == "tool"] == ["ok", "ok"]
         assert "provider_specific_fields" not in sent[1]
 
 
@@ -116,13 +116,16 @@ def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> 
         Say("Done."),
     )
 
-    async def streamed(one: LiteLLMAdapter) -> list[Any]:
-        return [event async for event in one.stream_async(prompt(tool()), session=Session())]
+    async def streamed(adapter: LiteLLMAdapter) -> list[Any]:
+        return [event async for event in adapter.stream_async(prompt(tool()), session=Session())]
 
     with ScriptedServer(*script * 3) as server:
-        one = adapter(server, model)
-        whole = evaluate(one, prompt(tool()), Session())
-        runs = list(one.stream(prompt(tool()), session=Session())), asyncio.run(streamed(one))
+        adapter = connect(server, model)
+        whole = evaluate(adapter, prompt(tool()), Session())
+        runs = (
+            list(adapter.stream(prompt(tool()), session=Session())),
+            asyncio.run(streamed(adapter)),
+        )
         sent = [request.json["messages"] for request in server.requests]
     for events in runs:
         pieces = [event.text for event in events if isinstance(event, TextDelta)]
@@ -149,7 +152,7 @@ def test_a_stream_s_failures_are_those_of_a_reply(model: str) -> None:
         ScriptedServer(Fail(429, "Slow down", retry_after=7)) as server,
         pytest.raises(ThrottleError),
     ):
-        list(adapter(server, model).stream(prompt(), session=Session()))
+        list(connect(server, model).stream(prompt(), session=Session()))
 
 
 @routes
@@ -159,13 +162,13 @@ def test_a_reply_that_is_no_stream_is_malformed(model: str, body: bytes) -> None
         ScriptedServer(Raw(body)) as server,
         pytest.raises(PromptEvaluationError, match="malformed"),
     ):
-        list(adapter(server, model).stream(prompt(), session=Session()))
+        list(connect(server, model).stream(prompt(), session=Session()))
 
 
 @routes
 def test_an_empty_answer_is_one_by_stream_too(model: str) -> None:
     with ScriptedServer(Say()) as server:
-        *_, last = adapter(server, model).stream(prompt(), session=Session())
+        *_, last = connect(server, model).stream(prompt(), session=Session())
     assert isinstance(last, Completed)
     assert last.response.text == ""
 
@@ -176,7 +179,7 @@ def test_events_come_in_order() -> None:
     for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
         session.bus.subscribe(kind, lambda event: seen.append(type(event).__name__))
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
-        evaluate(adapter(server), prompt(tool()), session)
+        evaluate(connect(server), prompt(tool()), session)
     assert seen == [
         "PromptRendered",
         "ProviderCalled",
@@ -204,9 +207,9 @@ def test_an_opened_section_brings_its_tools_to_the_next_request(model: str) -> N
     session = Session()
     read = Call("read_section", {"section_key": "more"})
     with ScriptedServer(Say(calls=(read,)), Say(calls=(Call("late"),)), Say("done")) as server:
-        one = adapter(server, model)
-        assert one.supports_dynamic_tools
-        assert evaluate(one, asked, session).text == "done"
+        adapter = connect(server, model)
+        assert adapter.supports_dynamic_tools
+        assert evaluate(adapter, asked, session).text == "done"
         names = [
             [tool.get("name") or tool["function"]["name"] for tool in r.json["tools"]]
             for r in server.requests
@@ -222,7 +225,7 @@ def test_an_opened_section_brings_its_tools_to_the_next_request(model: str) -> N
 @drivers
 def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, run: Run) -> None:
     with ScriptedServer(Say('{"total": "three"}'), Say('{"total": 3}')) as server:
-        response = run(adapter(server, model), prompt(output=Sum), Session())
+        response = run(connect(server, model), prompt(output=Sum), Session())
         first = server.requests[0].json
     assert response.output == Sum(3)
     assert response.turns == 2
@@ -238,10 +241,10 @@ def test_typed_output_is_asked_for_natively_where_the_model_has_it(model: str, r
 def test_without_it_the_schema_goes_into_the_prompt_and_a_wrong_answer_is_sent_back(
     model: str, options: dict[str, Any]
 ) -> None:
-    one: LiteLLMAdapter = LiteLLMAdapter(model, **options)
+    adapter = LiteLLMAdapter(model, **options)
     with ScriptedServer(Say("Three."), Say('```json\n{"total": 3}\n```')) as server:
         # The first adapter says what "auto" makes of a model; only a chat route can be asked here.
-        prompted = adapter(server, OPENAI, structured_output=one._options.structured_output)
+        prompted = connect(server, OPENAI, structured_output=adapter._options.structured_output)
         response = evaluate(prompted, prompt(output=Sum), Session())
         first, second = server.requests
     assert response.output == Sum(3)
@@ -284,7 +287,7 @@ def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case:
         ScriptedServer(Say(calls=(Call("probe"),)), case.step) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        run(adapter(server, model), prompt(tool()), session)
+        run(connect(server, model), prompt(tool()), session)
     error = caught.value
     assert (error.phase, error.code, error.provider) == (case.phase, case.code, "litellm")
     assert error.status == case.status or (error.status, case.status) == (500, 529)
@@ -293,7 +296,7 @@ def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case:
         assert error.retry_after is not None
         assert error.retry_after.total_seconds() == 7
     assert error.turns == 2
-    assert [one.content for one in answers(error.transcript)] == ["ok"]
+    assert [message.content for message in answers(error.transcript)] == ["ok"]
     told: BaseException | None = error
     while told is not None:
         assert KEY not in f"{told} {told!r}"
@@ -315,7 +318,7 @@ def test_the_key_is_told_to_no_one_but_the_provider(
         pytest.raises(PromptEvaluationError) as caught,
     ):
         run(
-            adapter(server, model, api_key=KEY if source == "argument" else None), prompt(), session
+            connect(server, model, api_key=KEY if source == "argument" else None), prompt(), session
         )
     assert KEY in "".join(value for _, value in server.requests[0].headers)
     assert KEY not in "".join(format_exception(caught.value))
@@ -328,7 +331,7 @@ def test_the_key_is_told_to_no_one_but_the_provider(
 def test_a_code_of_any_type_is_a_typed_failure(model: str, run: Run, code: object) -> None:
     body = Raw.json({"error": {"message": f"No {KEY}", "type": "x", "code": code}}, status=400)
     with ScriptedServer(body) as server, pytest.raises(PromptEvaluationError) as caught:
-        run(adapter(server, model), prompt(), Session())
+        run(connect(server, model), prompt(), Session())
     assert (caught.value.code, caught.value.status) == ("bad_request", 400)
     assert KEY not in "".join(format_exception(caught.value))
 
@@ -339,7 +342,7 @@ def test_a_spent_quota_is_told_from_throttling(run: Run) -> None:
         ScriptedServer(Fail(429, "No money", "insufficient_quota", 7)) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        run(adapter(server), prompt(), Session())
+        run(connect(server), prompt(), Session())
     assert caught.value.code == "quota"
 
 
@@ -353,7 +356,7 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
         ScriptedServer() as server,
         pytest.raises(PromptEvaluationError, match="the API key holds") as caught,
     ):
-        run(adapter(server, model, api_key=key), prompt(), Session())
+        run(connect(server, model, api_key=key), prompt(), Session())
     assert caught.value.code == "authentication"
     assert caught.value.__cause__ is None
 
@@ -365,7 +368,7 @@ def test_slow_and_absent_providers_are_told_apart(model: str, run: Run) -> None:
         ScriptedServer(Raw(b"{}", delay=60)) as server,
         pytest.raises(PromptEvaluationError) as slow,
     ):
-        run(adapter(server, model, timeout=0.3), prompt(), Session())
+        run(connect(server, model, timeout=0.3), prompt(), Session())
     assert (slow.value.phase, slow.value.code) == ("request", "timeout")
     with pytest.raises(PromptEvaluationError) as absent:
         run(
@@ -383,22 +386,22 @@ def test_the_deadline_ends_a_request(model: str, run: Run) -> None:
         ScriptedServer(Raw(b"{}", delay=60)) as server,
         pytest.raises(DeadlineExceededError) as caught,
     ):
-        run(adapter(server, model), prompt(), Session(), deadline=Deadline.after(0.3))
+        run(connect(server, model), prompt(), Session(), deadline=Deadline.after(0.3))
     assert caught.value.code == "deadline"
 
 
 @drivers
 def test_retries_are_those_of_the_provider_s_own_client(run: Run) -> None:
     with ScriptedServer(Fail(500, headers=(("retry-after-ms", "1"),)), Say("done")) as server:
-        assert run(adapter(server, max_retries=1), prompt(), Session()).text == "done"
+        assert run(connect(server, max_retries=1), prompt(), Session()).text == "done"
 
 
 # --- LiteLLM's own doubles
 
 
 def test_litellm_s_mock_response_needs_no_server() -> None:
-    one: LiteLLMAdapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": "Hello."})
-    assert evaluate(one, prompt(), Session()).text == "Hello."
+    adapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": "Hello."})
+    assert evaluate(adapter, prompt(), Session()).text == "Hello."
 
 
 @pytest.mark.parametrize(
@@ -409,9 +412,9 @@ def test_litellm_s_mock_response_needs_no_server() -> None:
     ],
 )
 def test_litellm_s_mocked_errors_are_typed(mock: str, code: str) -> None:
-    one: LiteLLMAdapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
+    adapter = LiteLLMAdapter(OPENAI, api_key=KEY, options={"mock_response": mock})
     with pytest.raises(PromptEvaluationError) as caught:
-        evaluate(one, prompt(), Session())
+        evaluate(adapter, prompt(), Session())
     assert caught.value.code == code
 
 
@@ -444,7 +447,7 @@ asyncio.run(many())
 for _ in range(20):
     adapter.evaluate(prompt, session=Session())
     list(adapter.stream(prompt, session=Session()))
-print(len([one for one in threading.enumerate() if one.name.startswith("litellm-logging")]) <= 8)
+print(len([thread for thread in threading.enumerate() if thread.name.startswith("litellm-logging")]) <= 8)
 """
 
 
@@ -466,28 +469,28 @@ def test_a_callback_of_litellm_s_still_hears_of_each_call(
     heard = Event()
     callbacks = [lambda *_: heard.set()]
     with ScriptedServer(Say("Done.")) as server:
-        one = adapter(server, options={"success_callback": callbacks} if per_call else {})
+        adapter = connect(server, options={"success_callback": callbacks} if per_call else {})
         if not per_call:
-            monkeypatch.setattr(one.litellm, "success_callback", callbacks)
-        evaluate(one, prompt(), Session())
+            monkeypatch.setattr(adapter.litellm, "success_callback", callbacks)
+        evaluate(adapter, prompt(), Session())
         assert heard.wait(30)
 
 
 def test_an_async_callback_of_litellm_s_still_hears_of_each_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def heard(one: LiteLLMAdapter) -> None:
+    async def heard(adapter: LiteLLMAdapter) -> None:
         called = asyncio.Event()
 
         async def callback(*_: object) -> None:
             called.set()
 
-        monkeypatch.setattr(one.litellm, "_async_success_callback", [callback])
-        await one.evaluate_async(prompt(), session=Session())
+        monkeypatch.setattr(adapter.litellm, "_async_success_callback", [callback])
+        await adapter.evaluate_async(prompt(), session=Session())
         await asyncio.wait_for(called.wait(), 30)  # LiteLLM calls it later, in the same loop
 
     with ScriptedServer(Say("Done.")) as server:
-        asyncio.run(heard(adapter(server)))
+        asyncio.run(heard(connect(server)))
 
 
 # --- Importing

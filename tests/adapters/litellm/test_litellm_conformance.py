@@ -57,7 +57,9 @@ def test_litellm_does_as_the_scenario_says_over_messages(scenario: Scenario) -> 
 
 def test_what_is_left_out_is_a_matter_of_the_anthropic_wire() -> None:
     assert scenarios(HARNESSES["openai"]) == SCENARIOS
-    assert [one.name for one in SCENARIOS if one not in scenarios(HARNESSES["anthropic"])] == [
+    assert [
+        scenario.name for scenario in SCENARIOS if scenario not in scenarios(HARNESSES["anthropic"])
+    ] == [
         "no arguments mean the defaults",
         "broken JSON",
         "a failure: throttled 429 7s",

@@ -23,9 +23,9 @@ def failure(message: str, model: str = OPENAI, **arguments: Any) -> str:
     session = Session()
     with ScriptedServer(Fail(400, message)) as server:
         url = server.url if model == ANTHROPIC else server.openai_url
-        one: LiteLLMAdapter = LiteLLMAdapter(model, base_url=url, max_retries=0, **arguments)
+        adapter = LiteLLMAdapter(model, base_url=url, max_retries=0, **arguments)
         with pytest.raises(PromptEvaluationError) as caught:
-            one.evaluate(prompt(), session=session)
+            adapter.evaluate(prompt(), session=session)
     return "".join(format_exception(caught.value)) + repr(session[ProviderCalled].all())
 
 
@@ -73,16 +73,16 @@ def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
     model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, GIVEN)
-    one: LiteLLMAdapter = LiteLLMAdapter(model)
-    assert one.redactor()(f"Not with {GIVEN}.") == "Not with ***."
+    adapter = LiteLLMAdapter(model)
+    assert adapter.redactor()(f"Not with {GIVEN}.") == "Not with ***."
 
 
 def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
-    one: LiteLLMAdapter = LiteLLMAdapter(OPENAI)
-    monkeypatch.setattr(one.litellm, "openai_key", GIVEN)
+    adapter = LiteLLMAdapter(OPENAI)
+    monkeypatch.setattr(adapter.litellm, "openai_key", GIVEN)
     assert "Not with ***." in failure(f"Not with {GIVEN}.")
 
 

@@ -32,28 +32,32 @@ type Door = Callable[[Any, Session, Deadline | None], None]
 routes = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
 
 
-def adapter(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter:
+def connect(server: HostileServer | ScriptedServer, model: str, **options: Any) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     return LiteLLMAdapter(model, base_url=url, api_key=KEY, **options)
 
 
 # Any: an adapter of any output
-def evaluate(one: Any, session: Session, deadline: Deadline | None) -> None:
-    one.evaluate(prompt(), session=session, deadline=deadline)
+def evaluate(adapter: Any, session: Session, deadline: Deadline | None) -> None:
+    adapter.evaluate(prompt(), session=session, deadline=deadline)
 
 
-def stream(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
-    for _ in one.stream(prompt(), session=session, deadline=deadline):
+def stream(adapter: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+    for _ in adapter.stream(prompt(), session=session, deadline=deadline):
         pass
 
 
-def evaluate_async(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
-    asyncio.run(one.evaluate_async(prompt(), session=session, deadline=deadline))
+def evaluate_async(
+    adapter: Any, session: Session, deadline: Deadline | None
+) -> None:  # Any: as above
+    asyncio.run(adapter.evaluate_async(prompt(), session=session, deadline=deadline))
 
 
-def stream_async(one: Any, session: Session, deadline: Deadline | None) -> None:  # Any: as above
+def stream_async(
+    adapter: Any, session: Session, deadline: Deadline | None
+) -> None:  # Any: as above
     async def main() -> None:
-        async for _ in one.stream_async(prompt(), session=session, deadline=deadline):
+        async for _ in adapter.stream_async(prompt(), session=session, deadline=deadline):
             pass
 
     asyncio.run(main())
@@ -63,11 +67,11 @@ DOORS: list[Door] = [evaluate, stream, evaluate_async, stream_async]
 doors = pytest.mark.parametrize("door", DOORS)
 
 
-def seconds(door: Door, one: Any) -> float:  # Any: as above
+def seconds(door: Door, adapter: Any) -> float:  # Any: as above
     """How long an evaluation takes that must end by its deadline."""
     started = monotonic()
     with pytest.raises(DeadlineExceededError):
-        door(one, Session(), Deadline.after(DEADLINE))
+        door(adapter, Session(), Deadline.after(DEADLINE))
     return monotonic() - started
 
 
@@ -77,7 +81,7 @@ def warm() -> None:
     for model in (OPENAI, ANTHROPIC):
         with ScriptedServer(*[Say("Hello.")] * 4) as server:
             for door in DOORS:
-                door(adapter(server, model), Session(), Deadline.after(120))
+                door(connect(server, model), Session(), Deadline.after(120))
 
 
 @routes
@@ -85,8 +89,8 @@ def warm() -> None:
 def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behaviour: str) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server, ThreadPoolExecutor(len(DOORS)) as pool:
         # a flood may bring the usual bound before the deadline
-        one = adapter(server, model, max_reply_bytes=10**12)
-        assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + MUCH_LATER
+        adapter = connect(server, model, max_reply_bytes=10**12)
+        assert max(pool.map(lambda door: seconds(door, adapter), DOORS)) < DEADLINE + MUCH_LATER
         assert server.left()
     assert [
         thread for thread in threading.enumerate() if thread.name == "weakincentives-request"
@@ -96,25 +100,28 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behavio
 @routes
 def test_a_deadline_ends_retries(model: str) -> None:
     with HostileServer(retried_later(4)) as server:
-        one = adapter(server, model)
+        adapter = connect(server, model)
         if model == ANTHROPIC:  # LiteLLM retries nothing there
             for door in DOORS:
                 with pytest.raises(PromptEvaluationError, match="throttled"):
-                    door(one, Session(), Deadline.after(60))
+                    door(adapter, Session(), Deadline.after(60))
         else:
             with ThreadPoolExecutor(len(DOORS)) as pool:
-                assert max(pool.map(lambda door: seconds(door, one), DOORS)) < DEADLINE + MUCH_LATER
+                assert (
+                    max(pool.map(lambda door: seconds(door, adapter), DOORS))
+                    < DEADLINE + MUCH_LATER
+                )
         assert not server.asked(len(DOORS) + 1, timeout=4.5)
 
 
 # Any: as above
 def failure(
-    door: Door, one: Any, deadline: float | None = None
+    door: Door, adapter: Any, deadline: float | None = None
 ) -> tuple[PromptEvaluationError, str]:
     """The error of an evaluation, and all that is told of it."""
     session = Session()
     with pytest.raises(PromptEvaluationError) as caught:
-        door(one, session, None if deadline is None else Deadline.after(deadline))
+        door(adapter, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
     told = [
         str(error),
@@ -135,7 +142,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
         with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
-            error, told = failure(door, adapter(server, model), deadline)
+            error, told = failure(door, connect(server, model), deadline)
             assert len(server.requests) == 1
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
@@ -156,8 +163,8 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
         else "application/json"
     )
     with HostileServer(compressed(30_000_000, status, kind)) as server:
-        one = adapter(server, model, max_reply_bytes=1_000_000, max_retries=0)
-        error, told = failure(door, one)
+        adapter = connect(server, model, max_reply_bytes=1_000_000, max_retries=0)
+        error, told = failure(door, adapter)
     assert len(told) < 50_000
     if (model, door, status) in [
         (ANTHROPIC, stream, "500 Oops"),

@@ -26,18 +26,18 @@ ANTHROPIC = "anthropic/claude-sonnet-4-5"
 type Stream = Callable[[LiteLLMAdapter, Session], list[Any]]
 
 
-def adapter(server: ScriptedServer, model: str = OPENAI) -> LiteLLMAdapter:
+def connect(server: ScriptedServer, model: str = OPENAI) -> LiteLLMAdapter:
     url = server.url if model == ANTHROPIC else server.openai_url
     return LiteLLMAdapter(model, base_url=url, api_key=KEY, max_retries=0)
 
 
-def stream(one: LiteLLMAdapter, session: Session) -> list[Any]:
-    return list(one.stream(prompt(tool()), session=session))
+def stream(adapter: LiteLLMAdapter, session: Session) -> list[Any]:
+    return list(adapter.stream(prompt(tool()), session=session))
 
 
-def stream_async(one: LiteLLMAdapter, session: Session) -> list[Any]:
+def stream_async(adapter: LiteLLMAdapter, session: Session) -> list[Any]:
     async def events() -> list[Any]:
-        return [event async for event in one.stream_async(prompt(tool()), session=session)]
+        return [event async for event in adapter.stream_async(prompt(tool()), session=session)]
 
     return asyncio.run(events())
 
@@ -83,7 +83,7 @@ def response_of(events: list[Any]) -> PromptResponse[Any]:
 def test_an_answer_of_many_equal_pieces_is_an_answer(run: Stream) -> None:
     pieces = [chunk({"content": "| - | "}) for _ in range(150)]
     with ScriptedServer(sse([*pieces, chunk({}, finish="stop")])) as server:
-        events = run(adapter(server), Session())
+        events = run(connect(server), Session())
     assert response_of(events).text == "| - | " * 150
     assert len([event for event in events if isinstance(event, TextDelta)]) == 150
 
@@ -97,10 +97,12 @@ def test_usage_that_the_provider_did_not_report_is_not_estimated(run: Stream) ->
     ]
     streamed = sse([chunk({"content": text}), chunk({}, finish="stop")])
     with ScriptedServer(streamed, Raw.json(whole)) as server:
-        one = adapter(server)
-        response = response_of(run(one, Session()))
+        adapter = connect(server)
+        response = response_of(run(adapter, Session()))
         assert (
-            response.usage == one.evaluate(prompt(tool()), session=Session()).usage == TokenUsage()
+            response.usage
+            == adapter.evaluate(prompt(tool()), session=Session()).usage
+            == TokenUsage()
         )
     assert response.text == text
 
@@ -116,7 +118,7 @@ def test_only_the_choice_of_index_0_is_read(run: Stream) -> None:
         chunk({}, finish="stop"),
     ]
     with ScriptedServer(sse(events)) as server:
-        told = run(adapter(server), Session())
+        told = run(connect(server), Session())
     assert response_of(told).text == "Mine."
     assert "".join(event.text for event in told if isinstance(event, TextDelta)) == "Mine."
 
@@ -127,10 +129,10 @@ def test_calls_run_in_the_order_of_their_index(run: Stream) -> None:
     with ScriptedServer(
         sse([call("b", 1), call("a", 0), chunk({}, finish="tool_calls")]), Say("Done.")
     ) as server:
-        run(adapter(server), session)
+        run(connect(server), session)
         sent = server.requests[1].json["messages"]
     assert [event.call_id for event in session[ToolInvoked].all()] == ["a", "b"]
-    assert [one["id"] for one in sent[1]["tool_calls"]] == ["a", "b"]
+    assert [call["id"] for call in sent[1]["tool_calls"]] == ["a", "b"]
 
 
 BLOCKS: list[dict[str, Any]] = [
@@ -196,9 +198,9 @@ def test_the_thinking_of_a_stream_goes_back_block_by_block_as_that_of_a_whole_an
     ]
     whole = Raw.json({**TURN, "usage": {**usage, "output_tokens": 8}})
     with ScriptedServer(whole, Say("Done."), sse(events, named=True), Say("Done.")) as server:
-        one = adapter(server, ANTHROPIC)
-        expected = one.evaluate(prompt(tool()), session=Session())
-        response = response_of(run(one, Session()))
+        adapter = connect(server, ANTHROPIC)
+        expected = adapter.evaluate(prompt(tool()), session=Session())
+        response = response_of(run(adapter, Session()))
         sent = [request.json["messages"][1:] for request in server.requests]
     assert sent[3] == sent[1]
     assert [block["type"] for block in sent[3][0]["content"]] == [block["type"] for block in BLOCKS]
