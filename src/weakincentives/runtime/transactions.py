@@ -57,20 +57,11 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
     After an interrupt, such as `KeyboardInterrupt`, restores all parts once more and then raises
     the interrupt.
     """
-    interrupt: BaseException | None = None
-    failures: list[Exception] = []
-    for _ in range(2):
-        try:
-            failures = _restore_parts(snapshot)
-            break
-        except BaseException as error:  # from anywhere; restoring twice is as restoring once
-            interrupt = error
+    failures, interrupt = _restore_parts(snapshot)
     if interrupt is not None:
         raise interrupt
     if failures:
-        raise ExceptionGroup(
-            f"{len(failures)} of {len(snapshot.parts)} parts could not be restored", failures
-        )
+        raise _failure(snapshot, failures)
 
 
 def release_snapshot(snapshot: CompositeSnapshot) -> None:
@@ -79,21 +70,34 @@ def release_snapshot(snapshot: CompositeSnapshot) -> None:
         release(part, part_snapshot)
 
 
-def _restore_parts(snapshot: CompositeSnapshot) -> list[Exception]:
-    """Restores all parts; then raises an interrupt, or returns the errors of parts that failed."""
+def _restore_parts(
+    snapshot: CompositeSnapshot,
+) -> tuple[list[Exception], BaseException | None]:
+    """Restores all parts, and all again after an interrupt; returns failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
-    for part, part_snapshot in reversed(snapshot.parts):
+    for _ in range(2):  # restoring twice is as restoring once
+        failures = []
+        interrupted = False
         try:
-            part.restore(part_snapshot)
-        except Exception as error:
-            _log_failure("Undo failed", part, snapshot)
-            failures.append(error)
-        except BaseException as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
-    return failures
+            for part, part_snapshot in reversed(snapshot.parts):
+                try:
+                    part.restore(part_snapshot)
+                except Exception as error:
+                    _log_failure("Undo failed", part, snapshot)
+                    failures.append(error)
+                except BaseException as error:
+                    interrupt, interrupted = error, True
+        except BaseException as error:  # between two parts, or in the log
+            interrupt, interrupted = error, True
+        if not interrupted:
+            break
+    return failures, interrupt
+
+
+def _failure(snapshot: CompositeSnapshot, failures: list[Exception]) -> ExceptionGroup[Exception]:
+    message = f"{len(failures)} of {len(snapshot.parts)} parts could not be restored"
+    return ExceptionGroup(message, failures)
 
 
 def _release_all(snapshot: CompositeSnapshot) -> None:
@@ -210,16 +214,9 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
             raise interrupt
 
     def _undo(self, snapshot: CompositeSnapshot, error: BaseException) -> None:
-        interrupt: BaseException | None = None
-        for _ in range(2):
-            try:
-                restore_snapshot(snapshot)
-                break
-            except ExceptionGroup as failures:  # must not displace a cancellation or an interrupt
-                error.add_note(f"While undoing {snapshot.tag!r}, {failures}")
-                break
-            except BaseException as raised:  # it may have come before anything was restored
-                interrupt = raised
+        failures, interrupt = _restore_parts(snapshot)
+        if failures:  # they must not replace a cancellation or an interrupt
+            error.add_note(f"While undoing {snapshot.tag!r}, {_failure(snapshot, failures)}")
         _release_all(snapshot)
         self._snapshot = None
         if interrupt is not None:
