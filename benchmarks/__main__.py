@@ -1,5 +1,6 @@
-"""Runs the workloads, prints their table and writes it to RESULTS.md: `python -m benchmarks [W3 W7
-…]`.
+"""Runs the workloads and writes their table to RESULTS.md: `python -m benchmarks [W3 W7 …]`.
+
+With names of workloads it only prints the table.
 """
 
 import os
@@ -39,31 +40,34 @@ WORKLOADS = {
 }
 # Why a target is missed, by the beginning of a row's workload and case.
 REASONS = {
-    "W1 ": "Most of what the prompt door adds is the making of nine dataclasses, whose methods the standard "
-    "library compiles anew in each process (a frozen slotted one costs six times a named tuple), and the "
-    "import of typing.",
-    "W3 run of K = 1,": "A single call bears the whole evaluation: session, prompt, render, executor, five events and "
-    "their slices, about 80 µs beside the 40 µs of the call. At ten calls they no longer count.",
+    "W1 ": "Most of what the prompt package adds is the creation of nine dataclasses, whose "
+    "methods the standard library compiles anew in each process (a frozen slotted one costs six "
+    "times a named tuple), and the import of typing.",
+    "W3 run of K = 1,": "A single call bears the whole evaluation: session, prompt, render, "
+    "executor, five events and their slices, about 80 µs beside the 40 µs of the call. At ten "
+    "calls they no longer count.",
 }
 HEAD = ("", "case", "floor", "ours", "judged", "target", "met")
-JUDGED = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}
+FORMATS = {"ratio": "\N{MULTIPLICATION SIGN}{:.2f}", "difference": "+{:.2f}", "value": "{:.2f}"}
 
 
 def cells(row: Row) -> Iterator[str]:
     peers = "".join(
-        f"; {name} {took:.2f}" for name, took in row.took.items() if name not in {"ours", "floor"}
+        f"; {name} {costs:.2f}"
+        for name, costs in row.costs.items()
+        if name not in {"ours", "floor"}
     )
     yield row.workload
     yield f"{row.case} ({row.unit}{peers})"
-    yield f"{row.took['floor']:.2f}" if "floor" in row.took else ""
-    yield f"{row.took['ours']:.2f}"
-    yield JUDGED[row.judged].format(row.figure)
-    yield f"≤ {JUDGED[row.judged].format(row.target)}"
-    yield "yes" if row.met else "**no**"
+    yield f"{row.costs['floor']:.2f}" if "floor" in row.costs else ""
+    yield f"{row.costs['ours']:.2f}"
+    yield FORMATS[row.compare].format(row.figure)
+    yield f"≤ {FORMATS[row.compare].format(row.target)}"
+    yield "yes" if row.is_met else "**no**"
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows as a Markdown table that can be read as text, too."""
+    """Returns the rows as a Markdown table with aligned columns."""
     lines = [HEAD, *(tuple(cells(row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = ["| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines]
@@ -73,40 +77,39 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def reasons(rows: Iterable[Row]) -> str:
-    """Why what is not met is not."""
-    missed = [f"{row.workload} {row.case}" for row in rows if not row.met]
-    told = [
-        f"- {key.strip(' ,')}: {why}\n"
-        for key, why in REASONS.items()
-        if any(one.startswith(key) for one in missed)
+    """Returns the reasons for the targets that are missed."""
+    missed = [f"{row.workload} {row.case}" for row in rows if not row.is_met]
+    reasons = [
+        f"- {key.strip(' ,')}: {reason}\n"
+        for key, reason in REASONS.items()
+        if any(case.startswith(key) for case in missed)
     ]
-    return (
-        "\n".join(["", "Why the targets that are missed are:", "", "".join(told)]) if told else ""
-    )
+    heading = "\nWhy the targets that are missed are:\n\n"
+    return heading + "".join(reasons) if reasons else ""
 
 
 def versions() -> str:
-    found: list[str] = []
+    versions: list[str] = []
     for name in ("weakincentives", "pydantic", "jinja2", "msgspec"):
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            found.append(f"{name} not installed")
-    return ", ".join(found)
+            versions.append(f"{name} not installed")
+    return ", ".join(versions)
 
 
-def main(wanted: list[str]) -> None:
+def main(names: list[str]) -> None:
     rows: list[Row] = []
     for name, workload in WORKLOADS.items():
-        if not wanted or name in wanted:
+        if not names or name in names:
             print(f"{name} …", file=sys.stderr, flush=True)
             rows += workload.rows()
     text = f"""# What it costs
 
-Written by `make bench`: medians of CPU time, candidates taking turns. A floor is the least that plain Python needs for
-the same work; `benchmarks/` says how each is done and checks that both give the same. W6 counts instead: its floor is a
-prompt with the right sections open from the start, and fresh characters are those past what a request shares with the
-one before.
+`make bench` writes this page: medians of CPU time, candidates taking turns. A floor is the least
+that plain Python needs for the same work; `benchmarks/` has the code, and checks that both return
+the same. W6 counts instead: its floor is a prompt with the right sections open from the start, and
+fresh characters are those after the part that a request shares with the one before.
 
 Other libraries stand in PEERS.md.
 
@@ -116,7 +119,7 @@ Other libraries stand in PEERS.md.
 {table(rows)}
 {reasons(rows)}"""
     print(text)
-    if not wanted:
+    if not names:
         RESULTS.write_text(text)
 
 

@@ -1,6 +1,4 @@
-"""Timing that a shared machine cannot bend much: candidates take turns, CPU time is read, medians
-are compared.
-"""
+"""Timing for shared machines: candidates take turns, and medians of their CPU times count."""
 
 import gc
 import os
@@ -13,65 +11,67 @@ from types import ModuleType
 from typing import Literal
 
 MICRO = 1e6
-# for a test, which wants to know that all of it runs, and no figures
-NON_REPEATABLE = "BENCH_ONCE" in os.environ
-ROUNDS = 1 if NON_REPEATABLE else 9
+# for a test of the benchmarks, which needs no figures
+SINGLE_ROUND = "BENCH_ONCE" in os.environ
+ROUNDS = 1 if SINGLE_ROUND else 9
 SAMPLE_SECONDS = 0.015
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of the table.
 
-    Of what each candidate `took`, `"ours"` is judged: against `"floor"`, or by itself.
+    `costs` are by candidate. The target bounds those of `"ours"`: their ratio to `"floor"`, their
+    difference from it, or their own value.
     """
 
     workload: str
     case: str
     unit: str
-    took: Mapping[str, float]
+    costs: Mapping[str, float]
     target: float
-    judged: Literal["ratio", "difference", "value"] = "ratio"
+    compare: Literal["ratio", "difference", "value"] = "ratio"
 
     @property
     def figure(self) -> float:
-        """What the target bounds."""
-        match self.judged:
+        """The figure that the target bounds."""
+        match self.compare:
             case "ratio":
-                return self.took["ours"] / self.took["floor"]
+                return self.costs["ours"] / self.costs["floor"]
             case "difference":
-                return self.took["ours"] - self.took["floor"]
+                return self.costs["ours"] - self.costs["floor"]
             case "value":
-                return self.took["ours"]
+                return self.costs["ours"]
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         return self.figure <= self.target
 
 
-def interleaved(
+def measure_cpu(
     candidates: Mapping[str, Callable[[], object]], *, per: int, rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Microseconds of CPU for each candidate by name, divided by `per`: medians over rounds of A B
-    A B …
+    """Returns the CPU microseconds of each candidate, divided by `per`.
+
+    The candidates take turns (A B A B …); each figure is a median over the rounds.
     """
-    wanted = 0 if NON_REPEATABLE else SAMPLE_SECONDS
+    seconds = 0 if SINGLE_ROUND else SAMPLE_SECONDS
     loops = {
-        name: max(1, round(wanted / max(cpu_seconds(run), 1e-9)))
+        name: max(1, round(seconds / max(cpu_seconds(run), 1e-9)))
         for name, run in candidates.items()
     }
     samples: dict[str, list[float]] = {name: [] for name in candidates}
     gc.collect()
-    gc.freeze()  # what earlier workloads left behind is nobody's cost here
-    for _ in range(1 if NON_REPEATABLE else rounds):
+    gc.freeze()  # objects of earlier workloads should not cost anything here
+    for _ in range(1 if SINGLE_ROUND else rounds):
         for name, run in candidates.items():
             samples[name].append(cpu_seconds(run, loops[name]) / loops[name] / per)
     gc.unfreeze()
-    return {name: median(taken) * MICRO for name, taken in samples.items()}
+    return {name: median(times) * MICRO for name, times in samples.items()}
 
 
 def cpu_seconds(run: Callable[[], object], loops: int = 1) -> float:
-    """CPU seconds of `loops` calls."""
+    """Returns the CPU seconds of `loops` calls."""
     started = process_time()
     for _ in range(loops):
         run()
@@ -79,7 +79,7 @@ def cpu_seconds(run: Callable[[], object], loops: int = 1) -> float:
 
 
 def peer(name: str) -> ModuleType | None:
-    """An optional library to compare with, if it is installed."""
+    """Returns an optional library to compare with, if it is installed."""
     try:
         return import_module(name)
     except ModuleNotFoundError:

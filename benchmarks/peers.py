@@ -1,4 +1,4 @@
-"""Other libraries beside ours: `python -m benchmarks.peers LIBRARY…` prints their part of PEERS.md.
+"""Compares other libraries: `python -m benchmarks.peers LIBRARY…` prints their part of PEERS.md.
 
 `make bench-peers` gives each an environment of its own. Of agent libraries it is W1, W3 and W8: all
 call the same function with the same arguments, one call a turn, by a model in the process that
@@ -24,9 +24,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks import w2_render, w7_serde
-from benchmarks.measure import Row, interleaved
+from benchmarks.measure import Row, measure_cpu
 from benchmarks.tools import Instant, evaluate, template
-from benchmarks.w1_import import DOORS, FLOOR, measured
+from benchmarks.w1_import import DOORS, FLOOR, measure_import
 from benchmarks.w3_tool_calls import ARGUMENTS, Hits, Search, floor, search
 
 LENGTHS = (1, 10, 100, 1000)
@@ -176,24 +176,23 @@ AGENTS: dict[str, tuple[str, Callable[[], Run]]] = {
 
 
 def imports(code: str) -> Iterator[Row]:
-    samples: dict[str, list[tuple[float, int, float]]] = {
-        one: [] for one in (FLOOR, DOORS[1], code)
-    }
-    for one in samples:
-        measured(one)  # the first one writes bytecode
+    codes = (FLOOR, DOORS[1], code)
+    samples: dict[str, list[tuple[float, int, float]]] = {code: [] for code in codes}
+    for sample in codes:
+        measure_import(sample)  # the first one writes bytecode
     for _ in range(IMPORT_ROUNDS):
-        for one, taken in samples.items():
-            taken.append(measured(one))
+        for sample in codes:
+            samples[sample].append(measure_import(sample))
     least, ours, theirs = (
-        [median(column) for column in zip(*taken, strict=True)] for taken in samples.values()
+        [median(column) for column in zip(*samples[sample], strict=True)] for sample in codes
     )
     for unit, index in (("ms", 0), ("modules", 1), ("MB", 2)):
-        took = {"floor": least[index], "ours": ours[index], "theirs": theirs[index]}
-        yield Row(workload="W1", case=code, unit=unit, took=took, target=0)
+        costs = {"floor": least[index], "ours": ours[index], "theirs": theirs[index]}
+        yield Row("W1", code, unit, costs, 0)
 
 
 def peak(run: Callable[[], object]) -> float:
-    """Megabytes by which memory grows at most while `run` runs."""
+    """Returns the largest growth of memory during `run`, in megabytes."""
     tracemalloc.start()
     run()
     _, most = tracemalloc.get_traced_memory()
@@ -216,43 +215,33 @@ def rows(name: str) -> Iterator[Row]:
             "ours": partial(evaluate, Instant("search", arguments), prompt),
             name: partial(run, arguments),
         }
-        took = interleaved(candidates, per=length, rounds=5 if length < LENGTHS[-1] else 1)
-        yield Row(
-            workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=0
-        )
+        costs = measure_cpu(candidates, per=length, rounds=5 if length < LENGTHS[-1] else 1)
+        yield Row("W3", f"run of K = {length}, per call", "µs", costs, 0)
     arguments = ARGUMENTS[:100]
-    took = {
+    costs = {
         "floor": peak(partial(floor, arguments)),
         "ours": peak(partial(evaluate, Instant("search", arguments), prompt)),
         name: peak(partial(run, arguments)),
     }
-    yield Row(workload="W8", case="peak growth in a run of K = 100", unit="MB", took=took, target=0)
+    yield Row("W8", "peak growth in a run of K = 100", "MB", costs, 0)
 
 
 def main(names: Sequence[str]) -> None:
     agents = [name for name in names if name in AGENTS]
-    measured_rows = (
-        [row for name in agents for row in rows(name)]
-        if agents
-        else [*w2_render.rows(), *w7_serde.rows()]
-    )
+    table = [row for name in agents for row in rows(name)]
+    if not agents:
+        table = [*w2_render.rows(), *w7_serde.rows()]
     print(f"## {', '.join(f'{name} {version(name)}' for name in names)}\n")
     print(f"CPython {platform.python_version()}, {platform.system()} {platform.machine()}.\n")
-    print(
-        "|     | case | floor | ours | theirs | theirs / ours |\n| --- | --- | --- | --- | --- | --- |"
-    )
-    for row in measured_rows:
-        least, ours = row.took["floor"], row.took["ours"]
-        for name, took in row.took.items():
+    print("|     | case | floor | ours | theirs | theirs / ours |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for row in table:
+        least, ours = row.costs["floor"], row.costs["ours"]
+        for name, costs in row.costs.items():
             if name not in {"floor", "ours"}:
-                case = (
-                    f"{row.case} ({row.unit})"
-                    if name in {"theirs", *agents}
-                    else f"{row.case} ({name}, {row.unit})"
-                )
-                print(
-                    f"| {row.workload} | {case} | {least:.2f} | {ours:.2f} | {took:.2f} | {TIMES}{took / ours:.2f} |"
-                )
+                label = "" if name in {"theirs", *agents} else f"{name}, "
+                figures = f"{least:.2f} | {ours:.2f} | {costs:.2f} | {TIMES}{costs / ours:.2f}"
+                print(f"| {row.workload} | {row.case} ({label}{row.unit}) | {figures} |")
     print()
 
 

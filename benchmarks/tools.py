@@ -19,15 +19,13 @@ from weakincentives.runtime.session import Session
 
 @dataclass(frozen=True)
 class Replies(Connection):
-    """The conversation of an `Instant` adapter: the replies in order, at once, and the CPU time of
-    each question.
-    """
+    """The connection of an `Instant` adapter: replies in order, and the CPU time of each request."""
 
     replies: Sequence[AssistantMessage]
-    asked_at: list[float]
+    request_times: list[float]
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        self.asked_at.append(process_time())
+        self.request_times.append(process_time())
         return self.replies[request.turn - 1]
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
@@ -35,7 +33,7 @@ class Replies(Connection):
 
 
 class Instant(LoopAdapter):  # Any: prompts of every output
-    """Calls `tool` once for each of `arguments`, one call a turn, and is then done."""
+    """Calls `tool` once for each of `arguments`, one call a turn, and then answers."""
 
     name = "instant"
 
@@ -44,11 +42,11 @@ class Instant(LoopAdapter):  # Any: prompts of every output
         calls = [ToolCall(f"call_{i}", tool, text) for i, text in enumerate(arguments)]
         messages = [AssistantMessage(tool_calls=(call,), finish="tool_calls") for call in calls]
         self._replies = [*messages, AssistantMessage(text="done")]
-        self.asked_at: list[float] = []
+        self.request_times: list[float] = []
 
     def connect(self, rendered: RenderedPrompt[Any], /) -> Replies:  # Any: as above
-        self.asked_at = []
-        return Replies(self._replies, self.asked_at)
+        self.request_times = []
+        return Replies(self._replies, self.request_times)
 
 
 # Any: handlers of all types.
@@ -59,28 +57,26 @@ def template(tool: str, handler: ToolHandler[Any, Any]) -> PromptTemplate[None]:
 
 
 def evaluate(adapter: Instant, prompt: PromptTemplate[None]) -> PromptResponse[None]:
-    """One evaluation in a session of its own."""
+    """Evaluates the prompt in a new session."""
     return adapter.evaluate(Prompt(prompt), session=Session())
 
 
 def answers(response: PromptResponse[None]) -> list[str]:
-    """What the model was answered, call by call."""
+    """Returns the answer to each call."""
     return [message.content for message in response.transcript if isinstance(message, ToolMessage)]
 
 
 def last_tenth(workload: str, adapter: Instant, prompt: PromptTemplate[None]) -> Row:
-    """Whether the calls at the end of a long run cost what those at its start do."""
+    """Compares the costs of the last calls of a long run with those of the first."""
     tenths: list[list[float]] = []
     for _ in range(ROUNDS):
         evaluate(adapter, prompt)
-        tenth = len(adapter.asked_at) // 10
-        spans = pairwise(adapter.asked_at[::tenth])
+        tenth = len(adapter.request_times) // 10
+        spans = pairwise(adapter.request_times[::tenth])
         tenths.append([(after - before) / tenth * MICRO for before, after in spans])
     first, *_, last = map(median, zip(*tenths, strict=True))
     case = "last tenth of K = 1000 (floor: its first tenth), per call"
-    return Row(
-        workload=workload, case=case, unit="µs", took={"floor": first, "ours": last}, target=1.2
-    )
+    return Row(workload, case, "µs", {"floor": first, "ours": last}, 1.2)
 
 
 to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=vars).encode

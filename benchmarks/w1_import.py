@@ -1,4 +1,4 @@
-"""W1: importing the library in a fresh process, against importing what any typed code imports."""
+"""W1: importing the library in a fresh process, against the imports of any typed code."""
 
 import os
 import re
@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryFile
 
-from benchmarks.measure import NON_REPEATABLE, Row
+from benchmarks.measure import SINGLE_ROUND, Row
 
 FLOOR = "import dataclasses, string, json"
 DOORS = ("import weakincentives", "from weakincentives.prompt import MarkdownSection, Prompt, Tool")
-ROUNDS = 1 if NON_REPEATABLE else 15
+ROUNDS = 1 if SINGLE_ROUND else 15
 
 # Linux's own account where there is one: getrusage also counts the process from which this one was
 # started.
@@ -29,10 +29,8 @@ print(count, peak)
 """
 
 
-def measured(code: str) -> tuple[float, int, float]:
-    """Milliseconds of CPU, number of modules and peak megabytes of a fresh process that runs
-    `code`.
-    """
+def measure_import(code: str) -> tuple[float, int, float]:
+    """Runs `code` in a fresh process; returns CPU milliseconds, modules and peak megabytes."""
     source = str(Path(__file__).parent.parent / "src")
     with TemporaryFile() as output:
         child = os.posix_spawn(
@@ -43,27 +41,25 @@ def measured(code: str) -> tuple[float, int, float]:
         )
         _, status, usage = os.wait4(child, 0)
         output.seek(0)
-        found = re.fullmatch(rb"(\d+) (\d+)\n", output.read())
+        report = re.fullmatch(rb"(\d+) (\d+)\n", output.read())
     assert status == 0, code
-    assert found, code
-    return (usage.ru_utime + usage.ru_stime) * 1e3, int(found[1]), int(found[2]) / 1024
+    assert report, code
+    return (usage.ru_utime + usage.ru_stime) * 1e3, int(report[1]), int(report[2]) / 1024
 
 
 def rows() -> Iterator[Row]:
     samples: dict[str, list[tuple[float, int, float]]] = {code: [] for code in (FLOOR, *DOORS)}
     for code in samples:
-        measured(code)  # the first one writes bytecode
+        measure_import(code)  # the first one writes bytecode
     for _ in range(ROUNDS):
-        for code, taken in samples.items():
-            taken.append(measured(code))
-    floor, *ours = [tuple(map(median, zip(*taken, strict=True))) for taken in samples.values()]
+        for code, figures in samples.items():
+            figures.append(measure_import(code))
+    floor, *ours = [tuple(map(median, zip(*figures, strict=True))) for figures in samples.values()]
     for code, door in zip(DOORS, ours, strict=True):
         case = code.partition(" import Mark")[0]
         cpu, modules, memory = (
             {"floor": least, "ours": own} for least, own in zip(floor, door, strict=True)
         )
-        yield Row(workload="W1", case=case, unit="ms", took=cpu, target=2.0)
-        yield Row(
-            workload="W1", case=case, unit="modules", took=modules, target=130, judged="value"
-        )
-        yield Row(workload="W1", case=case, unit="MB", took=memory, target=18, judged="value")
+        yield Row("W1", case, "ms", cpu, 2.0)
+        yield Row("W1", case, "modules", modules, 130, "value")
+        yield Row("W1", case, "MB", memory, 18, "value")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.measure import Row, interleaved, peer
+from benchmarks.measure import Row, measure_cpu, peer
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -16,7 +16,10 @@ from weakincentives.prompt import (
 )
 
 SIZES = (10, 100, 1000)
-BODY = "The account of $name is due on $date.\n\nRemind them that $amount is open, in one polite sentence."
+BODY = (
+    "The account of $name is due on $date.\n\n"
+    "Remind them that $amount is open, in one polite sentence."
+)
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,12 @@ def plain(size: int) -> list[string.Template]:
     return [string.Template(f"## {i + 1}. Part {i}\n\n{BODY}") for i in range(size)]
 
 
-def substituted(parts: list[string.Template]) -> str:
+def substitute(parts: list[string.Template]) -> str:
     """The floor of W2."""
     return "\n\n".join([part.substitute(vars(PARAMS)) for part in parts])
 
 
-def rendered(prompt: Prompt[None]) -> str:
+def render_text(prompt: Prompt[None]) -> str:
     return prompt.render().text
 
 
@@ -89,13 +92,11 @@ def rows() -> Iterator[Row]:
     for size in SIZES:
         prompt, parts = Prompt(template(size)).bind(PARAMS), plain(size)
         candidates: dict[str, Callable[[], object]] = {
-            "floor": partial(substituted, parts),
-            "ours": partial(rendered, prompt),
+            "floor": partial(substitute, parts),
+            "ours": partial(render_text, prompt),
             **jinja(size),
         }
         assert len({str(run()) for run in candidates.values()}) == 1
         assert len(prompt.render().tools) == size // 10
-        took = interleaved(candidates, per=size)
-        yield Row(
-            workload="W2", case=f"render, S = {size}, per section", unit="µs", took=took, target=0.5
-        )
+        costs = measure_cpu(candidates, per=size)
+        yield Row("W2", f"render, S = {size}, per section", "µs", costs, 0.5)

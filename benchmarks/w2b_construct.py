@@ -1,27 +1,21 @@
-"""W2b: constructing the template of S sections, against compiling and checking as many plain ones."""
+"""W2b: constructing a template of S sections, against compiling and checking plain templates."""
 
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.measure import Row, interleaved
+from benchmarks.measure import Row, measure_cpu
 from benchmarks.w2_render import PARAMS, SIZES, plain, template
 
 FIELDS = frozenset(vars(PARAMS))
 
 
-def checked(size: int) -> None:
-    assert all(FIELDS.issuperset(one.get_identifiers()) for one in plain(size))
+def check_placeholders(size: int) -> None:
+    assert all(FIELDS.issuperset(part.get_identifiers()) for part in plain(size))
 
 
 def rows() -> Iterator[Row]:
     for size in SIZES:
-        took = interleaved(
-            {"floor": partial(checked, size), "ours": partial(template, size)}, per=size
+        costs = measure_cpu(
+            {"floor": partial(check_placeholders, size), "ours": partial(template, size)}, per=size
         )
-        yield Row(
-            workload="W2b",
-            case=f"construct, S = {size}, per section",
-            unit="µs",
-            took=took,
-            target=15,
-        )
+        yield Row("W2b", f"construct, S = {size}, per section", "µs", costs, 15)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks.measure import Row, interleaved
+from benchmarks.measure import Row, measure_cpu
 from benchmarks.tools import Instant, answers, evaluate, last_tenth, template, to_json
 from weakincentives.prompt import ToolContext, ToolResult
 
@@ -54,9 +54,9 @@ def floor(arguments: list[str]) -> list[str]:
     """The same calls and answers in plain Python."""
     contents: list[str] = []
     for text in arguments:
-        given: dict[str, Any] = json.loads(text)  # Any: plain Python does not check them
-        given["tags"] = tuple(given["tags"])
-        result = search(Search(**given), context=None)
+        fields: dict[str, Any] = json.loads(text)  # Any: plain Python does not check them
+        fields["tags"] = tuple(fields["tags"])
+        result = search(Search(**fields), context=None)
         contents.append(f"{result.message}\n\n{to_json(result.value)}")
     return contents
 
@@ -67,11 +67,9 @@ def rows() -> Iterator[Row]:
         arguments = ARGUMENTS[:length]
         adapter = Instant("search", arguments)
         assert answers(evaluate(adapter, prompt)) == floor(arguments)
-        took = interleaved(
+        costs = measure_cpu(
             {"floor": partial(floor, arguments), "ours": partial(evaluate, adapter, prompt)},
             per=length,
         )
-        yield Row(
-            workload="W3", case=f"run of K = {length}, per call", unit="µs", took=took, target=5
-        )
+        yield Row("W3", f"run of K = {length}, per call", "µs", costs, 5)
     yield last_tenth("W3", Instant("search", ARGUMENTS), prompt)

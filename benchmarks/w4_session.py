@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.measure import Row, interleaved
+from benchmarks.measure import Row, measure_cpu
 from weakincentives.runtime.session import Session
 
 SIZES = (0, 1_000, 100_000)
@@ -25,7 +25,7 @@ def session_with(size: int) -> Session:
     return session
 
 
-def repeated(operation: Callable[[], object]) -> Callable[[], None]:
+def repeat(operation: Callable[[], object]) -> Callable[[], None]:
     """A candidate that is long enough to be timed."""
 
     def run() -> None:
@@ -35,9 +35,9 @@ def repeated(operation: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-def compared(**operations: Callable[[], object]) -> dict[str, float]:
-    candidates = {name: repeated(operation) for name, operation in operations.items()}
-    return interleaved(candidates, per=len(OPERATIONS))
+def measure_repeated(**operations: Callable[[], object]) -> dict[str, float]:
+    candidates = {name: repeat(operation) for name, operation in operations.items()}
+    return measure_cpu(candidates, per=len(OPERATIONS))
 
 
 def rows() -> Iterator[Row]:
@@ -54,7 +54,9 @@ def rows_at(size: int) -> Iterator[Row]:
         return session[Note].latest()
 
     assert latest() is plain[Note][-1]
-    took = compared(floor=lambda: plain[Note][-1], ours=latest)
-    yield Row(workload="W4", case=f"latest, n = {size}", unit="µs", took=took, target=8)
-    took = compared(floor=lambda: plain[Note].append(NOTE), ours=lambda: session.dispatch(NOTE))
-    yield Row(workload="W4", case=f"dispatch, n = {size}", unit="µs", took=took, target=40)
+    costs = measure_repeated(floor=lambda: plain[Note][-1], ours=latest)
+    yield Row("W4", f"latest, n = {size}", "µs", costs, 8)
+    costs = measure_repeated(
+        floor=lambda: plain[Note].append(NOTE), ours=lambda: session.dispatch(NOTE)
+    )
+    yield Row("W4", f"dispatch, n = {size}", "µs", costs, 40)

@@ -1,13 +1,11 @@
-"""W4b: snapshot and restore of a session; as JSON. W5: a tool call as a transaction, over its
-handler's own cost.
-"""
+"""W4b: snapshots of a session, also as JSON. W5: a tool call's transaction, beside its handler."""
 
 import json
 from collections.abc import Iterator
 
-from benchmarks.measure import Row, interleaved
-from benchmarks.w4_session import NOTE, SIZES, Note, compared, session_with
-from benchmarks.w7_serde import TEXT, Line, parsed
+from benchmarks.measure import Row, measure_cpu
+from benchmarks.w4_session import NOTE, SIZES, Note, measure_repeated, session_with
+from benchmarks.w7_serde import TEXT, Line, parse_lines
 from weakincentives.resources import Binding, ResourceContext, ResourceRegistry
 from weakincentives.runtime.session import Session
 from weakincentives.runtime.session.slices import read
@@ -17,7 +15,7 @@ COPIES = (1, 10)  # of W7's thousand rows
 
 
 class Counter:
-    """A resource that is put back."""
+    """A resource that can be rolled back."""
 
     count = 0
 
@@ -44,15 +42,8 @@ def snapshots(size: int) -> Iterator[Row]:
         "snapshot": session.snapshot,
         "restore": lambda: session.restore(captured),
     }.items():
-        took = compared(ours=operation)
-        yield Row(
-            workload="W4b",
-            case=f"{case}, n = {size}",
-            unit="µs",
-            target=2,
-            judged="value",
-            took=took,
-        )
+        costs = measure_repeated(ours=operation)
+        yield Row("W4b", f"{case}, n = {size}", "µs", costs, 2, "value")
     session.dispatch(NOTE)
     session.restore(captured)
     assert len(session[Note]) == size
@@ -60,35 +51,27 @@ def snapshots(size: int) -> Iterator[Row]:
 
 def as_json(copies: int) -> Iterator[Row]:
     session, rows = Session(), json.loads(TEXT) * copies
-    session[Line].seed(*parsed() * copies)
+    session[Line].seed(*parse_lines() * copies)
     text, plain, size = session.snapshot().to_json(), json.dumps(rows), len(rows)
     assert read(session.parse_snapshot(text).slices[Line]) == list(session[Line])
-    took = interleaved(
+    costs = measure_cpu(
         {"floor": lambda: json.dumps(rows), "ours": lambda: session.snapshot().to_json()}, per=1
     )
-    yield Row(
-        workload="W4b", case=f"to JSON, n = {size} (floor: json)", unit="µs", target=1.5, took=took
-    )
-    took = interleaved(
+    yield Row("W4b", f"to JSON, n = {size} (floor: json)", "µs", costs, 1.5)
+    costs = measure_cpu(
         {"floor": lambda: json.loads(plain), "ours": lambda: session.parse_snapshot(text)}, per=1
     )
-    yield Row(
-        workload="W4b",
-        case=f"from JSON, n = {size} (floor: json)",
-        unit="µs",
-        target=2.5,
-        took=took,
-    )
+    yield Row("W4b", f"from JSON, n = {size} (floor: json)", "µs", costs, 2.5)
 
 
 def transactions(size: int) -> Iterator[Row]:
     registry = ResourceRegistry.of(Binding(Counter, lambda _: Counter(), eager=True))
-    with ResourceContext() as none, ResourceContext(registry) as one:
-        for resources, told in ((none, ""), (one, " and a resource")):
-            yield from transactions_over(size, resources, told)
+    with ResourceContext() as empty, ResourceContext(registry) as counting:
+        for resources, label in ((empty, ""), (counting, " and a resource")):
+            yield from transactions_over(size, resources, label)
 
 
-def transactions_over(size: int, resources: ResourceContext, told: str) -> Iterator[Row]:
+def transactions_over(size: int, resources: ResourceContext, label: str) -> Iterator[Row]:
     session, bare = session_with(size), session_with(size)
 
     def commit() -> None:
@@ -101,9 +84,7 @@ def transactions_over(size: int, resources: ResourceContext, told: str) -> Itera
             transaction.rollback()
 
     for run, target in ((rollback, 5), (commit, 3)):
-        took = compared(floor=lambda: bare.dispatch(NOTE), ours=run)
-        case = f"{run.__name__}, n = {size}{told} (floor: the handler)"
-        yield Row(
-            workload="W5", case=case, unit="µs", target=target, judged="difference", took=took
-        )
+        costs = measure_repeated(floor=lambda: bare.dispatch(NOTE), ours=run)
+        case = f"{run.__name__}, n = {size}{label} (floor: the handler)"
+        yield Row("W5", case, "µs", costs, target, "difference")
         assert (len(session[Note]) == size) is (run is rollback)

@@ -1,8 +1,7 @@
-"""W6: what a prompt of 100 sections sends when the model opens 3 of its 90 summarized ones, one
-after the other.
+"""W6: the requests of a prompt of 100 sections whose model opens 3 of its 90 summarized ones.
 
-Nothing is timed: requests are written by the Responses codec as they would be sent, and counted.
-All characters are those of the request's JSON; fresh ones come after what a request has in common
+Nothing is timed: the Responses codec writes the requests, and their characters are counted. Sent
+characters are those of the request's JSON; fresh ones come after the part that a request shares
 with the one before it, since a provider's cache serves equal beginnings. Tools are counted before
 the conversation, where providers put them.
 """
@@ -11,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from os.path import commonprefix
 from typing import Any
 
 from benchmarks.measure import Row
@@ -39,7 +39,10 @@ WANTED = (20, 50, 80)  # far apart, as sections of different matters are
 # Characters: a section that is always shown, one that is summarized, its summary. A tool takes
 # about 630 of JSON.
 SHOWN, HIDDEN, SUMMARY = 1_300, 2_000, 60
-PROSE = "Check the account, say what you found in one polite sentence, and never promise what the terms do not hold. "
+PROSE = (
+    "Check the account, say what you found in one polite sentence, "
+    "and never promise what the terms do not hold. "
+)
 
 
 @dataclass(frozen=True)
@@ -67,19 +70,19 @@ def look(params: Query, *, context: ToolContext) -> ToolResult[Entries]:  # noqa
     )
 
 
-def written(length: int) -> str:
+def prose(length: int) -> str:
     return (PROSE * (length // len(PROSE) + 1))[:length]
 
 
 def section(number: int) -> MarkdownSection[Any]:  # Any: it takes no params
     title = f"Matter {number}"
     if number < SECTIONS - SUMMARIZED:
-        return MarkdownSection(title=title, template=written(SHOWN))
+        return MarkdownSection(title=title, template=prose(SHOWN))
     description = "Looks up what was booked in a matter of this kind, and when."
     return MarkdownSection(
         title=title,
-        template=written(HIDDEN),
-        summary=written(SUMMARY),
+        template=prose(HIDDEN),
+        summary=prose(SUMMARY),
         visibility=SectionVisibility.SUMMARY,
         tools=[Tool[Query, Entries](name=f"look_{number}", description=description, handler=look)],
     )
@@ -88,18 +91,17 @@ def section(number: int) -> MarkdownSection[Any]:  # Any: it takes no params
 TEMPLATE = PromptTemplate(
     ns="bench", key="disclosure", sections=[section(number) for number in range(SECTIONS)]
 )
-OPENED: Mapping[SectionPath, SectionVisibility] = {
+VISIBILITY: Mapping[SectionPath, SectionVisibility] = {
     (f"matter-{i}",): SectionVisibility.FULL for i in WANTED
 }
 
 
 @dataclass(frozen=True)
 class Model(Connection):
-    """Uses the tool of each wanted section in turn and reads the section first where the tool is
-    not there.
+    """Uses the tool of each wanted section in turn, and first reads the section if there is none.
 
-    What it did before a restart it does not know, so it does it again. `at_once` reads all that it
-    lacks in one turn.
+    It forgets its calls when a restart drops them, and makes them again. With `at_once` it reads
+    all missing sections in one turn.
     """
 
     codec: Codec
@@ -146,7 +148,7 @@ class Model(Connection):
 
 
 class Capturing(LoopAdapter):  # Any: prompts of every output
-    """Writes each request as OpenAI's Responses API gets it, and keeps it in `sent`."""
+    """Writes each request for OpenAI's Responses API, and stores it in `sent`."""
 
     name = "capturing"
 
@@ -166,26 +168,23 @@ class Capturing(LoopAdapter):  # Any: prompts of every output
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Provider calls, and thousands of characters: all that were sent, and the fresh ones among
-    them.
-    """
+class Counts:
+    """Provider calls, and thousands of characters: sent ones, and the fresh ones among them."""
 
     calls: int
     sent: float
     fresh: float
 
 
-def shared(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+def shared_prefix(a: str, b: str) -> int:
+    """Returns how many characters both begin with."""
+    return len(commonprefix([a, b]))  # noqa: RUF071 - of texts, not of paths
 
 
-def counted(sent: list[str]) -> Counted:
+def count_characters(sent: list[str]) -> Counts:
     total = sum(map(len, sent))
-    fresh = total - sum(shared(before, after) for before, after in pairwise(sent))
-    return Counted(len(sent), total / 1e3, fresh / 1e3)
+    fresh = total - sum(shared_prefix(before, after) for before, after in pairwise(sent))
+    return Counts(len(sent), total / 1e3, fresh / 1e3)
 
 
 def run(
@@ -194,27 +193,29 @@ def run(
     dynamic: bool = True,
     in_conversation: bool = False,
     at_once: bool = False,
-) -> Counted:
-    """One execution; checks that it ends with the same tools used and the same sections open as the
-    others.
-    """
+) -> Counts:
+    """Executes the prompt once; checks that it uses all tools and opens all wanted sections."""
     adapter, session = (
         Capturing(dynamic=dynamic, in_conversation=in_conversation, at_once=at_once),
         Session(),
     )
-    done = MainLoop(adapter).execute(TEMPLATE.bind(), session=session, visibility_overrides=opened)
+    execution = MainLoop(adapter).execute(
+        TEMPLATE.bind(), session=session, visibility_overrides=opened
+    )
     answers = [
-        message.content for message in done.response.transcript if isinstance(message, ToolMessage)
+        message.content
+        for message in execution.response.transcript
+        if isinstance(message, ToolMessage)
     ]
     assert len([text for text in answers if text.startswith("Found.")]) == len(WANTED)
-    assert done.restarts == (0 if dynamic else 1 if at_once else len(WANTED))
+    assert execution.restarts == (0 if dynamic else 1 if at_once else len(WANTED))
     remembered = session[VisibilityOverrides].latest()
-    assert opened or (remembered is not None and remembered.overrides == OPENED)
-    return counted(adapter.sent)
+    assert opened or (remembered is not None and remembered.overrides == VISIBILITY)
+    return count_characters(adapter.sent)
 
 
 def rows() -> Iterator[Row]:
-    floor = run(opened=OPENED)
+    floor = run(opened=VISIBILITY)
     restart = run(dynamic=False)
     listed = run()
     placed = run(in_conversation=True)
@@ -222,44 +223,22 @@ def rows() -> Iterator[Row]:
     together = run(dynamic=False, at_once=True)
 
     calls = {"floor": floor.calls, "ours": listed.calls, "restart": restart.calls}
-    yield Row(workload="W6", case="injection", unit="calls", took=calls, target=7, judged="value")
+    yield Row("W6", "injection", "calls", calls, 7, "value")
     sent = {
         "floor": floor.sent,
         "ours": listed.sent,
         "restart": restart.sent,
         "tools in the conversation": placed.sent,
     }
-    yield Row(
-        workload="W6", case="injection, sent", unit="k chars", took=sent, target=265, judged="value"
-    )
+    yield Row("W6", "injection, sent", "k chars", sent, 265, "value")
     fresh = {
         "floor": floor.fresh,
         "ours": placed.fresh,
         "restart": restart.fresh,
         "injection": listed.fresh,
     }
-    yield Row(
-        workload="W6",
-        case="tools in the conversation, fresh",
-        unit="k chars",
-        took=fresh,
-        target=1.3,
-    )
+    yield Row("W6", "tools in the conversation, fresh", "k chars", fresh, 1.3)
     calls = {"floor": floor.calls, "ours": together.calls}
-    yield Row(
-        workload="W6",
-        case="restart, three at once",
-        unit="calls",
-        took=calls,
-        target=5,
-        judged="value",
-    )
+    yield Row("W6", "restart, three at once", "calls", calls, 5, "value")
     fresh = {"floor": floor.fresh, "ours": together.fresh}
-    yield Row(
-        workload="W6",
-        case="restart, three at once, fresh",
-        unit="k chars",
-        took=fresh,
-        target=70,
-        judged="value",
-    )
+    yield Row("W6", "restart, three at once, fresh", "k chars", fresh, 70, "value")

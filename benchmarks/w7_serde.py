@@ -1,6 +1,4 @@
-"""W7: parsing a thousand rows into dataclasses, and the JSON schema of a dataclass of thirty
-fields.
-"""
+"""W7: parsing 1,000 rows into dataclasses, and the JSON schema of a dataclass of 30 fields."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,7 +6,7 @@ from dataclasses import field, fields, make_dataclass
 from functools import partial
 from typing import Any, get_type_hints
 
-from benchmarks.measure import Row, interleaved, peer
+from benchmarks.measure import Row, measure_cpu, peer
 from weakincentives import serde
 
 NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -51,22 +49,28 @@ def plain_schema() -> dict[str, object]:
     return {
         "type": "object",
         "properties": {
-            one.name: {"type": NAMES[hints[one.name]], "description": one.metadata["description"]}
-            for one in fields(Wide)
+            item.name: {
+                "type": NAMES[hints[item.name]],
+                "description": item.metadata["description"],
+            }
+            for item in fields(Wide)
         },
-        "required": [one.name for one in fields(Wide)],
+        "required": [item.name for item in fields(Wide)],
         "additionalProperties": False,
     }
 
 
-def parsed() -> Any:
+def parse_lines() -> Any:
     return serde.parse_json(LINES, TEXT)
 
 
 def rows() -> Iterator[Row]:
-    assert [vars(line) for line in parsed()] == json.loads(TEXT)
+    assert [vars(line) for line in parse_lines()] == json.loads(TEXT)
     assert serde.json_schema(Wide) == plain_schema()
-    parse: dict[str, Callable[[], object]] = {"floor": partial(json.loads, TEXT), "ours": parsed}
+    parse: dict[str, Callable[[], object]] = {
+        "floor": partial(json.loads, TEXT),
+        "ours": parse_lines,
+    }
     schema: dict[str, Callable[[], object]] = {
         "floor": plain_schema,
         "ours": partial(serde.json_schema, Wide),
@@ -75,13 +79,7 @@ def rows() -> Iterator[Row]:
     if msgspec is not None:
         parse["msgspec"] = partial(msgspec.json.Decoder(LINES).decode, TEXT)
         schema["msgspec"] = partial(msgspec.json.schema, Wide)
-        assert parse["msgspec"]() == parsed()
-    yield Row(
-        workload="W7",
-        case="parse 1,000 rows",
-        unit="µs",
-        took=interleaved(parse, per=1),
-        target=1.5,
-    )
-    took = interleaved(schema, per=1)
-    yield Row(workload="W7", case="schema of 30 fields, cached", unit="µs", took=took, target=0.05)
+        assert parse["msgspec"]() == parse_lines()
+    yield Row("W7", "parse 1,000 rows", "µs", measure_cpu(parse, per=1), 1.5)
+    costs = measure_cpu(schema, per=1)
+    yield Row("W7", "schema of 30 fields, cached", "µs", costs, 0.05)

@@ -1,6 +1,4 @@
-"""W8: a thousand tool calls with results of 10 kB: peak memory against the results' own, and CPU
-per call.
-"""
+"""W8: 1,000 tool calls with results of 10 kB: peak memory beside the results', CPU per call."""
 
 import gc
 import tracemalloc
@@ -33,7 +31,7 @@ ARGUMENTS = [f'{{"number": {i}}}' for i in range(CALLS)]
 
 
 def payload() -> list[ToolResult[Text]]:
-    """The floor: the results, kept."""
+    """The floor: only the results."""
     return [read(Page(i), context=None) for i in range(CALLS)]
 
 
@@ -52,11 +50,5 @@ def rows() -> Iterator[Row]:
         megabytes.append(tracemalloc.get_traced_memory()[1] / 1e6)
         tracemalloc.stop()
     floor, ours = megabytes
-    yield Row(
-        workload="W8",
-        case="peak growth",
-        unit="MB",
-        took={"floor": floor, "ours": ours},
-        target=2.2,
-    )
+    yield Row("W8", "peak growth", "MB", {"floor": floor, "ours": ours}, 2.2)
     yield last_tenth("W8", adapter, prompt)

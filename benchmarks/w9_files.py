@@ -1,12 +1,10 @@
-"""W9: a tool that wrote k files and is undone, over a root of many files; the floor is the same
-over a small root.
-"""
+"""W9: rolling back a tool that wrote k files under a large root; the floor is a small root."""
 
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.measure import NON_REPEATABLE, Row, interleaved
+from benchmarks.measure import SINGLE_ROUND, Row, measure_cpu
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 
 SMALL, LARGE = 100, 50_000
@@ -28,7 +26,7 @@ def rows() -> Iterator[Row]:
 def names(size: int) -> Iterator[str]:
     return (
         f"{number % 100}/{number}.txt"
-        for number in range(min(size, 1_000) if NON_REPEATABLE else size)
+        for number in range(min(size, 1_000) if SINGLE_ROUND else size)
     )
 
 
@@ -41,20 +39,22 @@ def host(root: Path, size: int) -> HostFilesystem:
 
 
 def row(where: str, k: int, small: Filesystem, large: Filesystem) -> Row:
-    took = interleaved({"floor": undone(small, k), "ours": undone(large, k)}, per=k, rounds=5)
+    costs = measure_cpu(
+        {"floor": write_and_undo(small, k), "ours": write_and_undo(large, k)}, per=k, rounds=5
+    )
     case = f"{where}, k = {k}, root of {LARGE} files (floor: of {SMALL})"
-    return Row(workload="W9", case=case, unit="µs a file", target=1.5, took=took)
+    return Row("W9", case, "µs a file", costs, 1.5)
 
 
-def undone(files: Filesystem, k: int) -> Callable[[], None]:
-    written = [f"{number}/{number}.txt" for number in range(k)]
+def write_and_undo(files: Filesystem, k: int) -> Callable[[], None]:
+    prose = [f"{number}/{number}.txt" for number in range(k)]
 
     def run() -> None:
         snapshot = files.snapshot()
-        for name in written:
+        for name in prose:
             files.write_bytes(name, b"new")
         files.restore(snapshot)
 
     run()
-    assert all(files.read_bytes(name) == b"old" for name in written)
+    assert all(files.read_bytes(name) == b"old" for name in prose)
     return run

@@ -1,6 +1,4 @@
-"""The benchmarks run, each workload once and without a word on its figures; RESULTS.md has the rows
-that they give.
-"""
+"""Every workload of the benchmarks runs once, and RESULTS.md has its rows."""
 
 import os
 import re
@@ -20,9 +18,9 @@ def rows(text: str) -> list[tuple[str, str, str]]:
     return re.findall(r"^\| (W\w+) +\| (.*) \(([^;()]+)[;)]", text, re.MULTILINE)
 
 
-def test_every_workload_runs_and_gives_the_rows_of_the_results() -> None:
+def test_every_workload_runs_and_returns_the_rows_of_the_results() -> None:
     paths = os.pathsep.join([str(ROOT / "src"), *sys.path])
-    done = subprocess.run(  # with all names, so that RESULTS.md is left alone
+    process = subprocess.run(  # with all names, so that RESULTS.md is left alone
         [sys.executable, "-m", "benchmarks", *WORKLOADS],
         cwd=ROOT,
         env=os.environ | {"BENCH_ONCE": "yes", "PYTHONPATH": paths},
@@ -30,10 +28,10 @@ def test_every_workload_runs_and_gives_the_rows_of_the_results() -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    told = rows(done.stdout)
-    assert {workload for workload, _, _ in told} >= {*WORKLOADS}
-    assert told == rows(RESULTS)
+    assert process.returncode == 0, process.stderr
+    table = rows(process.stdout)
+    assert {workload for workload, _, _ in table} >= {*WORKLOADS}
+    assert table == rows(RESULTS)
 
 
 def test_the_results_are_of_this_version() -> None:
