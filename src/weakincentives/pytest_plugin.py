@@ -143,10 +143,10 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         if events := item.stash.get(_EVENTS, None):
-            from .testing.events import line
+            from .testing.events import event_line
 
             report.sections.append(
-                (f"Captured events {report.when}", "\n".join(map(line, events[-50:])))
+                (f"Captured events {report.when}", "\n".join(map(event_line, events[-50:])))
             )
         if hosts := item.stash.get(_REFUSED, None):
             report.sections.append(
@@ -168,9 +168,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _count(config: pytest.Config, counted: dict[str, dict[str, list[int]]]) -> None:
-    from .testing.disclosure_coverage import add
+    from .testing.disclosure_coverage import add_counts
 
-    add(config.stash[_COUNTS], counted)
+    add_counts(config.stash[_COUNTS], counted)
 
 
 def pytest_terminal_summary(
@@ -198,9 +198,9 @@ def wink_events(request: pytest.FixtureRequest) -> Generator["RecordedEvents"]:
     del request.node.stash[_EVENTS]  # items stay until pytest ends
     events.stop()
     if request.config.getini("wink_coverage") and events:
-        from .testing.disclosure_coverage import count
+        from .testing.disclosure_coverage import count_sections
 
-        _count(request.config, count(events))
+        _count(request.config, count_sections(events))
 
 
 @pytest.fixture

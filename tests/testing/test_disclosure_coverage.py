@@ -1,11 +1,9 @@
-"""What counts as shown: what the model could read in full, by itself or because it opened
-something.
-"""
+"""A section counts when the model could read it in full, at first or after opening a section."""
 
 from weakincentives import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime.session import Session
 from weakincentives.testing import RecordedEvents, ScriptedAdapter, call, say
-from weakincentives.testing.disclosure_coverage import Counts, add, count
+from weakincentives.testing.disclosure_coverage import Counts, add_counts, count_sections
 
 
 def shown(*keys: str) -> Counts:
@@ -34,7 +32,7 @@ def shown(*keys: str) -> Counts:
     events.watch(session.bus)
     replies = [call(("read_section", {"section_key": key})) for key in keys]
     ScriptedAdapter([*replies, say()]).evaluate(prompt, session=session)
-    return count(events)
+    return count_sections(events)
 
 
 def test_a_section_that_was_read_is_shown_with_what_it_shows() -> None:
@@ -49,7 +47,7 @@ def test_a_section_that_was_read_is_shown_with_what_it_shows() -> None:
 def test_counts_add_up() -> None:
     total: Counts = {}
     for keys in ((), ("guide",), ("guide.shut",)):
-        add(total, shown(*keys))
+        add_counts(total, shown(*keys))
     assert total["n/k"][""] == [0, 3]
     assert total["n/k"]["guide"] == [19, 1]
     assert total["n/k"]["guide.shut"] == [20, 1]

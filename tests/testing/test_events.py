@@ -1,4 +1,4 @@
-"""Recorded events keep their order and their types, and each is told in one line."""
+"""Recorded events keep their order and their types, and each has a line that describes it."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from weakincentives.runtime.events import (
     ToolsInjected,
 )
 from weakincentives.testing import Events, RecordedEvents
-from weakincentives.testing.events import line
+from weakincentives.testing.events import event_line
 
 
 def called(turn: int, error: str | None = None) -> ProviderCalled:
@@ -43,7 +43,7 @@ def test_a_recording_keeps_what_is_published_until_it_stops_and_each_event_once(
     assert events.watch(bus) is bus
     events.watch(bus)
     events.watch(other)
-    bus.publish("mine")
+    bus.publish("first")
     other.publish(called(1))
     bus.publish(Operation(bus=bus, kind="tool", name="t"))
     assert events.names() == ["str", "ProviderCalled"]
@@ -53,24 +53,24 @@ def test_a_recording_keeps_what_is_published_until_it_stops_and_each_event_once(
 
 
 @dataclass(frozen=True)
-class Mine:
+class Noted:
     name: str
     secret: str = field(default="x", repr=False)
     items: tuple[int, ...] = ()
 
 
 def test_a_line_has_what_tells_the_event_from_others() -> None:
-    assert line(Mine("a")) == "Mine name='a'"
-    assert line(Mine("a", "hidden", (1, 2))) == "Mine name='a' items=(1, 2)"
-    assert line(called(2, "down")) == "ProviderCalled turn=2 error='down'"
-    assert line("text") == "str 'text'"
-    long = line(Mine("\n".join("abc" * 100), items=tuple(range(1000))))
-    assert long.startswith("Mine name='a\\nb")
+    assert event_line(Noted("a")) == "Noted name='a'"
+    assert event_line(Noted("a", "hidden", (1, 2))) == "Noted name='a' items=(1, 2)"
+    assert event_line(called(2, "down")) == "ProviderCalled turn=2 error='down'"
+    assert event_line("text") == "str 'text'"
+    long = event_line(Noted("\n".join("abc" * 100), items=tuple(range(1000))))
+    assert long.startswith("Noted name='a\\nb")
     assert "\n" not in long
     assert len(long) < 120
     result = ToolResult[object](message="No.", value=None, success=False)
     failed = ToolInvoked(name="t", call_id="c", params=None, result=result, content="No.")
-    assert line(failed) == "ToolInvoked failed name='t' content='No.'"
+    assert event_line(failed) == "ToolInvoked failed name='t' content='No.'"
 
 
 class Array:
@@ -92,8 +92,8 @@ class Measured:
 
 
 def test_a_line_takes_values_that_do_not_compare_and_fields_without_value() -> None:
-    assert line(Measured(Array())) == "Measured values=Array()"
+    assert event_line(Measured(Array())) == "Measured values=Array()"
 
 
 def test_the_representation_of_events_is_their_lines() -> None:
-    assert repr(Events([Mine("a"), Mine("b")])) == "<2 events: Mine name='a'; Mine name='b'>"
+    assert repr(Events([Noted("a"), Noted("b")])) == "<2 events: Noted name='a'; Noted name='b'>"

@@ -1,6 +1,4 @@
-"""What was published during a test, in order: filtered with types, and told in one short line an
-event.
-"""
+"""Records the events of a test, in order; filters them by type and describes each in a line."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -12,74 +10,71 @@ from typing import SupportsIndex, overload
 from ..protocols import EventBus
 from ..runtime.events import Event, Operation
 
-__all__ = ["Events", "RecordedEvents", "line"]
+__all__ = ["Events", "RecordedEvents", "event_line"]
 
 _WIDTH = 118
 _NOISE = {"adapter", "call_id", "prompt_name", "result", "seconds", "timestamp", "usage"}
-_NOISE.update(one.name for one in fields(Event))
+_NOISE.update(field.name for field in fields(Event))
 _short = Repr(maxlevel=3, maxstring=40, maxother=90)
 
 
-def line(event: object) -> str:
-    """The event's type and those of its fields that tell something, cut to one line."""
-    told = [type(event).__name__, *(["failed"] if getattr(event, "success", True) is False else [])]
-    for one in fields(event) if is_dataclass(event) else ():
-        # to compare with as well: an array's == tells no truth
-        value = _short.repr(getattr(event, one.name, None))
-        default = _short.repr(
-            one.default if one.default_factory is MISSING else one.default_factory()
-        )
-        if one.repr and one.name not in _NOISE and value not in {"None", default}:
-            told.append(f"{one.name}={value}")
-    text = " ".join(told if is_dataclass(event) else [*told, _short.repr(event)])
+def event_line(event: object) -> str:
+    """Describes an event in one line: its type, and its fields that differ from their defaults."""
+    words = [type(event).__name__]
+    if getattr(event, "success", True) is False:
+        words.append("failed")
+    if not is_dataclass(event):
+        words.append(_short.repr(event))
+    for field in fields(event) if is_dataclass(event) else ():
+        factory = field.default_factory
+        # compared as text: an array's == returns no bool
+        default = _short.repr(field.default if factory is MISSING else factory())
+        value = _short.repr(getattr(event, field.name, None))
+        if field.repr and field.name not in _NOISE and value not in {"None", default}:
+            words.append(f"{field.name}={value}")
+    text = " ".join(words)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 class Events[E](Sequence[E]):
-    """Events in the order in which they were published: `events[0]`, `events[ToolInvoked]`,
-    `len(events)`.
-    """
+    """Events in order of their publishing: `events[0]`, `events[ToolInvoked]`, `len(events)`."""
 
     def __init__(self, events: Iterable[E] = ()) -> None:
         self._events = list(events)
 
     @overload
-    def __getitem__(self, at: SupportsIndex, /) -> E: ...
+    def __getitem__(self, key: SupportsIndex, /) -> E: ...
     @overload
-    def __getitem__(self, at: slice, /) -> "Events[E]": ...
+    def __getitem__(self, key: slice, /) -> "Events[E]": ...
     @overload
-    def __getitem__[T](self, at: type[T], /) -> "Events[T]": ...
-    def __getitem__[T](self, at: SupportsIndex | slice | type[T], /) -> "E | Events[E] | Events[T]":
-        if isinstance(at, type):
-            return Events([event for event in self._events if isinstance(event, at)])
-        return Events(self._events[at]) if isinstance(at, slice) else self._events[at]
+    def __getitem__[T](self, key: type[T], /) -> "Events[T]": ...
+    def __getitem__[T](self, key: SupportsIndex | slice | type[T], /) -> object:
+        if isinstance(key, type):
+            return Events(event for event in self._events if isinstance(event, key))
+        return Events(self._events[key]) if isinstance(key, slice) else self._events[key]
 
     def where(
         self, predicate: Callable[[E], bool] | None = None, /, **values: object
     ) -> "Events[E]":
-        """Those that `predicate` accepts and whose fields have these `values`."""
-        found = [event for event in self._events if predicate is None or predicate(event)]
-        return Events(
-            [
-                one
-                for one in found
-                if all(getattr(one, name) == value for name, value in values.items())
-            ]
-        )
+        """Returns the events that `predicate` accepts and whose fields have these `values`."""
+        accepted = [event for event in self._events if predicate is None or predicate(event)]
+        for name, value in values.items():
+            accepted = [event for event in accepted if getattr(event, name) == value]
+        return Events(accepted)
 
     def names(self) -> list[str]:
-        """The name of each one's type."""
+        """Returns the name of each event's type."""
         return [type(event).__name__ for event in self._events]
 
     def __len__(self) -> int:
         return len(self._events)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} events: {'; '.join(map(line, self._events))}>"
+        return f"<{len(self)} events: {'; '.join(map(event_line, self._events))}>"
 
 
 class RecordedEvents(Events[object]):
-    """Everything published on the buses that it watches, but for `Operation`, which is no record."""
+    """Records every event of the buses that it watches, except `Operation`, which is no record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,17 +83,17 @@ class RecordedEvents(Events[object]):
         self._lock = Lock()  # threads may evaluate with one session
 
     def watch[B: EventBus](self, bus: B, /) -> B:
-        """Records what is published on `bus` from now on, and gives the bus back."""
+        """Records the events of `bus` from now on; returns the bus."""
         with self._lock:
-            if not any(known is bus for known in self._buses):
+            if all(known is not bus for known in self._buses):
                 self._buses.append(bus)
-                self._subscriptions.callback(bus.subscribe(object, self._hear))
+                self._subscriptions.callback(bus.subscribe(object, self._record))
         return bus
 
     def stop(self) -> None:
         """Ends all watching."""
         self._subscriptions.close()
 
-    def _hear(self, event: object) -> None:
+    def _record(self, event: object) -> None:
         if not isinstance(event, Operation):
             self._events.append(event)

@@ -1,6 +1,4 @@
-"""What the pytest plugin's fixtures give beside doubles and events: a maker of adapters, and
-prompts with overrides.
-"""
+"""Values of the pytest plugin's fixtures: factories of adapters and of prompts with overrides."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,24 +15,25 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
 from ..runtime.session.session import Session
-from .events import RecordedEvents, line
+from .events import RecordedEvents, event_line
 from .scripted import Reply, ScriptedAdapter, SeenRequest
 
 __all__ = ["PromptsWithOverrides", "ScriptedAdapters"]
 
-_MANY = 20
-_WHY = {
+_MAX_LEFTOVERS = 20
+_REASONS = {
     "changed": "the code's text has changed",
     "gone": "the code has no such text",
     "fixed": "it is not overridable",
 }
 
 
-class _Heard(ScriptedAdapter):  # Any: prompts of every output
-    """Has the events of every session that it evaluates with recorded."""
+class _RecordedAdapter(ScriptedAdapter):
+    """Records the events of every session that it evaluates with."""
 
     events: RecordedEvents
 
+    # Any: prompts of every output
     def connect(self, rendered: RenderedPrompt[Any], /) -> ScriptedAdapter:
         session = rendered.view.session
         if isinstance(session, Session):
@@ -44,12 +43,10 @@ class _Heard(ScriptedAdapter):  # Any: prompts of every output
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAdapters:
-    """Makes adapters whose replies a script lists or a function decides; see the fixtures of these
-    names.
-    """
+    """Makes adapters whose replies a script lists or a function decides; see the fixtures."""
 
     events: RecordedEvents = field(repr=False)
-    _scripts: list[_Heard] = field(default_factory=list[_Heard], repr=False)
+    _scripts: list[_RecordedAdapter] = field(default_factory=list[_RecordedAdapter], repr=False)
 
     def __call__(
         self,
@@ -60,7 +57,7 @@ class ScriptedAdapters:
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> ScriptedAdapter:
-        adapter = _Heard(
+        adapter = _RecordedAdapter(
             repeat(replies) if callable(replies) else replies,
             dynamic_tools=dynamic_tools,
             config=config,
@@ -72,12 +69,13 @@ class ScriptedAdapters:
         return adapter
 
     def leftovers(self) -> str | None:
-        """What scripts still hold, in words; they are empty then."""
+        """Describes the replies that a script still holds, and takes them from it."""
         for adapter in self._scripts:
-            if left := [line(reply) for reply in islice(adapter.replies, _MANY)]:
+            if lines := [event_line(reply) for reply in islice(adapter.replies, _MAX_LEFTOVERS)]:
                 return (
-                    f"the script goes on after request {len(adapter.requests)}, the last that the model was asked; "
-                    "shorten it. Left over:\n  " + "\n  ".join(left)
+                    f"the script goes on after request {len(adapter.requests)}, "
+                    "the last that the model was asked; shorten it. Left over:\n  "
+                    + "\n  ".join(lines)
                 )
         return None
 
@@ -86,41 +84,40 @@ class _StrictStore(LocalPromptOverridesStore):
     """Fails for stale overrides, whoever asks for them."""
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        found = super().resolve(descriptor, tag)
-        if found.stale:
-            told = "\n  ".join(f"{one.id}: {_WHY[one.reason]}" for one in found.stale)
+        override = super().resolve(descriptor, tag)
+        if override.stale:
+            lines = "\n  ".join(f"{text.id}: {_REASONS[text.reason]}" for text in override.stale)
             raise AssertionError(
-                f"stale overrides of {descriptor.ns}/{descriptor.key}, tag {tag!r}, in '{self.folder}'; "
-                f"run `wink overrides rebase TARGET --tag {tag}`, or delete them:\n  {told}"
+                f"stale overrides of {descriptor.ns}/{descriptor.key}, tag {tag!r}, "
+                f"in '{self.folder}'; run `wink overrides rebase TARGET --tag {tag}`, "
+                f"or delete them:\n  {lines}"
             )
-        return found
+        return override
 
 
 class PromptsWithOverrides:
-    """Makes prompts whose texts `store` replaces by what it holds under `tag`; it fails for what is
-    stale.
-    """
+    """Makes prompts with the overrides that `store` holds under `tag`; stale ones fail."""
 
     def __init__(self, root: PathLike[str], tag: str = "latest", *, needed: bool = False) -> None:
         self.store = _StrictStore(root)
         self.tag = tag
         self._needed = needed
 
-    def __call__[Out](self, of: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
-        """A new prompt with the params and resources of `of`.
+    def __call__[Out](self, source: PromptTemplate[Out] | Prompt[Out], /) -> Prompt[Out]:
+        """Returns a new prompt with the params and resources of `source`.
 
         Raises `AssertionError` for stale overrides and, where they are `needed`, for none.
         """
-        template = of.template if isinstance(of, Prompt) else of
+        template = source.template if isinstance(source, Prompt) else source
         prompt = Prompt(template, overrides_store=self.store, overrides_tag=self.tag)
-        if isinstance(of, Prompt):
-            prompt.bind(*of.params.values(), resources=of.resources.registry)
+        if isinstance(source, Prompt):
+            prompt.bind(*source.params.values(), resources=source.resources.registry)
         if not self.store.resolve(prompt.descriptor, self.tag).texts and self._needed:
-            tags = ", ".join(
-                one.tag for one in self.store.list() if (one.ns, one.key) == (prompt.ns, prompt.key)
-            )
+            name = prompt.ns, prompt.key
+            tags = [entry.tag for entry in self.store.list() if (entry.ns, entry.key) == name]
             raise AssertionError(
-                f"marked wink_overrides, but nothing is stored for {prompt.ns}/{prompt.key} under tag {self.tag!r} "
-                f"in '{self.store.folder}'; tags there: {tags or 'none'}"
+                f"marked wink_overrides, but nothing is stored for {prompt.ns}/{prompt.key} "
+                f"under tag {self.tag!r} in '{self.store.folder}'; "
+                f"tags there: {', '.join(tags) or 'none'}"
             )
         return prompt

@@ -1,4 +1,4 @@
-"""Golden files of prompts, on syrupy: what a file holds, and how a change of it is told.
+"""Golden files of prompts, on syrupy: the text of a file, and the report of a change.
 
 The states that go into a file are made in `states.py`; when files are compared, written and found
 unused is syrupy's.
@@ -22,17 +22,17 @@ from ..visibility import SectionVisibility
 
 __all__ = ["PromptExtension"]
 
-_HOW = {SectionVisibility.SUMMARY: " (summary)", SectionVisibility.FULL: ""}
+_SUFFIXES = {SectionVisibility.SUMMARY: " (summary)", SectionVisibility.FULL: ""}
 _PREFACE = (
     "`closed` is what the model is shown at first; every other state, what it is shown besides."
 )
 
 
 class PromptExtension(SingleFileSnapshotExtension):
-    """Keeps a prompt, a template or what `render_states` gave as one Markdown file.
+    """Writes a prompt, a template or the result of `render_states` to one Markdown file.
 
-    Each text and each tool stands in it once, so that a change of one is a change of one place; a
-    prompt or template is kept in its smallest states, which hold them all.
+    The file holds each text and each tool once, so a change of one is a change of one place. Of a
+    prompt or template it holds the smallest states, which show all of them.
     """
 
     _write_mode = WriteMode.TEXT
@@ -42,71 +42,70 @@ class PromptExtension(SingleFileSnapshotExtension):
     def serialize(
         self, data: Any, *, exclude: Any = None, include: Any = None, matcher: Any = None
     ) -> str:
-        """The file's content.
+        """Returns the file's content.
 
         Raises `TypeError` for what is no prompt, and what `render_states` raises.
         """
         if isinstance(data, Prompt | PromptTemplate):
             data = render_states(data, limit=0)
-        if not (
-            isinstance(data, tuple) and data and all(isinstance(one, PromptState) for one in data)
-        ):
-            raise TypeError(
-                f"{data!r:.100} is no prompt; compare a Prompt, a PromptTemplate or what render_states gave"
-            )
-        return _golden(data)
+        match data:
+            case (PromptState(), *rest) if all(isinstance(state, PromptState) for state in rest):
+                return _golden(data)
+            case _:
+                raise TypeError(
+                    f"{data!r:.100} is no prompt; "
+                    "compare a Prompt, a PromptTemplate or what render_states returned"
+                )
 
     # Any: as in `serialize`
     def diff_lines(self, serialized_data: Any, snapshot_data: Any) -> Iterator[str]:
-        """What changed, by name, and then a diff of each section, tool, output and state that did."""
+        """Yields the names of all that changed, and then a diff of each."""
         if not snapshot_data:
             yield "run pytest with --snapshot-update to write it"
             return
         old, new = _blocks(snapshot_data), _blocks(serialized_data)
         changed = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        told = [
+        changes = [
             f"{name} {'is new' if name not in old else 'is gone' if name not in new else 'changed'}"
             for name in changed
         ]
-        yield f"{', '.join(told) or 'the file was edited'}; where that is meant, run pytest with --snapshot-update"
+        yield (
+            f"{', '.join(changes) or 'the file was edited'}; "
+            "where that is meant, run pytest with --snapshot-update"
+        )
+        styles = {"-": snapshot_style, "+": received_style}
         for name in changed:
             yield f"{name}:"
-            for line in islice(
-                unified_diff(old.get(name, []), new.get(name, []), lineterm="", n=2), 3, None
-            ):
-                yield {"-": snapshot_style, "+": received_style}.get(line[:1], context_style)(line)
+            diff = unified_diff(old.get(name, []), new.get(name, []), lineterm="", n=2)
+            for line in islice(diff, 3, None):  # without its head
+                yield styles.get(line[:1], context_style)(line)
 
 
 def _golden(states: Sequence[PromptState]) -> str:
-    """The file: an outline of each state, then each section, each tool and the output once, under
-    headings.
-    """
+    """Returns the file: each state's outline, then each section, tool and the output once."""
     blocks: dict[str, str] = {}
 
     def add(heading: str, body: str, state: PromptState) -> None:
-        # a section of the author's that is not the same each time
+        # an author's section can differ from state to state
         if blocks.setdefault(heading, body) != body:
             blocks[f"{heading} in state `{state.name}`"] = body
 
-    at_first = _outline(states[0])
+    initial = _outline(states[0])
     for state in states:
         outline = _outline(state)
         lines = [
-            f"- {what}{how}"
-            for what, how in outline.items()
-            if state is states[0] or at_first.get(what) != how
+            f"- {name}{suffix}"
+            for name, suffix in outline.items()
+            if state is states[0] or initial.get(name) != suffix
         ]
-        lines += [f"- without {what}" for what in at_first if what not in outline]
+        lines += [f"- without {name}" for name in initial if name not in outline]
         add(f"State `{state.name}`", "\n".join(lines), state)
     for state in states:
-        for (node, how), span in zip(
-            state.rendered.sections.items(), state.rendered.spans, strict=True
-        ):
-            add(
-                f"Section `{node.key}`{_HOW[how]}",
-                _fenced(state.text[span.start : span.end]),
-                state,
-            )
+        rendered = state.rendered
+        sections = rendered.sections.items()
+        for (node, visibility), span in zip(sections, rendered.spans, strict=True):
+            text = _fenced(state.text[span.start : span.end])
+            add(f"Section `{node.key}`{_SUFFIXES[visibility]}", text, state)
     for state in states:
         for tool in state.tools:
             body = f"{_fenced(tool.description)}\n\n{_json(tool.parameters)}"
@@ -115,25 +114,21 @@ def _golden(states: Sequence[PromptState]) -> str:
         add(f"Output `{output.name}`", _json(output.schema), states[0])
     prompt = states[0].rendered.prompt
     title = f"# Prompt `{prompt.ns}/{prompt.key}`" if prompt else "# Prompt"
-    return (
-        "\n\n".join(
-            [title, _PREFACE, *(f"## {heading}\n\n{body}" for heading, body in blocks.items())]
-        )
-        + "\n"
-    )
+    parts = [f"## {heading}\n\n{body}" for heading, body in blocks.items()]
+    return "\n\n".join([title, _PREFACE, *parts]) + "\n"
 
 
 def _outline(state: PromptState) -> dict[str, str]:
-    """The sections shown, each with how, and the tools."""
-    sections = {
-        f"section `{'.'.join(path)}`": _HOW[how] for path, how in state.rendered.visibility.items()
-    }
+    """Returns the visible sections, each with its visibility, and the tools."""
+    visibility = state.rendered.visibility.items()
+    sections = {f"section `{'.'.join(path)}`": _SUFFIXES[value] for path, value in visibility}
     return sections | {f"tool `{tool.name}`": "" for tool in state.rendered.tools}
 
 
 def _fenced(text: str, language: str = "text") -> str:
-    """`text` in a block that nothing in it ends; a carriage return, which a file may lose, becomes
-    a visible sign.
+    """Puts `text` into a block that nothing in it ends; a carriage return becomes a visible sign.
+
+    A file may lose carriage returns.
     """
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.replace('\r', '␍')}\n{fence}"
@@ -144,7 +139,7 @@ def _json(schema: JsonSchema) -> str:
 
 
 def _blocks(golden: str) -> dict[str, list[str]]:
-    """The lines under each heading, without fences and the blank lines around them."""
+    """Returns the lines under each heading, without fences and the blank lines around them."""
     lines: list[str] = []
     blocks, fence = {"": lines}, ""
     for line in golden.split("\n"):
