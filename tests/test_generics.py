@@ -1,6 +1,4 @@
-"""`Thing[A, B](…)` is `Thing(…)` with the types as arguments: on every Python, for every kind of
-class.
-"""
+"""`Thing[A, B](…)` is `Thing(…)` with the types as keyword arguments, for every kind of class."""
 
 import copy
 import pickle

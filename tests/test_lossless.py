@@ -1,6 +1,4 @@
-"""L6 for state: what is written without loss is read back the same, types included, or writing
-names the place.
-"""
+"""Law L6: a value that is written without loss is read back the same, or writing names the place."""
 
 import gc
 import sys
@@ -341,15 +339,15 @@ def portrait(value: Any) -> Any:
     kind = type(value)
     if is_dataclass(value) and not isinstance(value, type):
         extra = {
-            name: one for name, one in getattr(value, "__dict__", {}).items() if name == "kept"
+            name: extra for name, extra in getattr(value, "__dict__", {}).items() if name == "kept"
         }
         return (
             kind,
-            tuple((one.name, portrait(getattr(value, one.name))) for one in fields(value)),
+            tuple((field.name, portrait(getattr(value, field.name))) for field in fields(value)),
             repr(extra),
         )
     if isinstance(value, dict):
-        return kind, tuple((portrait(key), portrait(one)) for key, one in value.items())
+        return kind, tuple((portrait(key), portrait(item)) for key, item in value.items())
     if isinstance(value, list | tuple | deque):
         return kind, tuple(map(portrait, value))
     if isinstance(value, set | frozenset):
@@ -482,12 +480,12 @@ def test_unions_that_differ_in_order_alone_are_read_each_in_its_own_order() -> N
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
-def test_what_json_would_change_is_refused_with_its_place_and_type(cut: Cut) -> None:
+def test_a_value_that_json_would_change_is_refused_with_path_and_type(cut: Cut) -> None:
     with pytest.raises(SerdeError) as caught:
         dump_json_lossless(cut.of, cut.value)
-    [fault] = caught.value.issues
-    assert fault.path[: len(cut.path)] == cut.path
-    assert cut.said in fault.message
+    [issue] = caught.value.issues
+    assert issue.path[: len(cut.path)] == cut.path
+    assert cut.said in issue.message
 
 
 @pytest.mark.parametrize(
@@ -508,18 +506,18 @@ def test_what_json_would_change_is_refused_with_its_place_and_type(cut: Cut) -> 
     ],
     ids=repr,
 )
-def test_what_json_keeps_is_written(of: Any, value: Any) -> None:
+def test_a_value_that_json_keeps_is_written(of: Any, value: Any) -> None:
     assert comes_back(of, value)
     assert portrait(parse(of, dump_lossless(of, value))) == portrait(value)
 
 
-def test_a_value_that_was_computed_and_kept_is_no_loss() -> None:
+def test_a_cached_property_is_no_loss() -> None:
     value = Cached(2)
     assert value.double == 4
     assert comes_back(list[Cached], [value])
 
 
-def test_a_refusal_tells_no_value() -> None:
+def test_a_refusal_quotes_no_value() -> None:
     with pytest.raises(SerdeError) as caught:
         dump_json_lossless(list[str | bytes], [b"hunter2"])
     assert "hunter2" not in str(caught.value)

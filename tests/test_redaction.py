@@ -1,6 +1,4 @@
-"""The redactor masks what was sent as a credential, wherever it is quoted, and leaves every other
-text as it is.
-"""
+"""The redactor masks credentials wherever they are quoted and leaves every other text as it is."""
 
 from urllib.parse import quote
 

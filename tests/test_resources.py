@@ -1,6 +1,4 @@
-"""Resources: made by type, once, when they are asked for; closed in reverse order; whose bindings
-win.
-"""
+"""Resources are made by type on first use, closed in reverse order, and bound by precedence."""
 
 import asyncio
 import logging
@@ -178,7 +176,9 @@ def enter(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_context_managers_are_entered_and_told_how_the_block_ended(asynchronous: bool) -> None:
+def test_context_managers_are_entered_and_receive_the_error_of_the_block(
+    asynchronous: bool,
+) -> None:
     seen: list[object] = []
 
     class Session:
@@ -239,7 +239,7 @@ def test_close_is_preferred_to_entering() -> None:
     assert both.closed == ["thing"]
 
 
-def test_what_the_application_made_is_neither_entered_nor_closed() -> None:
+def test_a_value_of_the_application_is_neither_entered_nor_closed() -> None:
     clock = Clock()
     with ResourceContext(ResourceRegistry() | {Clock: clock}) as resources:
         assert resources.get(Clock) is clock
@@ -281,7 +281,7 @@ def test_a_provider_that_raises_half_way_is_asked_again_and_what_it_needed_stays
     assert attempts[0].closed == ["thing"]
 
 
-def test_a_resource_that_asks_for_another_while_it_closes_is_told_that_it_is_too_late(
+def test_a_resource_that_asks_for_another_while_it_closes_is_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Late:
@@ -301,7 +301,7 @@ def test_a_resource_that_asks_for_another_while_it_closes_is_told_that_it_is_too
 
 
 @pytest.mark.claim("PS-15")
-def test_outside_of_the_block_a_resource_cannot_be_had() -> None:
+def test_a_resource_is_refused_outside_of_the_block() -> None:
     asked = prompt().bind(resources={Clock: Clock()})
     for _ in range(2):
         with pytest.raises(
@@ -327,7 +327,7 @@ def test_the_resources_of_a_prompt_are_closed_once_however_the_block_ends(failin
     assert closed == ["clock"]
 
 
-def test_what_is_not_bound_is_named_with_what_asked_for_it_and_what_is_bound() -> None:
+def test_the_error_for_an_unbound_type_names_the_chain_and_the_bound_types() -> None:
     def store(resources: Any) -> Store:
         resources.get(Clock)
         return Store()
@@ -341,7 +341,7 @@ def test_what_is_not_bound_is_named_with_what_asked_for_it_and_what_is_bound() -
 
 
 @pytest.mark.parametrize("scope", Scope)
-def test_a_resource_that_needs_itself_is_told_by_which_way(scope: Scope) -> None:
+def test_a_resource_that_needs_itself_is_refused_with_the_chain(scope: Scope) -> None:
     def asks_for(kind: type[Any]) -> Callable[[Any], Any]:
         return lambda resources: resources.get(kind)
 
@@ -378,7 +378,7 @@ def test_a_singleton_must_not_hold_what_lives_for_one_call() -> None:
         ({"eager": True, "scope": Scope.PROTOTYPE}, "use Scope.SINGLETON"),
     ],
 )
-def test_eager_and_another_scope_do_not_go_together(how: dict[str, Any], said: str) -> None:
+def test_an_eager_binding_of_another_scope_is_refused(how: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Binding(Clock, lambda _: Clock(), **how)
 
@@ -514,7 +514,7 @@ def test_an_interrupt_while_a_call_closes_its_resources_undoes_the_call() -> Non
     assert session[str].all() == ()
 
 
-def test_outside_of_a_call_nothing_lives_for_one() -> None:
+def test_a_call_resource_is_refused_outside_of_a_call() -> None:
     with (
         of(Binding(Clock, lambda _: Clock(), scope=Scope.TOOL_CALL)) as resources,
         pytest.raises(ResourceError, match="asked for outside of a tool call"),
@@ -534,7 +534,7 @@ def test_a_forked_call_and_its_prompt_get_the_same_fork_and_the_context_keeps_th
             assert context.get(InMemoryFilesystem) is files
 
 
-def test_what_lives_for_one_call_and_can_be_put_back_is_not_isolated() -> None:
+def test_a_call_resource_with_state_is_not_isolated() -> None:
     made = Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), scope=Scope.TOOL_CALL)
     with of(made) as context, context.fork() as resources:
         with pytest.raises(NotIsolatedError, match="InMemoryFilesystem can be put back"):
@@ -599,7 +599,7 @@ def test_an_async_resource_that_is_not_owned_stays_open() -> None:
     assert closed == []
 
 
-def test_async_context_managers_are_entered_and_told_how_the_block_ended() -> None:
+def test_async_context_managers_are_entered_and_receive_the_error_of_the_block() -> None:
     seen: list[object] = []
 
     @asynccontextmanager
@@ -668,7 +668,7 @@ def test_aclose_is_preferred_to_entering_and_to_close() -> None:
 
 
 @pytest.mark.parametrize("kind", [Closing, ClosingLater])
-def test_what_an_async_provider_gave_is_closed_by_its_close_when_there_is_nothing_else(
+def test_an_async_resource_with_nothing_but_close_is_closed_by_it(
     kind: type[Closing],
 ) -> None:
     given = kind()
@@ -699,7 +699,7 @@ def test_a_coroutine_is_no_resource() -> None:
         resources.get(Line)
 
 
-def test_who_enters_while_async_resources_are_made_is_told_how_to_ask_for_them() -> None:
+def test_a_task_that_enters_while_async_resources_are_made_is_refused_with_the_remedy() -> None:
     closed: list[str] = []
     context = lines(closed)
 
@@ -761,7 +761,7 @@ def test_an_async_resource_that_outlives_its_block_is_reported(
 # threads
 
 
-def test_threads_that_ask_at_once_are_given_one_and_the_same() -> None:
+def test_threads_that_ask_at_once_get_the_same_resource() -> None:
     together, made, got = Barrier(16), list[int](), list[Clock]()
 
     def clock(_: object) -> Clock:
@@ -775,10 +775,10 @@ def test_threads_that_ask_at_once_are_given_one_and_the_same() -> None:
             got.append(resources.get(Clock))
 
         threads = [Thread(target=ask) for _ in range(16)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join(TIMEOUT)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(TIMEOUT)
     assert (len(made), len(got), len(set(map(id, got)))) == (1, 16, 1)
 
 
@@ -832,7 +832,7 @@ def names(name: str, *kinds: type[Thing]) -> ResourceRegistry:
 
 
 @pytest.mark.claim("PS-13")
-def test_what_is_bound_beats_the_sections_of_which_the_later_and_deeper_beat_the_template() -> None:
+def test_bound_resources_beat_those_of_sections_which_beat_those_of_the_template() -> None:
     leaf = Supplying("leaf", names("leaf", Index))
     first = Supplying("first", names("first", Store, Index), children=[leaf])
     second = Supplying("second", names("second", Thing))
@@ -861,7 +861,7 @@ def test_what_is_bound_beats_the_sections_of_which_the_later_and_deeper_beat_the
         assert resources.get(Clock).name == "template"
 
 
-def test_sections_own_mistakes_about_resources_are_found_when_the_template_is_built() -> None:
+def test_wrong_resources_of_a_section_are_refused_when_the_template_is_built() -> None:
     wrong: Any = {Clock: Clock()}
     with pytest.raises(PromptValidationError, match="resources"):
         PromptTemplate(ns="tests", key="wrong", sections=[Supplying("wrong", wrong)])
@@ -869,7 +869,7 @@ def test_sections_own_mistakes_about_resources_are_found_when_the_template_is_bu
         PromptTemplate(ns="tests", key="wrong", resources=wrong)
 
 
-def test_open_resources_cannot_be_bound_anew_and_nothing_else_is_then() -> None:
+def test_binding_while_resources_are_open_is_refused_and_changes_nothing() -> None:
     asked = Prompt(
         PromptTemplate(
             ns="tests",
@@ -961,4 +961,4 @@ def test_main_loop_opens_resources_once_around_all_restarts(asynchronous: bool) 
     else:
         execution = loop.execute(asked, session=Session())
     assert execution.restarts == 1
-    assert [one.closed for one in made] == [["thing"]]
+    assert [clock.closed for clock in made] == [["thing"]]

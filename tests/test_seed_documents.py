@@ -130,7 +130,7 @@ def test_the_params_printed_tell_what_they_are_and_what_may_be_left_out() -> Non
 
 @pytest.mark.claim("TL-29")
 def test_the_context_begins_with_the_fields_printed() -> None:
-    names = [one.name for one in fields(ToolContext)]
+    names = [field.name for field in fields(ToolContext)]
     assert names[:5] == ["prompt", "rendered_prompt", "adapter", "session", "event_bus"]
 
 

@@ -1,4 +1,4 @@
-"""Values survive JSON, fit their schemas, and what does not fit is told in full and in confidence."""
+"""Values survive JSON and fit their schemas; errors list all issues and never quote the data."""
 
 import json
 import math
@@ -89,7 +89,7 @@ def dump(value: object, *, exclude_none: bool = False) -> Any:
     return serde.dump(value, exclude_none=exclude_none)
 
 
-def faults_of(run: Callable[[], object]) -> tuple[ValidationIssue, ...]:
+def issues_of(run: Callable[[], object]) -> tuple[ValidationIssue, ...]:
     with pytest.raises(SerdeError) as caught:
         run()
     return caught.value.issues
@@ -101,7 +101,7 @@ def faults_of(run: Callable[[], object]) -> tuple[ValidationIssue, ...]:
 
 @pytest.mark.claim("TL-26")
 @given(typed_values())
-def test_what_is_dumped_parses_to_an_equal_value(typed: tuple[Any, Any]) -> None:
+def test_a_dumped_value_parses_to_an_equal_value(typed: tuple[Any, Any]) -> None:
     of, value = typed
     back = parse(of, dump(value))
     assert back == value
@@ -123,7 +123,7 @@ def test_text_and_values_parse_alike(typed: tuple[Any, Any]) -> None:
 
 
 @given(typed_values())
-def test_what_is_dumped_satisfies_the_schema_of_its_type(typed: tuple[Any, Any]) -> None:
+def test_a_dumped_value_satisfies_the_schema_of_its_type(typed: tuple[Any, Any]) -> None:
     of, value = typed
     schema = json_schema(of)
     jsonschema_rs.meta.validate(schema)
@@ -148,8 +148,8 @@ def test_keys_that_a_type_lacks_are_refused_unless_allowed(kind: Kind, data: st.
     of, value = applied(list, applied(dict, str, kind.of)), data.draw(kind.values)
     dumped = dump([{"inner": value}])
     dumped[0]["inner"]["unheard_of"] = 1
-    (fault,) = faults_of(lambda: parse(of, dumped))
-    assert fault.path[-2:] == ("inner", "unheard_of")
+    (issue,) = issues_of(lambda: parse(of, dumped))
+    assert issue.path[-2:] == ("inner", "unheard_of")
     assert parse(of, dumped, allow_extra=True) == [{"inner": value}]
 
 
@@ -262,7 +262,7 @@ def test_a_union_of_dataclasses_comes_back_as_the_one_it_was() -> None:
 
 def test_a_generic_dataclass_is_parsed_by_its_argument() -> None:
     assert parse(Box[list[Colour]], {"content": ["red"]}) == Box([Colour.RED])
-    assert [fault.path for fault in faults_of(lambda: parse(Box[int], {"content": "x"}))] == [
+    assert [issue.path for issue in issues_of(lambda: parse(Box[int], {"content": "x"}))] == [
         ("content",)
     ]
 
@@ -275,7 +275,7 @@ def test_a_generic_dataclass_is_parsed_by_its_argument() -> None:
         (Box[Square], Box(Square(3)), '{"content":{"width":3}}'),
     ],
 )
-def test_what_a_dataclass_fills_by_itself_stays_out(of: Any, value: object, text: str) -> None:
+def test_fields_without_an_argument_stay_out_of_the_json(of: Any, value: object, text: str) -> None:
     assert dump_json(value) == text
     assert dump(Bag(value)) == {"anything": json.loads(text)}
     assert parse_json(of, text) == value
@@ -283,8 +283,8 @@ def test_what_a_dataclass_fills_by_itself_stays_out(of: Any, value: object, text
     assert not {"area", "around"} & set(re.findall(r"\w+", json.dumps(json_schema(of))))
 
 
-def test_what_a_dataclass_fills_by_itself_cannot_be_given() -> None:
-    assert faults_of(lambda: parse(Square, {"width": 3, "area": 1})) == (
+def test_fields_without_an_argument_are_refused_when_parsed() -> None:
+    assert issues_of(lambda: parse(Square, {"width": 3, "area": 1})) == (
         ValidationIssue(("area",), "Unexpected keyword argument"),
     )
     assert parse(Square, {"width": 3, "area": 1}, allow_extra=True) == Square(3)
@@ -316,9 +316,9 @@ def test_fields_that_are_none_can_be_left_out_at_any_depth() -> None:
 # what does not fit
 
 
-def test_every_fault_is_told_with_its_path() -> None:
+def test_every_issue_is_listed_with_its_path() -> None:
     data = {"items": [{"name": 1, "count": "many"}, {"count": 0, "colour": "red"}], "note": []}
-    assert [fault.path for fault in faults_of(lambda: parse(Order, data))] == [
+    assert [issue.path for issue in issues_of(lambda: parse(Order, data))] == [
         ("items", 0, "name"),
         ("items", 0, "count"),
         ("items", 1, "name"),
@@ -345,18 +345,18 @@ NOT_TEXT = [kind for kind in SCALARS if kind.of not in {str, Path, Literal["left
 
 
 @pytest.mark.parametrize("kind", NOT_TEXT, ids=lambda kind: str(kind.of))
-def test_no_fault_tells_the_value_that_did_not_fit(kind: Kind) -> None:
+def test_no_issue_quotes_the_value_that_does_not_fit(kind: Kind) -> None:
     holder = make_dataclass("Holder", [("field", kind.of), ("others", applied(list, kind.of))])
-    reading = faults_of(lambda: parse(holder, {"field": PRIVATE, "others": [PRIVATE]}))
-    writing = faults_of(lambda: dump(holder(PRIVATE, [PRIVATE])))
-    assert [fault.path for fault in reading] == [("field",), ("others", 0)]
+    reading = issues_of(lambda: parse(holder, {"field": PRIVATE, "others": [PRIVATE]}))
+    writing = issues_of(lambda: dump(holder(PRIVATE, [PRIVATE])))
+    assert [issue.path for issue in reading] == [("field",), ("others", 0)]
     assert "is not of the declared type" in writing[0].message
     assert "hunter2" not in f"{reading}{writing}"
 
 
 def test_a_value_of_another_type_than_declared_is_refused_with_its_whole_path() -> None:
     wrong: Any = ["pen"]
-    issues = faults_of(lambda: dump(Order([Item("pen"), Item(wrong)])))
+    issues = issues_of(lambda: dump(Order([Item("pen"), Item(wrong)])))
     assert issues == (
         ValidationIssue(
             ("items", 1, "name"),
@@ -369,10 +369,10 @@ def test_an_integer_is_written_where_a_union_declares_a_float() -> None:
     holder = make_dataclass("Holder", [("value", float | str)])
     assert dump_json(holder(1)) == dump_json_lossless(holder, holder(1)) == '{"value":1}'
     assert dump({"deep": [holder(1)]}) == {"deep": [{"value": 1}]}
-    assert {issue.path[:1] for issue in faults_of(lambda: dump(holder([1])))} == {("value",)}
+    assert {issue.path[:1] for issue in issues_of(lambda: dump(holder([1])))} == {("value",)}
 
 
-def test_no_fault_tells_the_tag_that_did_not_fit() -> None:
+def test_no_issue_quotes_the_tag_that_does_not_fit() -> None:
     @dataclass
     class Circle:
         kind: Literal["circle"]
@@ -382,22 +382,22 @@ def test_no_fault_tells_the_tag_that_did_not_fit() -> None:
         kind: Literal["square"]
 
     of = Annotated[Circle | Square, pydantic.Field(discriminator="kind")]
-    (fault,) = faults_of(lambda: parse(of, {"kind": PRIVATE}))
-    assert "hunter2" not in fault.message
-    assert "'circle', 'square'" in fault.message
+    (issue,) = issues_of(lambda: parse(of, {"kind": PRIVATE}))
+    assert "hunter2" not in issue.message
+    assert "'circle', 'square'" in issue.message
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", '{"items": [}', "[1, 2", '{"items": []} {}', "nul", '"\\ud800"']
 )
-def test_broken_text_is_a_fault(text: str) -> None:
-    (fault,) = faults_of(lambda: parse_json(Order, text))
-    assert fault.path == ()
+def test_broken_text_is_an_issue(text: str) -> None:
+    (issue,) = issues_of(lambda: parse_json(Order, text))
+    assert issue.path == ()
 
 
 @given(st.binary(max_size=40) | TEXT)
 @settings(max_examples=50)
-def test_any_text_parses_or_is_a_fault(text: str | bytes) -> None:
+def test_any_text_parses_or_is_an_issue(text: str | bytes) -> None:
     try:
         assert isinstance(parse_json(Tree | int | list[str], text), Tree | int | list)
     except SerdeError as error:
@@ -424,7 +424,7 @@ def test_any_text_parses_or_is_a_fault(text: str | bytes) -> None:
     ],
     ids=lambda value: re.sub(r" at 0x\w+", "", repr(value)),  # the same in each process
 )
-def test_what_json_cannot_hold_is_refused_wherever_it_stands(value: object) -> None:
+def test_a_value_that_json_cannot_hold_is_refused_at_every_place(value: object) -> None:
     for holder in (
         value,
         [value],
@@ -443,13 +443,13 @@ def test_a_text_that_says_nan_is_a_text() -> None:
 
 @pytest.mark.parametrize("text", ["NaN", "[1, Infinity]", '"nan"', "1e999"])
 def test_a_number_that_is_none_is_refused_when_parsed(text: str) -> None:
-    assert faults_of(lambda: parse_json(float | list[float], text))
+    assert issues_of(lambda: parse_json(float | list[float], text))
 
 
 def test_an_integer_that_python_will_not_read_is_refused() -> None:
     huge = 10**5000
-    assert faults_of(lambda: dump(huge))
-    assert faults_of(lambda: parse_json(int, "1" * 5000))
+    assert issues_of(lambda: dump(huge))
+    assert issues_of(lambda: parse_json(int, "1" * 5000))
 
 
 def nested() -> list[Any]:
@@ -472,22 +472,22 @@ def recursive() -> Tree:
 
 
 @pytest.mark.parametrize("endless", [nested, around, recursive])
-def test_what_is_endless_is_refused(endless: Callable[[], object]) -> None:
+def test_an_endless_value_is_refused(endless: Callable[[], object]) -> None:
     value = endless()
-    assert faults_of(lambda: dump(value))
+    assert issues_of(lambda: dump(value))
     # or freeing it would recurse
     while isinstance(value, list) and value and isinstance(value[0], list):
         value = value[0]
 
 
 def test_text_that_is_too_deep_is_refused() -> None:
-    assert faults_of(lambda: parse_json(object, "[" * 100_000 + "]" * 100_000))
+    assert issues_of(lambda: parse_json(object, "[" * 100_000 + "]" * 100_000))
 
 
 @pytest.mark.parametrize(
     "error", [ValueError, TypeError, KeyError, ZeroDivisionError, AssertionError]
 )
-def test_whatever_a_dataclass_raises_about_its_data_is_a_fault(error: type[Exception]) -> None:
+def test_an_error_of_a_dataclass_about_its_data_is_an_issue(error: type[Exception]) -> None:
     @dataclass
     class Picky:
         value: int
@@ -495,8 +495,8 @@ def test_whatever_a_dataclass_raises_about_its_data_is_a_fault(error: type[Excep
         def __post_init__(self) -> None:
             raise error("not good enough")
 
-    (fault,) = faults_of(lambda: parse(Picky, {"value": 1}))
-    assert "not good enough" in fault.message
+    (issue,) = issues_of(lambda: parse(Picky, {"value": 1}))
+    assert "not good enough" in issue.message
 
 
 def test_a_serde_error_survives_pickling() -> None:
@@ -538,7 +538,7 @@ def test_a_schema_has_no_titles_but_keeps_a_field_of_that_name() -> None:
     assert schema["$defs"]["Item"]["properties"]["title"] == {"type": "string", "default": ""}
 
 
-def test_what_looks_like_a_keyword_and_is_none_stays() -> None:
+def test_a_schema_keeps_what_only_looks_like_a_keyword() -> None:
     @dataclass
     class Odd:
         propertyNames: Literal[1, 2]  # noqa: N815 - as JSON Schema has it
@@ -583,18 +583,18 @@ def test_a_number_that_json_does_not_have_is_refused_where_a_type_says_nothing_t
         lambda: parse_json(of, text),
         lambda: parse_json(of, text.encode(), allow_extra=True),
     ):
-        (fault,) = faults_of(attempt)
-        assert fault.message == "Input should be a finite number"
+        (issue,) = issues_of(attempt)
+        assert issue.message == "Input should be a finite number"
     assert parse_json(of, text.replace(number, "1e99")) is not None
 
 
 @pytest.mark.parametrize("of", [Callable[[int], int], list[Callable[[], int]], Box["Nowhere"]])  # type: ignore[name-defined]  # pyright: ignore[reportUndefinedVariable]
 def test_a_type_without_a_schema_is_named(of: object) -> None:
-    (fault,) = faults_of(lambda: json_schema(of))
-    assert "JSON" in fault.message
+    (issue,) = issues_of(lambda: json_schema(of))
+    assert "JSON" in issue.message
 
 
-def test_a_field_type_that_cannot_be_resolved_is_a_fault() -> None:
+def test_a_field_type_that_cannot_be_resolved_is_an_issue() -> None:
     @dataclass
     class Lost:
         value: "Nowhere"  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
@@ -756,9 +756,9 @@ class Answers(Enum):
 )
 def test_a_scalar_of_another_json_type_is_refused(of: Any, text: str) -> None:
     holder = make_dataclass("Holder", [("value", of)])
-    assert faults_of(lambda: parse_json(of, text))
+    assert issues_of(lambda: parse_json(of, text))
     assert [
-        fault.path[:1] for fault in faults_of(lambda: parse(holder, {"value": json.loads(text)}))
+        issue.path[:1] for issue in issues_of(lambda: parse(holder, {"value": json.loads(text)}))
     ] == [("value",)]
 
 
@@ -843,7 +843,7 @@ def test_an_alias_and_a_literal_member_are_read_as_they_are_written(
 
 
 def test_a_literal_member_is_not_read_from_what_only_equals_it() -> None:
-    assert faults_of(lambda: parse_json(Literal[Mixed.ONE], "true"))
-    assert faults_of(
+    assert issues_of(lambda: parse_json(Literal[Mixed.ONE], "true"))
+    assert issues_of(
         lambda: dump(make_dataclass("Holder", [("value", Literal[Mixed.ONE])])(Mixed.WORD))
     )

@@ -1,4 +1,4 @@
-"""Visibility overrides are values: what they were made from may change, they do not."""
+"""Visibility overrides are values, which do not change with the mapping they were made from."""
 
 import copy
 import pickle
@@ -49,7 +49,7 @@ def test_equal_overrides_are_equal_in_every_way(
     assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == other
 
 
-def test_what_they_were_made_from_can_change_without_them() -> None:
+def test_overrides_stay_when_their_mapping_changes() -> None:
     mapping: dict[SectionPath, SectionVisibility] = {("a",): FULL}
     overrides = VisibilityOverrides(mapping)
     mapping["a",] = SUMMARY
@@ -73,7 +73,7 @@ def test_no_overrides_by_default() -> None:
     assert VisibilityOverrides().get(("a",)) is None
 
 
-def test_the_event_is_a_value() -> None:
+def test_the_override_event_is_a_value() -> None:
     event = SetVisibilityOverride(path=("a",), visibility=FULL)
     assert event == SetVisibilityOverride(path=("a",), visibility=FULL)
     assert len({event, SetVisibilityOverride(path=("a",), visibility=SUMMARY)}) == 2

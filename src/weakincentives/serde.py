@@ -358,13 +358,20 @@ def _adjusted(schema: CoreSchema, *, key: bool) -> CoreSchema:
                 read = partial(core_schema.no_info_wrap_validator_function, _read_exactly)
         case _:
             pass
-    # References point to the outermost schema, and serializers are looked up there.
-    outer = {name: schema[name] for name in ("ref", "serialization") if name in schema}
+    outer = {name: schema[name] for name in _OUTER if name in schema}
     if write is not None and not key and "serialization" not in outer:
         outer["serialization"] = write
     if read is not None:
-        schema = read({name: schema[name] for name in schema if name not in outer})
+        schema = read(_inner(schema))
     return {**schema, **outer}
+
+
+# references point to the outermost schema, and serializers are looked up there
+_OUTER = ("ref", "serialization")
+
+
+def _inner(schema: CoreSchema) -> CoreSchema:
+    return {name: schema[name] for name in schema if name not in _OUTER}
 
 
 def _is_member(value: object) -> bool:

@@ -11,7 +11,6 @@ from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from itertools import count
 from typing import Any, NamedTuple, NoReturn, Self
 from weakref import WeakValueDictionary
 
@@ -67,11 +66,10 @@ class Instance:
 class Savepoint:
     """Which instances were alive when a transaction began, and the first states of later ones."""
 
-    __slots__ = ("__weakref__", "initial_states", "instances", "number", "to_close")
+    __slots__ = ("__weakref__", "initial_states", "instances", "to_close")
 
-    def __init__(self, instances: tuple[Instance, ...], number: int) -> None:
+    def __init__(self, instances: tuple[Instance, ...]) -> None:
         self.instances = instances
-        self.number = number
         self.initial_states: dict[Instance, Any] = {}
         self.to_close: list[Instance] = []  # by a rollback, oldest first
 
@@ -92,12 +90,11 @@ class Instances:
     that they had when they were made.
     """
 
-    __slots__ = ("_numbers", "_savepoints", "lock", "state", "to_close")
+    __slots__ = ("_savepoints", "lock", "state", "to_close")
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._numbers = count()
-        # oldest first, since savepoints may lie within each other; one that is dropped is forgotten
+        # by id and oldest first, since transactions nest; weak, since not everybody releases them
         self._savepoints = WeakValueDictionary[int, Savepoint]()
         self.to_close: list[Instance] = []  # when the scope ends, oldest first
         self._replace(())
@@ -130,8 +127,7 @@ class Instances:
         """Does as `create`; waits only for an asynchronous provider."""
         instance = Instance(binding)
         captured: list[tuple[Savepoint, Any]] = []
-        # Any: a value, or what must be awaited for it
-        provider: Callable[[Resources], Any] = binding.provider
+        provider: Callable[[Resources], Any] = binding.provider  # its value, or a coroutine of it
         try:
             # stored at once, so that the value is closed whatever fails next
             instance.value = provider(resolver)
@@ -165,7 +161,7 @@ class Instances:
                 self._replace(tuple(others))
             for savepoint, snapshot in reversed(captured):
                 savepoint.initial_states.pop(instance, None)
-                release(instance.value, snapshot)
+                release(instance.value, snapshot)  # pyright: ignore[reportArgumentType] - it was captured
             await _close([instance], error, wait=binding.asynchronous)
             raise
         return instance.value
@@ -180,8 +176,8 @@ class Instances:
 
     def snapshot(self) -> Savepoint:
         with self.lock:
-            savepoint = Savepoint(self.state.instances, next(self._numbers))
-            self._savepoints[savepoint.number] = savepoint
+            savepoint = Savepoint(self.state.instances)
+            self._savepoints[id(savepoint)] = savepoint
             return savepoint
 
     def restore(self, savepoint: Savepoint, /) -> None:
@@ -192,7 +188,7 @@ class Instances:
 
     def release(self, savepoint: Savepoint, /) -> None:
         """Releases the initial states, newest first; the transaction is over."""
-        self._savepoints.pop(savepoint.number, None)
+        self._savepoints.pop(id(savepoint), None)
         states = savepoint.initial_states
         while states:
             instance, snapshot = next(reversed(states.items()))
