@@ -449,7 +449,7 @@ def _result_of(outcome: Outcome) -> _Result:
 
 
 def _check_restart(value: object, params: object) -> None:
-    """Raises `VisibilityExpansionRequired` for a section with tools, which need a new evaluation."""
+    """Raises `VisibilityExpansionRequired` for a section whose tools need a new evaluation."""
     if isinstance(value, ReadSectionResult) and value.expanded_tools:
         raise VisibilityExpansionRequired(
             "Section expansion requires restart",

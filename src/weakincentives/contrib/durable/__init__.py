@@ -1,4 +1,4 @@
-"""The door to runs that survive a crash."""
+"""Runs that survive a crash."""
 
 from .engine import DurableRun, DurableRuns, SqliteConnection, install
 from .failover import WorkerFailover

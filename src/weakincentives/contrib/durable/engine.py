@@ -1,7 +1,7 @@
-"""Durable runs kept by DBOS in SQLite or PostgreSQL. The application owns DBOS; this registers one
-workflow with it.
+"""Durable runs on DBOS, which stores them in SQLite or PostgreSQL.
 
-The only module that imports DBOS, and only when `install` is called.
+The application owns DBOS; `install` registers one workflow with it. Only this module imports DBOS,
+and only when `install` is called.
 """
 
 import logging
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def dbos() -> Any:
-    """The package, which takes a second to import."""
+    """Imports the package, which takes a second."""
     return import_module("dbos")
 
 
@@ -43,7 +43,7 @@ _UNFINISHED = ("PENDING", "ENQUEUED", "DELAYED")
 
 
 class DurableRun:
-    """One run, which may go on in another process."""
+    """One run, which may continue in another process."""
 
     def __init__(self, agent: DurableAgent[Any], handle: Any) -> None:
         self.run_id: str = handle.workflow_id
@@ -51,23 +51,22 @@ class DurableRun:
         self._handle = handle
 
     def result(self) -> Execution[Any]:
-        """Waits for the end.
+        """Waits for the end and returns the execution.
 
         Raises the `PromptEvaluationError` in which the run ended, and what DBOS raises.
         """
         return to_execution(self._agent, self._handle.get_result())
 
     def session(self) -> Session:
-        """Waits for the end; the session as the run left it, also where it failed."""
+        """Waits for the end and returns the session, also of a run that failed."""
         session = self._agent.session(self.run_id)
-        session.restore(
-            session.parse_snapshot(self._handle.get_result()["session"], types=self._agent.types)
-        )
+        snapshot = self._handle.get_result()["session"]
+        session.restore(session.parse_snapshot(snapshot, types=self._agent.types))
         return session
 
 
 class DurableRuns:
-    """Starts runs of agents and finds them again; made by `install`."""
+    """Starts and finds runs of agents; made by `install`."""
 
     def __init__(
         self, agents: Mapping[str, DurableAgent[Any]], workflow: Callable[[str, Record], Record]
@@ -79,12 +78,12 @@ class DurableRuns:
     def config(
         self, name: str, database_url: str, *, executor_id: str = "worker-0", exclusive: bool = True
     ) -> dict[str, Any]:
-        """What `DBOS(config=…)` needs. `executor_id` stays with a worker when it starts again: its
-        runs are its own.
+        """Returns the configuration for `DBOS(config=…)`.
 
-        The process holds its `executor_id` until it ends; raises `RuntimeError` when another one
-        does. PostgreSQL behind a pooler that shares connections cannot hold it: give
-        `exclusive=False` there.
+        A worker keeps its `executor_id` when it starts again, and so its runs. The process locks
+        the `executor_id` until it ends; raises `RuntimeError` when another process has locked it.
+        Pass `exclusive=False` for PostgreSQL behind a pooler that shares connections, which cannot
+        lock.
         """
         if exclusive:
             lock_executor(database_url, executor_id)
@@ -95,7 +94,7 @@ class DurableRuns:
             "application_version": self.version,
             "executor_id": executor_id,
             "serializer": dbos().DBOSPortableJSONSerializer(),
-            "sys_db_idle_transaction_timeout_sec": 5,  # a frozen worker must hold no row for long
+            "sys_db_idle_transaction_timeout_sec": 5,  # a frozen worker must not lock rows for long
             "console_log_level": "WARNING",
             "db_engine_kwargs": {"connect_args": {"factory": SqliteConnection}} if sqlite else None,
         }
@@ -110,36 +109,34 @@ class DurableRuns:
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> DurableRun:
-        """Starts a run of the agent of that name, here or by whichever worker takes it from
-        `queue`.
+        """Starts a run of the agent of that name, here or on a worker that serves `queue`.
 
-        `params` are bound to the prompt. A `run_id` names one run: started again, it is the same,
-        and a warning is logged if it waits for another version of the code. Raises `KeyError` for
-        an agent that is not installed.
+        `params` are bound to the prompt. A `run_id` identifies one run: a second start returns the
+        same run, and logs a warning if it waits for another version of the code. Raises `KeyError`
+        for an agent that is not installed.
         """
-        one = self._agents[agent]
-        if run_id is not None and dbos().DBOS.get_workflow_status(run_id) is not None:
+        engine, durable_agent = dbos().DBOS, self._agents[agent]
+        if run_id is not None and engine.get_workflow_status(run_id) is not None:
             return self.find(agent, run_id)
-        given = to_input(*params, session=session, deadline=deadline, budget=budget)
+        run_input = to_input(*params, session=session, deadline=deadline, budget=budget)
         with nullcontext() if run_id is None else dbos().SetWorkflowID(run_id):
             if queue is None:
-                return DurableRun(one, dbos().DBOS.start_workflow(self._workflow, agent, given))
-            return DurableRun(
-                one, dbos().DBOS.enqueue_workflow(queue, self._workflow, agent, given)
-            )
+                handle = engine.start_workflow(self._workflow, agent, run_input)
+            else:
+                handle = engine.enqueue_workflow(queue, self._workflow, agent, run_input)
+        return DurableRun(durable_agent, handle)
 
     def find(self, agent: str, run_id: str) -> DurableRun:
-        """The run of that id, which was started here or elsewhere. Raises what DBOS does where
-        there is none.
+        """Returns the run of that id; raises what DBOS raises for an unknown one.
 
-        Logs a warning if the run is not over and waits for another version of the code.
+        Logs a warning if the run is unfinished and waits for another version of the code.
         """
         run = DurableRun(self._agents[agent], dbos().DBOS.retrieve_workflow(run_id))
         status = dbos().DBOS.get_workflow_status(run_id)
         if status.status in _UNFINISHED and status.app_version not in (None, self.version):
             _log.warning(
-                "Run %r waits for a process of version %s, and this one is of version %s: keep the old code running "
-                "until the run is over, or cancel it",
+                "Run %r waits for a process of version %s, and this one is of version %s: "
+                "keep the old code running until the run is over, or cancel it",
                 run_id,
                 status.app_version,
                 self.version,
@@ -150,9 +147,9 @@ class DurableRuns:
 def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) -> DurableRuns:
     """Registers the agents' runs with DBOS; call it before `DBOS.launch()`.
 
-    `datasource` is a `SQLAlchemyDatasource` of the application's database, in which transactional
-    tools write by `datasource.sql_session()`. Raises `ValueError` for an agent with such a tool
-    where none is given.
+    `datasource` is a `SQLAlchemyDatasource` of the application's database, to which transactional
+    tools write by `datasource.sql_session()`; an agent with such a tool raises `ValueError` without
+    it.
     """
     for name, agent in agents.items():
         for tool in agent.tools:
@@ -161,14 +158,14 @@ def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) 
                     f"tool {tool.name!r} of agent {name!r} is transactional; give datasource="
                 )
 
-    def run(agent: str, given: Record) -> Record:
-        return execute_run(agents[agent], given, _DbosSteps(datasource))
+    def run(agent: str, run_input: Record) -> Record:
+        return execute_run(agents[agent], run_input, _DbosSteps(datasource))
 
     return DurableRuns(agents, dbos().DBOS.workflow(name=_WORKFLOW)(run))
 
 
 class _DbosSteps:
-    """Keeps the records of the workflow that it is made in."""
+    """Stores the records of the DBOS workflow in which it is made."""
 
     def __init__(self, datasource: Any) -> None:
         self._dbos = dbos().DBOS
@@ -176,37 +173,35 @@ class _DbosSteps:
         self.run_id: str = self._dbos.workflow_id
 
     def step(
-        self, name: str, work: Callable[[], Record], /, *, transactional: bool = False
+        self, name: str, operation: Callable[[], Record], /, *, transactional: bool = False
     ) -> Record:
-        """As `Steps.step`. Raises DBOS's own error when the record is of another step."""
+        """Does as `Steps.step`; raises DBOS's own error when the record is of another step."""
 
-        def unless_it_fails() -> Record:
+        def commit_if_succeeded() -> Record:
             session = self._datasource.sql_session()
             _begin(session.connection())
             with session.begin_nested() as savepoint:
-                record = work()
+                record = operation()
                 if not succeeded(record):
                     savepoint.rollback()
             return record
 
-        kept: Record = (
-            self._datasource.run_tx_step({"name": name}, unless_it_fails)
-            if transactional
-            else self._dbos.run_step({"name": name}, work)
-        )
-        return kept
+        record: Record
+        if transactional:
+            record = self._datasource.run_tx_step({"name": name}, commit_if_succeeded)
+        else:
+            record = self._dbos.run_step({"name": name}, operation)
+        return record
 
 
 def _begin(connection: Any) -> None:
-    """Begins the transaction that SQLAlchemy believes to be in.
+    """Begins the transaction that SQLAlchemy assumes.
 
     The module sqlite3 begins one before an INSERT, but not before a SAVEPOINT, whose RELEASE would
-    then commit what a tool wrote before its record is written.
+    then commit a tool's writes before its record.
     """
-    if (
-        connection.dialect.name == "sqlite"
-        and not connection.connection.dbapi_connection.in_transaction
-    ):
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite and not connection.connection.dbapi_connection.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -215,7 +210,7 @@ def _unixepoch(_subsec: str) -> float:
 
 
 class SqliteConnection(sqlite3.Connection):
-    """What DBOS expects of SQLite 3.42, on older ones too, and one fsync less for each step."""
+    """Adds what DBOS needs to SQLite before 3.42, and saves one fsync for each step."""
 
     def __init__(self, *args: Any, **options: Any) -> None:  # Any: those of sqlite3.connect
         super().__init__(*args, **options)

@@ -1,7 +1,6 @@
-"""Locks by which a process holds an `executor_id`: a file beside a SQLite database, or an advisory
-lock in PostgreSQL.
+"""Locks an `executor_id` for a process: by a file beside SQLite, or an advisory lock in PostgreSQL.
 
-The operating system or the server releases a lock when the process dies.
+The operating system or the server releases the lock when the process dies.
 """
 
 import atexit
@@ -18,22 +17,19 @@ __all__ = [
     "libpq_url",
     "lock_executor",
     "lock_key",
-    "locked_by_takeover",
+    "locked_by_failover",
     "release",
 ]
 
 TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended('weakincentives ' || %s, 0))"
 UNLOCK = "SELECT pg_advisory_unlock(hashtextextended('weakincentives ' || %s, 0))"
 
-_PATIENCE = (
-    # seconds: the server sees a death a moment later, and a `WorkerFailover` that looks has the
-    # lock briefly
-    2.0
-)
+# The server sees a death a moment later, and a `WorkerFailover` that looks has the lock briefly.
+_TIMEOUT_SECONDS = 2.0
 
 
 class _Lock(Protocol):
-    """An open file or a connection; closing it gives the lock back."""
+    """An open file or a connection; closing it releases the lock."""
 
     def close(self) -> None: ...
 
@@ -42,18 +38,17 @@ class _Lock(Protocol):
 type _Key = tuple[int, str, str]
 
 _locks: dict[_Key, _Lock] = {}
-locked_by_takeover: set[_Key] = set()
-"""What a `WorkerFailover` of this process holds, on a connection of its own."""
+locked_by_failover: set[_Key] = set()
+"""The locks that a `WorkerFailover` of this process has on a connection of its own."""
 
 
 def lock_executor(database_url: str, executor_id: str) -> None:
-    """Holds `executor_id` for this process until it ends. Raises `RuntimeError` when another
-    process holds it.
+    """Locks `executor_id` until this process ends; raises `RuntimeError` when another has it.
 
     Does nothing for a database in memory, and for SQLite on Windows.
     """
     key = lock_key(database_url, executor_id)
-    if key in _locks or key in locked_by_takeover:
+    if key in _locks or key in locked_by_failover:
         return
     if database_url.startswith("sqlite"):
         lock = _lock_file(database_url, executor_id)
@@ -65,19 +60,19 @@ def lock_executor(database_url: str, executor_id: str) -> None:
 
 
 def release(database_url: str, executor_id: str) -> None:
-    """Gives back what `lock_executor` took, if it did in this process."""
+    """Releases the lock that `lock_executor` took in this process, if any."""
     lock = _locks.pop(lock_key(database_url, executor_id), None)
     if lock is not None:
         lock.close()
 
 
 def lock_key(database_url: str, executor_id: str) -> _Key:
-    """What stands for one lock within this process."""
+    """Returns the key of a lock within this process."""
     return os.getpid(), libpq_url(database_url), executor_id
 
 
 def libpq_url(database_url: str) -> str:
-    """The URL without SQLAlchemy's name of the driver."""
+    """Returns the URL without SQLAlchemy's name of the driver."""
     return database_url.replace("postgresql+psycopg:", "postgresql:")
 
 
@@ -89,10 +84,10 @@ def _lock_file(database_url: str, executor_id: str) -> _Lock | None:
     name = import_module("sqlalchemy").make_url(database_url).database
     if not name or ":memory:" in name:
         return None
-    # A POSIX lock is the process's own, so a child that outlives it does not keep the lock. Each id
+    # A POSIX lock belongs to the process, so a child that outlives it does not keep it. Each id
     # locks a byte.
     byte = int.from_bytes(sha256(executor_id.encode()).digest()[:7])
-    file = Path(f"{name.removeprefix('file:')}-executors").open("ab")  # noqa: SIM115 - held open
+    file = Path(f"{name.removeprefix('file:')}-executors").open("ab")  # noqa: SIM115 - it stays open
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
     except OSError as error:
@@ -106,7 +101,7 @@ def _lock_advisory(database_url: str, executor_id: str) -> _Lock:
     # The server notices within a quarter of a minute that a machine is gone.
     connection.execute("SET idle_session_timeout = 0; SET tcp_keepalives_idle = 5")
     connection.execute("SET tcp_keepalives_interval = 3; SET tcp_keepalives_count = 3")
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIMEOUT_SECONDS
     while not connection.execute(TRY_LOCK, [executor_id]).fetchone()[0]:
         if time.monotonic() > until:
             connection.close()
@@ -118,6 +113,6 @@ def _lock_advisory(database_url: str, executor_id: str) -> _Lock:
 
 def _refusal(executor_id: str) -> RuntimeError:
     return RuntimeError(
-        f"another process that is alive has executor_id {executor_id!r}, and would run its steps twice; "
-        "give each process an executor_id of its own, or end the other one"
+        f"another process that is alive has executor_id {executor_id!r}, and would run its steps "
+        "twice; give each process an executor_id of its own, or end the other one"
     )

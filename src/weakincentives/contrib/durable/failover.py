@@ -1,5 +1,6 @@
-"""Takes over what dead and frozen workers left, in PostgreSQL: a worker is alive while it holds the
-lock of its id.
+"""Hands on the runs of dead and frozen workers in PostgreSQL.
+
+A worker is alive while it holds the lock of its `executor_id`.
 """
 
 import logging
@@ -10,25 +11,23 @@ from threading import Event, Thread
 from typing import Any, Self
 
 from .engine import dbos
-from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_takeover, release
+from .executor_lock import TRY_LOCK, UNLOCK, libpq_url, lock_key, locked_by_failover, release
 
 __all__ = ["WorkerFailover"]
 
 _log = logging.getLogger(__name__)
 
-# in a row without a sign of life: who lost its connection, as all do when the server starts again,
-# is back
-_LOOKS = 3
+# Checks in a row without a lock: a worker that only lost its connection has it again by then.
+_CHECKS = 3
 
 
 class WorkerFailover:
-    """A block in which this worker is alive, and every `every` seconds hands on the runs of those
-    that are not.
+    """Keeps this worker alive while entered, and hands on the runs of workers that are not.
 
-    Enter it before `DBOS.launch()`. The server takes the lock from a worker that has said nothing
-    for `silent` seconds, which must be more than DBOS's `sys_db_idle_transaction_timeout_sec`, so
-    that it holds no rows by then either. Raises `RuntimeError` when another worker of this id is
-    alive.
+    Enter it before `DBOS.launch()`. It checks the other workers every `every` seconds. The server
+    takes the lock from a worker that is silent for `silent` seconds, which must be more than DBOS's
+    `sys_db_idle_transaction_timeout_sec`, so that the worker locks no rows by then either. Raises
+    `RuntimeError` when another worker of this id is alive.
     """
 
     def __init__(
@@ -38,17 +37,17 @@ class WorkerFailover:
         self._executor_id = executor_id
         self._every = every
         self._silent = silent
-        self._absent: Counter[str] = Counter()  # by executor id, how many looks ago it was there
+        self._absent: Counter[str] = Counter()  # checks without a lock, by executor id
         self._over = Event()
-        self._thread = Thread(target=self._watch, name="takeover", daemon=True)
-        self._line = self._connect()
+        self._thread = Thread(target=self._watch, name="failover", daemon=True)
+        self._connection = self._connect()
         release(database_url, executor_id)  # the lock of `config`, which a frozen worker would keep
-        for _ in range(_LOOKS):  # a peer that looks has the lock for a moment
+        for _ in range(_CHECKS):  # a peer that checks has the lock for a moment
             if self._lock(executor_id):
-                locked_by_takeover.add(lock_key(database_url, executor_id))
+                locked_by_failover.add(lock_key(database_url, executor_id))
                 return
             self._over.wait(every)
-        self._line.close()
+        self._connection.close()
         raise RuntimeError(
             f"another worker of executor_id {executor_id!r} is alive; give each an id of its own"
         )
@@ -60,26 +59,26 @@ class WorkerFailover:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        locked_by_takeover.discard(lock_key(self._database_url, self._executor_id))
-        self._line.close()
+        locked_by_failover.discard(lock_key(self._database_url, self._executor_id))
+        self._connection.close()
 
     def _watch(self) -> None:
         while not self._over.wait(self._every):
             try:
-                self._look_after_others()
-            # a database that is away, a launch that is not over: there is a next time
+                self._check_workers()
+            # the database is away, or the launch is not over: the next check comes
             except Exception:
                 _log.warning(
-                    "No look after other workers",
+                    "Checking other workers failed",
                     extra={"executor_id": self._executor_id},
                     exc_info=True,
                 )
                 with suppress(Exception):
-                    if self._line.closed:
-                        self._line = self._connect()
+                    if self._connection.closed:
+                        self._connection = self._connect()
                         self._lock(self._executor_id)
 
-    def _look_after_others(self) -> None:
+    def _check_workers(self) -> None:
         self._lock(self._executor_id)  # a peer may just have had it
         engine = dbos().DBOS
         version = engine.application_version  # runs of other versions wait for their own workers
@@ -92,7 +91,7 @@ class WorkerFailover:
                 continue
             try:
                 absent[other] = self._absent[other] + 1
-                if absent[other] >= _LOOKS:
+                if absent[other] >= _CHECKS:
                     _log.warning("Taking over runs", extra={"executor_id": other})
                     engine._recover_pending_workflows([other])  # noqa: SLF001 - the public way forgets tries and deadline
             finally:
@@ -103,9 +102,11 @@ class WorkerFailover:
         return self._ask(TRY_LOCK, executor_id)
 
     def _ask(self, statement: str, executor_id: str) -> bool:
-        return bool(self._line.execute(statement, [executor_id]).fetchone()[0])
+        return bool(self._connection.execute(statement, [executor_id]).fetchone()[0])
 
     def _connect(self) -> Any:  # Any: psycopg is not always installed
-        line = import_module("psycopg").connect(libpq_url(self._database_url), autocommit=True)
-        line.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
-        return line
+        connection = import_module("psycopg").connect(
+            libpq_url(self._database_url), autocommit=True
+        )
+        connection.execute(f"SET idle_session_timeout = {int(self._silent * 1000)}")
+        return connection
