@@ -100,8 +100,8 @@ def test_a_stale_text_is_reported_merged_or_pruned(wink: Wink) -> None:
     ]
     report = wink("check", "shop:template", "--tag", "latest")
     assert (
-        "warning: task: the stored override of body task does not apply: the code's own text has changed"
-        in (report.stdout)
+        "warning: task: the stored override of body task does not apply: "
+        "the code's own text has changed" in (report.stdout)
     )
     assert "body:task is stale: changed" in wink("overrides", "diff", "shop:template").stdout
     rebased = wink("overrides", "rebase", "shop:template")
@@ -140,7 +140,8 @@ def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink
     change(
         wink.folder,
         "from weakincentives.testing",
-        "from weakincentives.prompt import TaskExample, TaskExamplesSection, ToolExample\nfrom weakincentives.testing",
+        "from weakincentives.prompt import TaskExample, TaskExamplesSection, ToolExample\n"
+        "from weakincentives.testing",
     )
     change(
         wink.folder,
@@ -150,7 +151,7 @@ def test_each_kind_of_text_can_be_edited_by_the_name_that_seed_prints(wink: Wink
     change(
         wink.folder,
         "sections=[\n        Mark",
-        'sections=[\n        TaskExamplesSection(examples=[TaskExample(objective="Pay.")]),\n        Mark',
+        'sections=[TaskExamplesSection(examples=[TaskExample(objective="Pay.")]),\n        Mark',
     )
     names = wink("overrides", "seed", "shop:template").stdout.split("\nin ")[0].splitlines()
     assert {name.partition(":")[0] for name in names} == {

@@ -1,4 +1,4 @@
-"""What a command line names is found and bound, and each mistake in it says what to write instead."""
+"""The target of a command line is found and bound; each usage error says what to write instead."""
 
 import json
 from collections.abc import Iterable
@@ -111,7 +111,7 @@ def test_a_module_that_fails_to_import_is_reported_with_its_error(tmp_path: Path
         patch.syspath_prepend(tmp_path)
         with pytest.raises(
             UsageError,
-            match="importing 'wink_failing' failed: ModuleNotFoundError: No module named 'no_such_thing'",
+            match="importing 'wink_failing' failed: ModuleNotFoundError: No module named 'no_such",
         ):
             load("wink_failing:x", "prompt")
         with pytest.raises(UsageError, match="importing 'wink_broken' failed: ZeroDivisionError"):

@@ -1,4 +1,4 @@
-"""`wink` as a process: what it prints where, what it exits with, and what it shows on a terminal."""
+"""`wink` as a process: its output, its exit codes, and what it shows on a terminal."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-# ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # prompts
 
 
@@ -103,14 +103,18 @@ def test_check_says_the_same_in_every_form(wink: Wink) -> None:
     ]
     github = wink("check", "shop:template", "--format", "github")
     assert github.stdout == (
-        "::warning title=never-enabled::shop/support old: it is never enabled; enable it, or remove it\n"
+        "::warning title=never-enabled::shop/support old: it is never enabled; "
+        "enable it, or remove it\n"
     )
 
 
 def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
     shop: Path, wink: Wink
 ) -> None:
-    remedy = "On the command line, give them by --set Question.text=…, or by --params (section 'question')\n"
+    remedy = (
+        "On the command line, give them by --set Question.text=…, or by --params "
+        "(section 'question')\n"
+    )
     for command in (
         ["render", "shop:template"],
         ["tree", "shop:template"],
@@ -146,7 +150,7 @@ template = PromptTemplate(
 """
 
 
-# -------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # runs
 
 ADAPTER = "shop:scripted"
@@ -197,7 +201,8 @@ class Question:
 
 
 def ask(params: Question, *, context: ToolContext) -> ToolResult[None]:
-    inner = PromptTemplate(ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")])
+    think = MarkdownSection(title="Inner", template="Think.")
+    inner = PromptTemplate(ns="shop", key="inner", sections=[think])
     answer = context.adapter.evaluate(inner.bind(), session=context.session, bus=context.event_bus)
     return ToolResult(message=answer.text)
 
@@ -215,7 +220,8 @@ paying = call(("pay", {"text": "A-7"}))
 
 
 def delegating():
-    return ScriptedAdapter([question, say("thought"), question, RuntimeError("no provider"), say("Done.")])
+    failure = RuntimeError("no provider")
+    return ScriptedAdapter([question, say("thought"), question, failure, say("Done.")])
 
 
 def failing():
@@ -452,7 +458,7 @@ def test_a_provider_that_fails_is_one_line_and_exit_code_1(shop: Path) -> None:
     assert "test-key" not in (shop / "run.jsonl").read_text()
 
 
-# ---------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # mistakes
 
 
@@ -514,7 +520,8 @@ def test_an_adapter_that_fails_is_named(wink: Wink) -> None:
     done = wink("run", "shop:clean", "--adapter", "shop:speechless")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "wink: --adapter shop:speechless failed: ScriptExhaustedError: the script has no reply for request 1"
+        "wink: --adapter shop:speechless failed: ScriptExhaustedError: "
+        "the script has no reply for request 1"
     )
 
 

@@ -105,13 +105,15 @@ def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
         (
             "mood",
             "warning",
-            "its full text names the tool `refund` of section 'refunds', which may not be open then",
+            "its full text names the tool `refund` of section 'refunds', "
+            "which may not be open then",
             "move the sentence there, or show that section in full",
         ),
         (
             "notes",
             "warning",
-            "its summary and the line that opens it take 120 characters, and what it hides takes 19",
+            "its summary and the line that opens it take 120 characters, "
+            "and what it hides takes 19",
             "shorten it, or show the section in full",
         ),
         (
@@ -301,7 +303,7 @@ def test_trying_every_set_of_open_sections_finds_no_more(shapes: list[Shape]) ->
     assert reported == brute
 
 
-# -----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # summaries
 
 
@@ -327,7 +329,7 @@ def test_a_summarized_section_without_a_summary_is_found() -> None:
     assert findings(template(closed("Notes", summary=None))) == [("summary-missing", "notes")]
 
 
-# --------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # prefix
 
 
@@ -345,7 +347,7 @@ def test_text_that_changes_as_often_is_no_reason_to_move_a_section() -> None:
     assert findings(template(first, second)) == []
 
 
-# -------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # params and failures
 
 

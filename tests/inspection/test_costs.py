@@ -229,7 +229,8 @@ def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
         assert advice is not None
         assert advice.visibility == "FULL"
         assert advice.arithmetic.replace(",", "") == (
-            f"FULL: 2 requests x {expanded} = {2 * expanded}. SUMMARY: 2 x {brief} + to open it 1 x {request} "
+            f"FULL: 2 requests x {expanded} = {2 * expanded}. "
+            f"SUMMARY: 2 x {brief} + to open it 1 x {request} "
             f"+ open 2 x {expanded} = {2 * brief + request + 2 * expanded}"
         )
 

@@ -76,7 +76,7 @@ def session_with(shown_at_start: dict[SectionPath, SectionVisibility]) -> Sessio
     return session
 
 
-# -------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # laws
 
 
@@ -252,7 +252,7 @@ def test_names_are_distinct_and_stay_the_same_at_any_limit(case: Case, limit: in
     assert [state for state in states if list(state.opened) != sorted(state.opened)] == []
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # cases
 
 

@@ -184,7 +184,7 @@ def test_an_in_process_bus_is_an_event_bus() -> None:
     assert bus.publish(Note("nobody listens")) is None  # type: ignore[func-returns-value]
 
 
-# ------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # the events
 
 RESULT = ToolResult("Found.", Note("x"))
@@ -273,7 +273,7 @@ def test_a_tool_event_succeeded_as_its_result_did() -> None:
     assert failed.result.value is None
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # operations
 
 

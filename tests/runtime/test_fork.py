@@ -1,4 +1,4 @@
-"""A session's fork tells whether its call would have done the same after all others; L10 for forks."""
+"""L10 for forks, and when a session can merge one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ def test_a_fork_has_the_id_of_its_session() -> None:
     assert fork.session_id == session.session_id
 
 
-# ---------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # L10
 
 
@@ -115,7 +115,7 @@ def test_a_fork_equals_its_plain_list_and_merging_makes_the_session_equal_it(
         assert session[int].all() == tuple(model)
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # merging
 
 
@@ -205,7 +205,7 @@ def test_a_merge_that_fails_half_way_changes_nothing_and_publishes_nothing(
     assert (session[float].all(), session[int].all(), pings) == ((), (1,), [])
 
 
-# -----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # events
 
 
@@ -256,7 +256,7 @@ def test_the_bus_of_the_session_is_the_bus_of_the_fork() -> None:
     assert fork.bus_for(session.bus) is fork.bus
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # refusals
 
 

@@ -95,7 +95,7 @@ def test_without_a_reducer_every_event_is_kept(events: list[Fact]) -> None:
     assert session[Fact].all() == tuple(events)
 
 
-# ------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # declared reducers
 
 

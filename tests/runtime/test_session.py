@@ -1,4 +1,4 @@
-"""A session: events fold into slices, all of an event's slices or none, by any number of threads."""
+"""Events fold into the slices of a session, into all of an event's or none, from many threads."""
 
 import gc
 import sys
@@ -55,7 +55,7 @@ def invoked(success: bool = True) -> ToolInvoked:  # noqa: FBT002 - it is the on
     return ToolInvoked(name="look", call_id="1", params=None, result=result, content=result.message)
 
 
-# ------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # dispatching
 
 
@@ -162,7 +162,7 @@ def test_a_reducer_that_raises_changes_nothing(error: type[BaseException], *, al
     assert session[int].all() == (5,)
 
 
-# --------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # telemetry
 
 
@@ -360,7 +360,7 @@ def test_a_session_satisfies_the_protocols() -> None:
     assert Session().session_id != Session().session_id
 
 
-# ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # threads
 
 THREADS, EACH = 32, 60
@@ -465,7 +465,7 @@ def test_many_threads_lose_no_appended_value() -> None:
     [
         (
             (Added, "append"),
-            "register got the reducer 'append'; give a function of slice and event, such as append_all",
+            "register got the reducer 'append'; give a function of slice and event, such as",
         ),
         (("Added", append_all), "register got 'Added' for the events; give their class"),
     ],

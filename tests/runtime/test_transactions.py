@@ -1,4 +1,4 @@
-"""L3: whatever ends a block by raising, state and resources are as before it and the LOG is kept."""
+"""L3: a block that raises leaves state and resources as before it, and keeps the LOG."""
 
 import asyncio
 import gc
@@ -171,7 +171,7 @@ def test_nested_blocks_leave_what_their_model_leaves_and_end_as_it_does(block: B
     assert len(real.session[ToolsInjected]) == model.logged
 
 
-# -----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # case by case
 
 
@@ -319,7 +319,7 @@ def test_an_abandoned_generator_undoes_its_block() -> None:
     assert session[str].all() == ()
 
 
-# --------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------
 # undo that fails
 
 
