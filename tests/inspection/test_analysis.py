@@ -105,15 +105,19 @@ def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
         (
             "mood",
             "warning",
-            "its full text names the tool `refund` of section 'refunds', "
-            "which may not be open then",
+            (
+                "its full text names the tool `refund` of section 'refunds', "
+                "which may not be open then"
+            ),
             "move the sentence there, or show that section in full",
         ),
         (
             "notes",
             "warning",
-            "its summary and the line that opens it take 120 characters, "
-            "and what it hides takes 19",
+            (
+                "its summary and the line that opens it take 120 characters, "
+                "and what it hides takes 19"
+            ),
             "shorten it, or show the section in full",
         ),
         (
