@@ -5,7 +5,7 @@ strategies.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ _MAX_SHOWN = 2_000
 _REFUSE = "answer with success=False, raise ToolValidationError, or name the exception in raises="
 _RETURN = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
 _RESTORE = "let restore() put back what snapshot() copied, and keep frozen what slices hold"
-_DECLARE = "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
+_KEY = "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
 
 # Any: prompts, tools, params, resources and their states of every type pass through here.
 type _AnyPrompt = Prompt[Any]
@@ -151,19 +151,19 @@ def _recording(handler: _AnyHandler, errors: list[Exception]) -> _AnyHandler:
 class _Trial:
     """The session and the resources of one example."""
 
+    tool: AnyTool
+    arguments: str
     prompt: _AnyPrompt
     session: Session
     adapter: Evaluator
     readers: Mapping[_Kind, Callable[[], object]]  # of the state of each resource
 
-    def call(
-        self, tool: AnyTool, arguments: str
-    ) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
+    def call(self) -> tuple[list[Exception], ToolInvoked, ToolExecutionOutcome | None]:
         """Returns the handler's errors, the event and the outcome; `None` after control flow."""
-        assert tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses such tools
+        assert self.tool.handler is not None  # noqa: S101 - `assert_tool_contract` refuses it
         errors: list[Exception] = []
         events: list[Any] = []  # Any: the executor publishes events of several types
-        recording = replace(tool, handler=_recording(tool.handler, errors))
+        recording = replace(self.tool, handler=_recording(self.tool.handler, errors))
         executor = ToolExecutor(
             prompt=self.prompt,
             rendered=replace(self.prompt.render(session=self.session), tools=(recording,)),
@@ -174,7 +174,7 @@ class _Trial:
             publish=events.append,
             operation=Operation(bus=self.session.bus, kind="evaluation", name=self.prompt.name),
         )
-        call, outcome = ToolCall("call_1", tool.name, arguments), None
+        call, outcome = ToolCall("call_1", self.tool.name, self.arguments), None
         with suppress(ControlFlow):
             # the same key when the call runs again
             outcome = run(executor.execute(call, CallIdentity("1")))
@@ -201,60 +201,51 @@ class _Contract:
 
     def check(self, arguments: str) -> str:
         """Calls the tool with the model's `arguments`; returns the answer if they are refused."""
-        with self.trial() as trial:
+        with self.trial(arguments) as trial:
             before, snapshot = trial.state(), trial.session.snapshot()
-            errors, event, outcome = trial.call(self.tool, arguments)
+            errors, event, outcome = trial.call()
             for error in errors:
                 if not isinstance(error, self.raises):
                     problem = f"its handler raised {error!r:.500}"
                     raise self.breach(problem, _REFUSE, arguments) from error
             if outcome is None:  # control flow is no failure, and is not rolled back
                 return ""
-            answer = outcome.message.content
-            if outcome.error not in {"", ToolValidationError.__name__}:
-                problem = f"what its handler returned cannot count: {answer}"
-                raise self.breach(problem, _RETURN, arguments)
-            if outcome.success:
-                self.check_value(event.result.value, arguments)
-                self.check_effect(trial, event, before, snapshot, arguments)
-            elif changes := _changes(before, trial.state()):
-                raise self.breach(f"a failed call changed {changes}", _RESTORE, arguments)
-            return answer if event.params is None else ""
+            for problem, remedy in self.breaches(trial, before, snapshot, event, outcome):
+                raise self.breach(problem, remedy, arguments)
+            return outcome.message.content if event.params is None else ""
 
-    def check_value(self, value: object, arguments: str) -> None:
-        """Checks that the result's value is of the declared type."""
-        kind = self.tool.result_type
-        if value is not None and not _is_instance(value, kind):
-            remedy = f"let it be of the result type {kind!r}, or declare another"
-            raise self.breach(f"its result has the value {value!r:.200}", remedy, arguments)
-
-    def check_effect(
+    def breaches(
         self,
         trial: _Trial,
-        event: ToolInvoked,
         before: _State,
         snapshot: SessionSnapshot,
-        arguments: str,
-    ) -> None:
-        """Checks that a pure call changes nothing, and that repeating a call changes no resource.
-
-        A crash takes back the session, so the call runs again on the session of `snapshot`.
-        """
-        effect, after = self.tool.effect, trial.state()
+        event: ToolInvoked,
+        outcome: ToolExecutionOutcome,
+    ) -> Iterator[tuple[str, str]]:
+        """Yields problems and their remedies; it repeats a successful call to find them."""
+        after, effect, kind = trial.state(), self.tool.effect, self.tool.result_type
+        changes, value = _changes(before, after), event.result.value
+        if outcome.error not in {"", ToolValidationError.__name__}:
+            yield f"what its handler returned cannot count: {outcome.message.content}", _RETURN
+        if not outcome.success:
+            if changes:
+                yield f"a failed call changed {changes}", _RESTORE
+            return
+        if value is not None and not _is_instance(value, kind):
+            remedy = f"let it be of the result type {kind!r}, or declare another"
+            yield f"its result has the value {value!r:.200}", remedy
         if effect in NON_REPEATABLE:
             return
-        if effect == "pure" and (changes := _changes(before, after)):
-            problem = f"its effect is 'pure', yet it changed {changes}"
-            raise self.breach(problem, "declare 'repeatable'", arguments)
+        if effect == "pure" and changes:
+            yield f"its effect is 'pure', yet it changed {changes}", "declare 'repeatable'"
+        # a crash takes back the session, then the call runs again
         trial.session.restore(snapshot)
-        _, again, _ = trial.call(self.tool, arguments)
+        _, again, _ = trial.call()
         if effect == "pure" and again.content != event.content:
             problem = "its effect is 'pure', yet it answered the same call in two ways"
-            remedy = "answer by params and context alone, or declare 'repeatable'"
-            raise self.breach(problem, remedy, arguments)
+            yield problem, "answer by params and context alone, or declare 'repeatable'"
         if changes := _changes(after, trial.state(), "resource"):
-            problem = f"its effect is {effect!r}, yet the same call run again changed {changes}"
-            raise self.breach(problem, _DECLARE, arguments)
+            yield f"its effect is {effect!r}, yet the same call run again changed {changes}", _KEY
 
     def breach(self, problem: str, remedy: str, arguments: str | None = None) -> ToolContractError:
         message = f"tool {self.tool.name!r}: {problem}; {remedy}"
@@ -264,7 +255,7 @@ class _Contract:
         return ToolContractError(message)
 
     @contextmanager
-    def trial(self) -> Generator[_Trial]:
+    def trial(self, arguments: str) -> Generator[_Trial]:
         prompt = self.prompt()
         with prompt.bind(resources=self.resources()).resources as resources:
             bindings = resources.registry.bindings
@@ -279,7 +270,8 @@ class _Contract:
                 resource = resources.get(kind)
                 if read_state := self.state.get(kind) or _default_reader(resource):
                     readers[kind] = partial(read_state, resource)
-            yield _Trial(prompt, self.session(), self.adapter(), readers)
+            session, adapter = self.session(), self.adapter()
+            yield _Trial(self.tool, arguments, prompt, session, adapter, readers)
 
 
 def _default_reader(resource: object) -> Callable[[Any], object] | None:  # Any: as `state`
