@@ -159,7 +159,7 @@ def test_text_calls_usage_and_ending_are_read() -> None:
         },
     ],
 )
-def test_usage_that_is_not_told_counts_nothing(usage: object) -> None:
+def test_missing_usage_counts_as_zero(usage: object) -> None:
     assert codec().decode(reply({"content": "x"}, usage=usage)).usage == TokenUsage()
 
 
@@ -267,7 +267,7 @@ def test_an_empty_answer_has_content_all_the_same() -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_reply_is_malformed(value: object) -> None:
+def test_a_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decode_reply(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
@@ -277,7 +277,7 @@ def test_what_is_no_reply_is_malformed(value: object) -> None:
     )
 
 
-def test_a_failure_told_with_status_200_is_a_failure() -> None:
+def test_a_failure_reported_with_status_200_is_a_failure() -> None:
     with pytest.raises(PromptEvaluationError, match="upstream is down") as caught:
         codec().decode({"error": {"message": "upstream is down", "code": 502}})
     assert (caught.value.phase, caught.value.code) == ("response", "provider_failed")
@@ -336,7 +336,7 @@ def test_any_call_can_be_answered_on_the_wire(name: str, arguments: Any) -> None
     assert len(encoded(talk.request())["messages"]) == 3
 
 
-def test_what_an_sdk_leaves_in_a_reply_beside_json_does_not_make_it_unreadable() -> None:
+def test_values_of_an_sdk_in_a_reply_do_not_make_it_unreadable() -> None:
     talk = Talk(codec(), "Go.")
     talk.request()
     assert talk.hear(reply({"content": "x", "at": datetime(2025, 1, 1, tzinfo=UTC)})).text == "x"
@@ -344,8 +344,8 @@ def test_what_an_sdk_leaves_in_a_reply_beside_json_does_not_make_it_unreadable()
 
 
 def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
-    said = {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
-    assert codec().join_events([{"usage": {"prompt_tokens": 3}, **said}, {"choices": []}]) == {
+    event = {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}]}
+    assert codec().join_events([{"usage": {"prompt_tokens": 3}, **event}, {"choices": []}]) == {
         "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3},
     }
@@ -391,7 +391,7 @@ def further_named(name: str, **more: Any) -> dict[str, Any]:
     ],
     ids=["one by one", "woven", "from 1", "all 0", "whole", "the id in each piece", "empty ids"],
 )
-def test_the_calls_of_a_stream_are_told_apart_however_a_server_counts_them(
+def test_calls_of_a_stream_stay_apart_however_a_server_counts_them(
     pieces: tuple[dict[str, Any], ...],
 ) -> None:
     answer = decode_reply(codec(), pieces_of(*pieces), streamed=True)

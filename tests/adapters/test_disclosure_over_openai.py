@@ -108,8 +108,8 @@ def opening(key: str) -> Call:
 
 def history(request: Request) -> list[Any]:
     """The conversation in a request of either API."""
-    said: list[Any] = request.json.get("input") or request.json.get("messages")
-    return said
+    items: list[Any] = request.json.get("input") or request.json.get("messages")
+    return items
 
 
 def tool_names(request: Request) -> list[str]:
@@ -272,13 +272,13 @@ def test_a_closed_section_s_tools_are_gone_from_the_next_request_and_reading_bri
         ["probe", "late", "deep"],
         ["probe", "late", "deep"],
     ]
-    said = outputs(requests[-1])
-    assert said[1:3] == [
+    answers = outputs(requests[-1])
+    assert answers[1:3] == [
         "Closed section 'more'.",
         "Tool 'late' is closed; call read_section with key 'more' first.",
     ]
-    assert said[3].startswith("Content of section 'more':")
-    assert said[4] == "ok"
+    assert answers[3].startswith("Content of section 'more':")
+    assert answers[4] == "ok"
 
 
 # --- Restarts

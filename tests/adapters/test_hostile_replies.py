@@ -91,13 +91,13 @@ def failure(
     with pytest.raises(PromptEvaluationError) as caught:
         door(adapter, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
-    told = [
+    report = [
         str(error),
         repr(error),
         *traceback.format_exception(error),
         repr(session[ProviderCalled].all()),
     ]
-    return error, "\n".join(told)
+    return error, "\n".join(report)
 
 
 @apis
@@ -110,11 +110,11 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
         with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
-            error, told = failure(door, connect(server.openai_url, api), deadline)
+            error, report = failure(door, connect(server.openai_url, api), deadline)
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
         assert "base_url" in error.remedy
-        assert KEY not in told
+        assert KEY not in report
     assert elsewhere.requests == ()
 
 
@@ -126,9 +126,9 @@ def test_no_part_of_where_a_redirect_leads_tells_the_key(
     to: str, connect: Callable[..., OpenAIAdapter]
 ) -> None:
     with HostileServer(redirected(to)) as server:
-        error, told = failure(evaluate, connect(server.openai_url, "chat"))
+        error, report = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
-    assert KEY not in told
+    assert KEY not in report
 
 
 @apis
@@ -139,13 +139,13 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
 ) -> None:
     kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
     with HostileServer(compressed(3_000_000, kind=kind)) as server:
-        error, told = failure(
+        error, report = failure(
             door, connect(server.openai_url, api, max_reply_bytes=1_000_000), deadline
         )
     assert (error.code, error.phase) == ("reply_too_large", "response")
     assert "max_reply_bytes=1000000" in error.message
     assert "max_reply_bytes" in error.remedy
-    assert len(told) < 20_000
+    assert len(report) < 20_000
 
 
 @doors

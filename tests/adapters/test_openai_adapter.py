@@ -71,8 +71,8 @@ type Run = Callable[..., PromptResponse[Any]]
 
 def history(request: Request) -> list[Any]:
     """The conversation in a request of either API."""
-    said: list[Any] = request.json.get("input") or request.json.get("messages")
-    return said
+    items: list[Any] = request.json.get("input") or request.json.get("messages")
+    return items
 
 
 def tool_names(request: Request) -> list[str]:
@@ -137,8 +137,8 @@ def test_each_request_begins_with_the_one_before(api: Any) -> None:
         evaluate(connect(server, api=api), layered())
         requests = server.requests
     for before, after in pairwise(requests):
-        said = history(before)
-        assert history(after)[: len(said)] == said
+        items = history(before)
+        assert history(after)[: len(items)] == items
         assert after.json["tools"][: len(before.json["tools"])] == before.json["tools"]
     assert [tool_names(request) for request in requests] == [["probe", "read_section"]] * 2 + [
         ["probe", "read_section", "late"]
@@ -156,7 +156,7 @@ def test_each_request_begins_with_the_one_before(api: Any) -> None:
 
 @pytest.mark.claim("TL-09")
 @apis
-def test_what_the_events_say_is_byte_for_byte_what_was_sent(api: Any) -> None:
+def test_events_hold_the_request_byte_for_byte(api: Any) -> None:
     texts = iter(["plain", "ünïcödé 🙂", 'quotes " and \\ and \n', "a\ud800b", "\u2028\x7f", ""])
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -462,11 +462,11 @@ def test_a_wrong_answer_is_repaired_over_the_wire(api: Any) -> None:
         Say('{"score": "x"}'), Say('```json\n{"text": "ok", "score": 1}\n```')
     ) as server:
         response = evaluate(connect(server, api=api), typed(Answer))
-        said = history(server.requests[1])[-1]
+        message = history(server.requests[1])[-1]
     assert response.output == Answer("ok", 1)
-    assert said["role"] == "user"
-    assert "text: " in said["content"]
-    assert "score: " in said["content"]
+    assert message["role"] == "user"
+    assert "text: " in message["content"]
+    assert "score: " in message["content"]
 
 
 @apis
@@ -494,12 +494,12 @@ def test_one_adapter_serves_two_event_loops_in_turn_and_closes_its_connections()
 @apis
 def test_one_adapter_serves_many_conversations_in_one_loop(api: Any) -> None:
     def reply(request: Request) -> Say:
-        said = history(request)
+        items = history(request)
         if any(
             item.get("role") == "tool" or item.get("type") == "function_call_output"
-            for item in said
+            for item in items
         ):
-            return Say(said[0]["content"])
+            return Say(items[0]["content"])
         return Say(calls=(Call("probe"),))
 
     async def main(adapter: OpenAIAdapter) -> list[str]:
@@ -555,7 +555,7 @@ def test_the_sdk_s_retries_work(api: Any, run: Run) -> None:
     assert first.json == second.json
 
 
-def test_a_conversation_sends_what_is_new_once_however_long_it_gets() -> None:
+def test_a_long_conversation_encodes_each_message_once() -> None:
     turns = 30
     script: Iterator[Say] = (
         Say(calls=(Call("probe", {"a": 1}, id=f"call_{n:03}"),)) for n in range(turns)

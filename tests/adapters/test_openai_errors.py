@@ -375,7 +375,7 @@ def test_status_200_with_no_answer_is_malformed(api: Any, run: Run, step: Step) 
 
 @ways
 @pytest.mark.parametrize(
-    ("step", "code", "said"),
+    ("step", "code", "text"),
     [
         (Say("cut", finish="length"), "truncated", "allow more output tokens"),
         (
@@ -389,7 +389,7 @@ def test_status_200_with_no_answer_is_malformed(api: Any, run: Run, step: Step) 
     ids=["length", "length in a call", "filter", "refusal"],
 )
 def test_a_turn_that_broke_off_is_typed(
-    api: Any, run: Run, step: Say, code: str, said: str
+    api: Any, run: Run, step: Say, code: str, text: str
 ) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
@@ -401,7 +401,7 @@ def test_a_turn_that_broke_off_is_typed(
         1,
         TokenUsage(10, 5),
     )
-    assert said in str(error)
+    assert text in str(error)
     assert [message.success for message in answers(error.transcript)] == [False] * len(step.calls)
 
 
@@ -455,12 +455,12 @@ def test_an_incomplete_response_for_a_new_reason_is_not_taken_for_whole() -> Non
 # --- Secrets
 
 
-def everything_told(error: BaseException) -> str:
+def report_of(error: BaseException) -> str:
     """All that a log, a debugger or an error tracker that follows causes would show."""
-    told = [str(error), repr(error), repr(error.args), "".join(traceback.format_exception(error))]
+    texts = [str(error), repr(error), repr(error.args), "".join(traceback.format_exception(error))]
     if error.__cause__ is not None:
-        told.append(everything_told(error.__cause__))
-    return "\n".join(told)
+        texts.append(report_of(error.__cause__))
+    return "\n".join(texts)
 
 
 QUOTING = f"Incorrect key {KEY} or 'Bearer {KEY}'"
@@ -485,7 +485,7 @@ QUOTING = f"Incorrect key {KEY} or 'Bearer {KEY}'"
     ids=["401", "403", "400", "429", "500", "page", "list", "text", "drop", "broken"],
 )
 @pytest.mark.parametrize("source", ["argument", "environment"])
-def test_the_key_is_told_to_no_one_but_the_provider(
+def test_only_the_provider_gets_the_key(
     api: Any, run: Run, step: Step, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = io.StringIO()
@@ -512,13 +512,13 @@ def test_the_key_is_told_to_no_one_but_the_provider(
     [request] = server.requests
     assert request.header("authorization") == f"Bearer {KEY}"
     assert KEY.encode() not in request.body
-    for told in (
-        everything_told(caught.value),
+    for text in (
+        report_of(caught.value),
         repr(events),
         log.getvalue(),
         repr(caught.value.transcript),
     ):
-        assert KEY not in told
+        assert KEY not in text
     assert KEY not in repr(session[ProviderCalled].all())
 
 
@@ -540,8 +540,8 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
         "openai",
     )
     assert "line break" in caught.value.remedy
-    assert key not in everything_told(caught.value)
-    assert key.strip() not in everything_told(caught.value)
+    assert key not in report_of(caught.value)
+    assert key.strip() not in report_of(caught.value)
     assert caught.value.__cause__ is None
 
 
@@ -552,19 +552,19 @@ def test_a_given_client_s_key_is_looked_at_too() -> None:
         with pytest.raises(PromptEvaluationError, match="the API key holds") as caught:
             evaluate(adapter, prompt(), Session())
         client.close()
-    assert KEY not in everything_told(caught.value)
+    assert KEY not in report_of(caught.value)
 
 
-def test_a_key_that_is_told_within_a_stream_goes_no_further() -> None:
-    said = Raw(
+def test_a_key_in_an_event_of_a_stream_is_masked() -> None:
+    reply = Raw(
         f'data: {{"error": {{"message": "no room for {KEY}"}}}}\n\n'.encode(), "text/event-stream"
     )
     with (
-        ScriptedServer(said) as server,
+        ScriptedServer(reply) as server,
         pytest.raises(PromptEvaluationError, match="no room") as caught,
     ):
         list(connect(server, api_key=KEY).stream(prompt(), session=Session()))
-    assert KEY not in everything_told(caught.value)
+    assert KEY not in report_of(caught.value)
 
 
 SAID = {"message": f"no room for {KEY}"}
@@ -575,12 +575,12 @@ SAID = {"message": f"no room for {KEY}"}
 @pytest.mark.parametrize(
     "body", [{"error": SAID}, {"choices": [{"error": SAID}]}, {"error": SAID, "status": "failed"}]
 )
-def test_a_failure_told_with_status_200_does_not_quote_the_key(
+def test_a_failure_with_status_200_does_not_quote_the_key(
     run: Run, api: str, body: dict[str, Any]
 ) -> None:
     with ScriptedServer(Raw.json(body)) as server, pytest.raises(PromptEvaluationError) as caught:
         run(connect(server, api=api), prompt(), Session())
-    assert KEY not in everything_told(caught.value)
+    assert KEY not in report_of(caught.value)
     if "choices" not in body or api == "chat":
         assert caught.value.message == "no room for ***"
 
@@ -601,14 +601,14 @@ def test_a_word_in_the_place_of_a_key_stays_in_messages(step: Step) -> None:
         ("responses", {"type": "response.failed", "response": {"status": "failed", "error": SAID}}),
     ],
 )
-def test_a_failure_told_by_an_event_does_not_quote_the_key(api: str, event: dict[str, Any]) -> None:
-    said = Raw(f"data: {json.dumps(event)}\n\n".encode(), "text/event-stream")
+def test_a_failure_in_an_event_does_not_quote_the_key(api: str, event: dict[str, Any]) -> None:
+    reply = Raw(f"data: {json.dumps(event)}\n\n".encode(), "text/event-stream")
     with (
-        ScriptedServer(said) as server,
+        ScriptedServer(reply) as server,
         pytest.raises(PromptEvaluationError, match=r"no room for \*\*\*") as caught,
     ):
         list(connect(server, api=api).stream(prompt(), session=Session()))
-    assert KEY not in everything_told(caught.value)
+    assert KEY not in report_of(caught.value)
 
 
 @ways

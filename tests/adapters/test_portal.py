@@ -91,7 +91,7 @@ def test_work_can_be_started_from_anywhere_and_is_dropped_after_the_end(portal: 
     start_on(loop, work())
 
 
-def test_closing_ends_what_the_clients_left_open(portal: Portal) -> None:
+def test_closing_ends_the_clients_generators(portal: Portal) -> None:
     ended = threading.Event()
 
     async def client() -> AsyncGenerator[str]:

@@ -55,7 +55,7 @@ def codec(**options: Any) -> ResponsesCodec:
     return ResponsesCodec(CodecOptions(model="m", **options), "openai")
 
 
-def said(text: str) -> dict[str, Any]:
+def text_item(text: str) -> dict[str, Any]:
     part = {"type": "output_text", "text": text, "annotations": []}
     return {
         "type": "message",
@@ -86,14 +86,14 @@ def test_a_conversation_is_encoded_turn_by_turn_and_items_come_back_unchanged() 
         "tools": [WIRE_TOOL],
     }
     unknown = {"type": "brand_new_item", "payload": {"a": [1]}}
-    talk.hear(reply(REASONING, unknown, said("wait"), CALL))
+    talk.hear(reply(REASONING, unknown, text_item("wait"), CALL))
     talk.say(ToolMessage("c1", "ok"), UserMessage("More."))
     second = encoded(talk.request())
     assert second["input"] == [
         *first["input"],
         REASONING,
         unknown,
-        said("wait"),
+        text_item("wait"),
         CALL,
         {"type": "function_call_output", "call_id": "c1", "output": "ok"},
         {"role": "user", "content": "More."},
@@ -172,10 +172,10 @@ def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
 
 def test_text_calls_and_usage_are_read() -> None:
     usage = {"input_tokens": 9, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3}}
-    answer = codec().decode(reply(REASONING, said("a"), said("b"), CALL, usage=usage))
+    answer = codec().decode(reply(REASONING, text_item("a"), text_item("b"), CALL, usage=usage))
     assert (answer.text, answer.finish, answer.usage) == ("ab", "tool_calls", TokenUsage(9, 4, 3))
     assert answer.tool_calls == (ToolCall("c1", "probe", "{}"),)
-    assert codec().decode(reply(said("a"))).finish == "stop"
+    assert codec().decode(reply(text_item("a"))).finish == "stop"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_text_calls_and_usage_are_read() -> None:
 def test_an_incomplete_response_is_never_taken_for_a_whole_one(
     details: object, finish: str
 ) -> None:
-    answer = codec().decode(reply(said("a"), status="incomplete", incomplete_details=details))
+    answer = codec().decode(reply(text_item("a"), status="incomplete", incomplete_details=details))
     assert answer.finish == finish
 
 
@@ -256,7 +256,7 @@ def test_calls_of_careless_servers_are_read_and_get_an_id(item: Any, read: ToolC
     ],
     ids=repr,
 )
-def test_what_is_no_reply_is_malformed(value: object) -> None:
+def test_a_reply_of_the_wrong_shape_is_malformed(value: object) -> None:
     with pytest.raises(PromptEvaluationError) as caught:
         decode_reply(codec(), value)
     assert (caught.value.phase, caught.value.code, caught.value.provider) == (
@@ -268,7 +268,7 @@ def test_what_is_no_reply_is_malformed(value: object) -> None:
 
 WHOLE: dict[str, Any] = reply(
     REASONING,
-    said("x"),
+    text_item("x"),
     {"type": "message", "content": [{"type": "refusal", "refusal": None}]},
     CALL,
     usage={"input_tokens": 1, "output_tokens": 1, "input_tokens_details": {"cached_tokens": 0}},

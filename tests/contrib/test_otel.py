@@ -551,7 +551,7 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
     assert telemetry.tree == [{"invoke_agent agent": inner}]
 
 
-def test_a_run_that_is_taken_up_again_has_spans_for_what_it_still_does() -> None:
+def test_a_resumed_run_has_spans_for_its_remaining_work() -> None:
     def life(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
         telemetry = Telemetry()
         loop = MainLoop(ScriptedAdapter(replies))

@@ -84,7 +84,7 @@ def test_a_body_that_is_no_json_is_recorded_and_answered() -> None:
     assert (server.requests[0].body, server.requests[0].json) == (b"{", None)
 
 
-def test_a_callable_step_answers_by_what_was_asked() -> None:
+def test_a_callable_step_answers_by_the_request() -> None:
     def echo(request: Request) -> Say:
         return Say(request.json["word"])
 
@@ -135,7 +135,7 @@ def test_a_request_beyond_the_script_is_reported() -> None:
         post(server, CHAT, {})
 
 
-def test_an_unused_step_is_reported_unless_told_otherwise() -> None:
+def test_an_unused_step_is_reported_if_strict() -> None:
     with pytest.raises(ScriptError, match="never asked"), ScriptedServer(Say("never asked")):
         pass
     with ScriptedServer(Say("never asked"), strict=False):

@@ -68,9 +68,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def connect(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
-    arguments: dict[str, Any] = {"base_url": server.url, "api_key": KEY, "max_retries": 0, **given}
-    arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
+def connect(server: ScriptedServer, **changes: Any) -> ClaudeAgentSDKAdapter:
+    arguments: dict[str, Any] = {
+        "base_url": server.url,
+        "api_key": KEY,
+        "max_retries": 0,
+        **changes,
+    }
+    arguments["options"] = {"thinking": {"type": "disabled"}, **changes.get("options", {})}
     return ClaudeAgentSDKAdapter(MODEL, **arguments)
 
 
@@ -131,18 +136,18 @@ def layered() -> Prompt[Any]:
 
 
 def failure(
-    *steps: Any, asked: Prompt[Any] | None = None, run: Run = evaluate, **given: Any
+    *steps: Any, asked: Prompt[Any] | None = None, run: Run = evaluate, **changes: Any
 ) -> PromptEvaluationError:
-    limits = {name: given.pop(name) for name in ("deadline", "budget") if name in given}
+    limits = {name: changes.pop(name) for name in ("deadline", "budget") if name in changes}
     with (
         ScriptedServer(*steps, strict=False) as server,
         pytest.raises(PromptEvaluationError) as caught,
     ):
-        run(connect(server, **given), asked or prompt(tool()), Session(), **limits)
-    told: BaseException | None = caught.value
-    while told is not None:
-        assert KEY not in f"{told} {told!r}"
-        told = told.__cause__
+        run(connect(server, **changes), asked or prompt(tool()), Session(), **limits)
+    cause: BaseException | None = caught.value
+    while cause is not None:
+        assert KEY not in f"{cause} {cause!r}"
+        cause = cause.__cause__
     return caught.value
 
 
@@ -193,17 +198,17 @@ def test_a_model_s_mistakes_and_failing_tools_are_answers_to_it() -> None:
     calls = (mcp("probe", {"a": "x"}), mcp("probe", "{"), mcp("probe"), Call("nonsense"))
     with ScriptedServer(Say(calls=calls), Say("done")) as server:
         response = evaluate(connect(server), prompt(tool(handler)), session)
-        told = results(server.requests[1])
+        texts = results(server.requests[1])
     wrong, broken, failed, unknown = answers(response.transcript)
     assert (response.text, response.turns) == ("done", 2)
     assert "Invalid arguments for 'probe': a:" in wrong.content
-    assert wrong.content in told[0]
+    assert wrong.content in texts[0]
     assert "Invalid arguments for 'probe'" in broken.content
-    assert "could not be parsed as JSON" in told[1]
+    assert "could not be parsed as JSON" in texts[1]
     assert failed.content == "no luck"
-    assert "no luck" in told[2]
+    assert "no luck" in texts[2]
     assert "Unknown tool 'nonsense'" in unknown.content
-    assert "No such tool" in told[3]
+    assert "No such tool" in texts[3]
     assert len(session[ToolInvoked].all()) == 4
     assert session[Note].all() == ()
 
@@ -517,7 +522,9 @@ def test_nothing_of_this_process_s_settings_reaches_the_wire(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_nor_does_what_would_change_how_the_cli_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inherited_variables_do_not_change_the_cli_s_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MAX_THINKING_TOKENS", "4321")
     monkeypatch.setenv("DISABLE_PROMPT_CACHING", "1")
     with ScriptedServer(Say("done")) as server:
@@ -549,8 +556,8 @@ def test_a_key_in_the_environment_is_used_where_none_is_given(
 
 def test_evaluations_at_once_do_not_meet() -> None:
     def step(request: Request) -> Say:
-        said = json.dumps(request.json["messages"])
-        return Say("one" if "Say one." in said else "two")
+        messages = json.dumps(request.json["messages"])
+        return Say("one" if "Say one." in messages else "two")
 
     async def main(adapter: ClaudeAgentSDKAdapter) -> list[str]:
         both = [
@@ -591,7 +598,7 @@ def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) 
         adapter = connect(server, builtin_tools=["Bash"], cwd=tmp_path)
         response = evaluate(adapter, prompt(tool()), session)
         names = tool_names(server.requests[0])
-        told = results(server.requests[1])
+        texts = results(server.requests[1])
     assert sorted(names) == ["Bash", "probe"]
     events = session[ToolInvoked].all()
     assert [(event.name, event.success) for event in events] == [
@@ -600,7 +607,7 @@ def test_built_in_tools_run_in_the_cli_and_are_events_like_ours(tmp_path: Path) 
         ("bash", False),
     ]
     assert events[0].content == "in the folder"
-    assert "in the folder" in told[0]
+    assert "in the folder" in texts[0]
     assert (response.turns, response.text) == (2, "done")
 
 

@@ -54,7 +54,7 @@ def sent(request: Request) -> Sent:
 
 def harness(*, inject: bool) -> HttpHarness:
     # Any: prompts of every output
-    def make(server: ScriptedServer, **given: Any) -> ClaudeAgentSDKAdapter:
+    def make(server: ScriptedServer, **changes: Any) -> ClaudeAgentSDKAdapter:
         return ClaudeAgentSDKAdapter(
             "claude-sonnet-4-5",
             base_url=server.url,
@@ -62,7 +62,7 @@ def harness(*, inject: bool) -> HttpHarness:
             max_retries=0,
             dynamic_tools=inject,
             options={"thinking": {"type": "disabled"}},
-            **given,
+            **changes,
         )
 
     lacks = Can.OWN_LOOP | Can.STREAM | Can.CODES | Can.ARGUMENTS | Can.FILTER
@@ -91,7 +91,7 @@ def test_claude_does_as_the_scenario_says_with_tools_that_come_later(scenario: S
     check(scenario, INJECTS, "evaluate")
 
 
-def test_what_is_left_out_is_what_the_cli_says_and_does_by_itself() -> None:
+def test_left_out_scenarios_are_those_that_the_cli_decides_by_itself() -> None:
     assert [scenario.name for scenario in SCENARIOS if scenario not in scenarios(INJECTS)] == [
         "an empty answer",
         "no arguments mean the defaults",

@@ -142,8 +142,8 @@ def use(call_id: str, name: str, **arguments: Any) -> Message:
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
-def text(said: str) -> Message:
-    return {"type": "text", "text": said}
+def text(words: str) -> Message:
+    return {"type": "text", "text": words}
 
 
 def evaluate(
@@ -152,10 +152,10 @@ def evaluate(
     session: Session | None = None,
     *,
     listed: bool = True,
-    **given: Any,
+    **changes: Any,
 ) -> tuple[PromptResponse[Any], FakeCLI]:
     cli = FakeCLI(play, listed=listed)
-    adapter = ClaudeAgentSDKAdapter("m", transport=lambda options: cli, **given)
+    adapter = ClaudeAgentSDKAdapter("m", transport=lambda options: cli, **changes)
     try:
         return adapter.evaluate(asked or prompt(tool()), session=session or Session()), cli
     finally:
@@ -163,36 +163,36 @@ def evaluate(
 
 
 def test_a_call_waits_for_the_loop_and_is_answered_before_the_next_message() -> None:
-    told: list[Any] = []
+    results: list[Any] = []
 
     async def play(cli: FakeCLI) -> None:
         cli.say(text("Let me see."), use("1", "mcp__wink__probe", a=1))
-        told.append(await cli.call("1", "probe", {"a": 1}))
+        results.append(await cli.call("1", "probe", {"a": 1}))
         cli.say(text("done"))
         cli.result()
 
     session = Session()
     response, cli = evaluate(play, session=session)
-    assert told[0]["content"][0]["text"] == "ok"
-    assert not told[0]["isError"]
+    assert results[0]["content"][0]["text"] == "ok"
+    assert not results[0]["isError"]
     assert (response.text, response.turns) == ("done", 2)
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1)]
     assert cli.prompts == [prompt(tool()).render().text]
 
 
 def test_a_failed_call_is_marked_as_one() -> None:
-    told: list[Any] = []
+    results: list[Any] = []
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         return ToolResult("no", success=False)
 
     async def play(cli: FakeCLI) -> None:
         cli.say(use("1", "mcp__wink__probe"))
-        told.append(await cli.call("1", "probe"))
+        results.append(await cli.call("1", "probe"))
         cli.result()
 
     evaluate(play, prompt(tool(handler)))
-    assert (told[0]["content"][0]["text"], told[0]["isError"]) == ("no", True)
+    assert (results[0]["content"][0]["text"], results[0]["isError"]) == ("no", True)
 
 
 def test_a_call_that_comes_before_its_message_waits_for_it() -> None:
@@ -208,17 +208,17 @@ def test_a_call_that_comes_before_its_message_waits_for_it() -> None:
 
 
 def test_a_subagent_s_call_of_our_tools_is_refused_and_its_words_are_not_the_model_s() -> None:
-    told: list[Any] = []
+    results: list[Any] = []
 
     async def play(cli: FakeCLI) -> None:
         cli.say(text("I am another."), use("9", "mcp__wink__probe"), parent="task")
-        told.append(await cli.call("9", "probe"))
+        results.append(await cli.call("9", "probe"))
         cli.say(text("done"))
         cli.result()
 
     session = Session()
     response, _ = evaluate(play, session=session)
-    assert told[0]["content"][0]["text"] == "Not available to subagents."
+    assert results[0]["content"][0]["text"] == "Not available to subagents."
     assert (response.turns, session[ToolInvoked].all()) == (1, ())
 
 
@@ -276,7 +276,7 @@ def test_a_cli_that_hangs_up_is_an_error_and_leaves_nothing_waiting(*, calls: bo
         (1, 8029, 529, None),
     ],
 )
-def test_how_long_to_wait_is_told_where_the_provider_asked_for_more_than_the_cli_waits_by_itself(
+def test_a_wait_is_reported_where_the_provider_asks_for_more_than_the_cli_waits(
     attempt: int, delay: int, status: int, seconds: float | None
 ) -> None:
     async def play(cli: FakeCLI) -> None:
@@ -302,7 +302,7 @@ def test_how_long_to_wait_is_told_where_the_provider_asked_for_more_than_the_cli
         ({"api_error_status": 403, "terminal_reason": "api_error"}, "request", "permission"),
     ],
 )
-def test_an_error_result_is_told_by_its_fields(reported: Message, phase: str, code: str) -> None:
+def test_an_error_result_is_typed_by_its_fields(reported: Message, phase: str, code: str) -> None:
     async def play(cli: FakeCLI) -> None:
         cli.result("it said", **{"is_error": True, **reported})
 

@@ -56,10 +56,10 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 # Any: prompts of every output, options of every kind.
-def connect(server: ScriptedServer | None, **given: Any) -> ClaudeAgentSDKAdapter:
+def connect(server: ScriptedServer | None, **changes: Any) -> ClaudeAgentSDKAdapter:
     url = "http://127.0.0.1:9" if server is None else server.url
-    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **given}
-    arguments["options"] = {"thinking": {"type": "disabled"}, **given.get("options", {})}
+    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **changes}
+    arguments["options"] = {"thinking": {"type": "disabled"}, **changes.get("options", {})}
     return ClaudeAgentSDKAdapter("claude-sonnet-4-5", **arguments)
 
 
@@ -94,7 +94,7 @@ def cli_pid() -> int:
 # --- What the CLI's tools can see
 
 
-def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(
+def test_the_cli_s_tools_see_neither_the_key_nor_inherited_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
@@ -105,8 +105,8 @@ def test_the_cli_s_tools_see_neither_the_key_nor_what_this_process_inherited(
     session = Session()
     script = [Say(calls=(Call("Bash", {"command": command}),)) for command in commands]
     with ScriptedServer(*script, Say("done")) as server:
-        given = {"MINE": "for the tools", "no_proxy": "127.0.0.1"}
-        response = connect(server, builtin_tools=["Bash"], env=given).evaluate(
+        env = {"MINE": "for the tools", "no_proxy": "127.0.0.1"}
+        response = connect(server, builtin_tools=["Bash"], env=env).evaluate(
             prompt(), session=session
         )
         assert [request.header("x-api-key") for request in server.requests] == [KEY] * 3
@@ -134,7 +134,7 @@ def test_a_key_that_a_tool_of_the_cli_finds_elsewhere_is_masked(
     assert KEY not in repr(session[ToolInvoked].all())
 
 
-def test_an_isolated_cli_gets_language_paths_proxies_certificates_and_what_is_given_to_it(
+def test_an_isolated_cli_gets_language_paths_proxies_certificates_and_env(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     inherited = {"LC_ALL": "C", "NO_PROXY": "x", "SSL_CERT_FILE": "y"}
@@ -160,11 +160,11 @@ def test_without_isolation_the_cli_gets_all_variables_and_the_key_as_one(
     assert {"MY_TOKEN": TOKEN, "ANTHROPIC_API_KEY": KEY}.items() <= seen.items()
 
 
-def variables_of(folder: Path, **given: Any) -> dict[str, str]:
+def variables_of(folder: Path, **changes: Any) -> dict[str, str]:
     """The variables that the CLI is started with."""
     path = script(folder, f"env -0 > {folder}/seen; exit 1")
     with pytest.raises(PromptEvaluationError):
-        connect(None, options={"cli_path": path}, **given).evaluate(prompt(), session=Session())
+        connect(None, options={"cli_path": path}, **changes).evaluate(prompt(), session=Session())
     lines = (folder / "seen").read_text().split("\0")
     return dict(line.split("=", 1) for line in lines if line)
 
@@ -184,7 +184,7 @@ def sleeper(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(
+def test_background_processes_end_with_the_evaluation(
     sleeper: Path,
 ) -> None:
     detached = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; nohup {sleeper} 601 > /dev/null 2>&1 &"
@@ -207,7 +207,7 @@ def test_what_the_cli_s_tools_leave_in_the_background_ends_with_the_evaluation(
     assert living(sleeper.name) == []
 
 
-def test_so_does_what_is_left_by_a_cli_that_was_killed(sleeper: Path) -> None:
+def test_processes_of_a_killed_cli_end_too(sleeper: Path) -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         assert living(sleeper.name)
         os.kill(cli_pid(), signal.SIGKILL)
@@ -236,11 +236,11 @@ def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
         )
         assert begun.stdout is not None
         await begun.stdout.readline()
-        while len(found := process.find()) < 3:  # noqa: ASYNC110 - other processes set no event
+        while len(pids := process.find()) < 3:  # noqa: ASYNC110 - other processes set no event
             await asyncio.sleep(0.01)
         begun.kill()
         await begun.wait()
-        assert process.find() == found - {begun.pid}
+        assert process.find() == pids - {begun.pid}
         while process.kill():  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.01)
         process.close()
@@ -254,11 +254,11 @@ def test_processes_are_found_by_their_parents_too(sleeper: Path) -> None:
 
 
 def ended_in_time(
-    adapter: ClaudeAgentSDKAdapter, seconds: float, **given: Any
+    adapter: ClaudeAgentSDKAdapter, seconds: float, **changes: Any
 ) -> PromptEvaluationError:
     began = monotonic()
     with pytest.raises(PromptEvaluationError) as caught:
-        adapter.evaluate(given.pop("asked", prompt()), session=Session(), **given)
+        adapter.evaluate(changes.pop("asked", prompt()), session=Session(), **changes)
     assert seconds - 0.1 < monotonic() - began < seconds + 2
     return caught.value
 
@@ -309,16 +309,16 @@ def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path:
         tmp_path,
         "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; echo out of order >&2; exit 3",
     )
-    heard: list[str] = []
-    adapter = connect(None, options={"cli_path": path, "stderr": heard.append})
+    lines: list[str] = []
+    adapter = connect(None, options={"cli_path": path, "stderr": lines.append})
     with pytest.raises(PromptEvaluationError) as caught:
         adapter.evaluate(prompt(), session=Session())
     assert caught.value.code == "client_error"
     assert "1000\n***out of order" in str(caught.value)
     assert "Check stderr" not in str(caught.value)
     assert len(str(caught.value)) < 600
-    assert heard[-1] == "***out of order"
-    assert KEY not in "".join(heard)
+    assert lines[-1] == "***out of order"
+    assert KEY not in "".join(lines)
 
 
 def test_a_cli_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -297,17 +297,17 @@ def test_a_failure_is_typed_by_what_the_provider_did(model: str, run: Run, case:
         assert error.retry_after.total_seconds() == 7
     assert error.turns == 2
     assert [message.content for message in answers(error.transcript)] == ["ok"]
-    told: BaseException | None = error
-    while told is not None:
-        assert KEY not in f"{told} {told!r}"
-        told = told.__cause__
+    cause: BaseException | None = error
+    while cause is not None:
+        assert KEY not in f"{cause} {cause!r}"
+        cause = cause.__cause__
 
 
 @routes
 @drivers
 @pytest.mark.parametrize("source", ["argument", "environment"])
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500])
-def test_the_key_is_told_to_no_one_but_the_provider(
+def test_only_the_provider_gets_the_key(
     model: str, run: Run, source: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
@@ -337,7 +337,7 @@ def test_a_code_of_any_type_is_a_typed_failure(model: str, run: Run, code: objec
 
 
 @drivers
-def test_a_spent_quota_is_told_from_throttling(run: Run) -> None:
+def test_a_spent_quota_is_not_throttling(run: Run) -> None:
     with (
         ScriptedServer(Fail(429, "No money", "insufficient_quota", 7)) as server,
         pytest.raises(PromptEvaluationError) as caught,
@@ -363,7 +363,7 @@ def test_a_key_that_no_header_can_hold_is_refused_before_anything_is_sent(
 
 @routes
 @drivers
-def test_slow_and_absent_providers_are_told_apart(model: str, run: Run) -> None:
+def test_slow_and_absent_providers_have_different_codes(model: str, run: Run) -> None:
     with (
         ScriptedServer(Raw(b"{}", delay=60)) as server,
         pytest.raises(PromptEvaluationError) as slow,
@@ -466,20 +466,20 @@ def test_a_callback_of_litellm_s_still_hears_of_each_call(
     per_call: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    heard = Event()
-    callbacks = [lambda *_: heard.set()]
+    called = Event()
+    callbacks = [lambda *_: called.set()]
     with ScriptedServer(Say("Done.")) as server:
         adapter = connect(server, options={"success_callback": callbacks} if per_call else {})
         if not per_call:
             monkeypatch.setattr(adapter.litellm, "success_callback", callbacks)
         evaluate(adapter, prompt(), Session())
-        assert heard.wait(30)
+        assert called.wait(30)
 
 
 def test_an_async_callback_of_litellm_s_still_hears_of_each_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def heard(adapter: LiteLLMAdapter) -> None:
+    async def evaluate_and_wait(adapter: LiteLLMAdapter) -> None:
         called = asyncio.Event()
 
         async def callback(*_: object) -> None:
@@ -490,7 +490,7 @@ def test_an_async_callback_of_litellm_s_still_hears_of_each_call(
         await asyncio.wait_for(called.wait(), 30)  # LiteLLM calls it later, in the same loop
 
     with ScriptedServer(Say("Done.")) as server:
-        asyncio.run(heard(connect(server)))
+        asyncio.run(evaluate_and_wait(connect(server)))
 
 
 # --- Importing

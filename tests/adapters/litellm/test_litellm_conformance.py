@@ -24,9 +24,9 @@ def play(step: Played) -> Step:
 
 def harness(model: str, sent: Callable[[Request], Sent], lacks: Can = Can(0)) -> HttpHarness:  # noqa: B008 - immutable
     # Any: prompts of every output
-    def make(server: ScriptedServer, **given: Any) -> LiteLLMAdapter:
+    def make(server: ScriptedServer, **changes: Any) -> LiteLLMAdapter:
         url = server.url if model.startswith("anthropic/") else server.openai_url
-        return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **given)
+        return LiteLLMAdapter(model, base_url=url, api_key="sk-test", max_retries=0, **changes)
 
     return HttpHarness(make, sent, ~lacks, play=play)
 
@@ -55,7 +55,7 @@ def test_litellm_does_as_the_scenario_says_over_messages(scenario: Scenario) -> 
     check(scenario, HARNESSES["anthropic"], *(WHOLE if scenario.name in LOST_IN_STREAMS else ()))
 
 
-def test_what_is_left_out_is_a_matter_of_the_anthropic_wire() -> None:
+def test_left_out_scenarios_are_those_that_the_anthropic_wire_cannot_say() -> None:
     assert scenarios(HARNESSES["openai"]) == SCENARIOS
     assert [
         scenario.name for scenario in SCENARIOS if scenario not in scenarios(HARNESSES["anthropic"])

@@ -48,9 +48,9 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=str,
 )
 def test_credentials_among_the_options_are_masked(model: str, options: dict[str, Any]) -> None:
-    told = failure(f"Not with {GIVEN}.", model, api_key="sk-other-0123456789", options=options)
-    assert GIVEN not in told
-    assert "Not with ***." in told
+    report = failure(f"Not with {GIVEN}.", model, api_key="sk-other-0123456789", options=options)
+    assert GIVEN not in report
+    assert "Not with ***." in report
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_variables_that_litellm_reads_for_a_provider_are_masked(
     assert adapter.redactor()(f"Not with {GIVEN}.") == "Not with ***."
 
 
-def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(
+def test_a_key_is_masked_wherever_litellm_finds_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
@@ -90,7 +90,7 @@ def test_what_litellm_sends_as_a_key_is_masked_wherever_it_found_it(
 @pytest.mark.parametrize(
     "name", ["CACHE_KEY", "SESSION_TOKEN", "OTHER_API_KEY", "OPENAI_CACHE_KEY"]
 )
-def test_what_is_no_credential_of_the_provider_s_stays_readable(
+def test_variables_of_other_services_stay_readable(
     model: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "the model")
@@ -107,6 +107,6 @@ def test_a_word_from_another_service_s_variables_stays_readable(
 
 
 def test_a_listener_of_the_user_s_still_hears_of_each_request() -> None:
-    heard: list[Any] = []
-    failure("No.", options={"logger_fn": heard.append})
-    assert heard
+    calls: list[Any] = []
+    failure("No.", options={"logger_fn": calls.append})
+    assert calls

@@ -123,13 +123,13 @@ def failure(
     with pytest.raises(PromptEvaluationError) as caught:
         door(adapter, session, None if deadline is None else Deadline.after(deadline))
     error = caught.value
-    told = [
+    report = [
         str(error),
         repr(error),
         *traceback.format_exception(error),
         repr(session[ProviderCalled].all()),
     ]
-    return error, "\n".join(told)
+    return error, "\n".join(report)
 
 
 @routes
@@ -142,12 +142,12 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
         with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
-            error, told = failure(door, connect(server, model), deadline)
+            error, report = failure(door, connect(server, model), deadline)
             assert len(server.requests) == 1
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
         assert "base_url" in error.remedy
-        assert KEY not in told
+        assert KEY not in report
     assert elsewhere.requests == ()
 
 
@@ -164,8 +164,8 @@ def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
     )
     with HostileServer(compressed(30_000_000, status, kind)) as server:
         adapter = connect(server, model, max_reply_bytes=1_000_000, max_retries=0)
-        error, told = failure(door, adapter)
-    assert len(told) < 50_000
+        error, report = failure(door, adapter)
+    assert len(report) < 50_000
     if (model, door, status) in [
         (ANTHROPIC, stream, "500 Oops"),
         (ANTHROPIC, stream_async, "500 Oops"),

@@ -118,9 +118,9 @@ def test_only_the_choice_of_index_0_is_read(run: Stream) -> None:
         chunk({}, finish="stop"),
     ]
     with ScriptedServer(sse(events)) as server:
-        told = run(connect(server), Session())
-    assert response_of(told).text == "Mine."
-    assert "".join(event.text for event in told if isinstance(event, TextDelta)) == "Mine."
+        streamed = run(connect(server), Session())
+    assert response_of(streamed).text == "Mine."
+    assert "".join(event.text for event in streamed if isinstance(event, TextDelta)) == "Mine."
 
 
 @drivers
