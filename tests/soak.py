@@ -50,7 +50,7 @@ ALL_WAYS: Ways = (
     "stream",
     "stream_async",
 )
-ENDS = ("text", "error", "usage", "notes", "kept", "opened", "visible", "tools", "answers")
+ENDS = ("text", "error", "usage", "notes", "book", "opened", "visible", "tools", "answers")
 GROWTH, NOISE = 1.05, 2  # that the median of the last quarter may have over the second one's
 MOST_TURNS = 12
 

@@ -35,8 +35,8 @@ def files(request: pytest.FixtureRequest) -> Iterator[Filesystem]:
         "src/app.py": b"import os\n",
         "src/a/b.py": b"x = 1",
     }
-    with filesystem(request.param, content) as made:
-        yield made
+    with filesystem(request.param, content) as new_files:
+        yield new_files
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_a_path_that_can_never_be_is_refused_with_the_remedy(files: Filesystem, 
 def test_paths_have_one_form(files: Filesystem) -> None:
     assert files.read_bytes("./src/./app.py") == files.read_bytes("src/app.py")
     assert files.stat("./src/").path == "src"
-    assert [found.path for found in files.list("./")] == ["README.md", "src"]
+    assert [entry.path for entry in files.list("./")] == ["README.md", "src"]
     assert files.stat(".").kind == "directory"
 
 
@@ -108,7 +108,7 @@ def test_odd_names_are_names(files: Filesystem) -> None:
     ):
         files.write_text(name, name)
         assert files.read_text(name) == name
-        assert name in {found.path for found in files.list()}
+        assert name in {entry.path for entry in files.list()}
 
 
 # ---------------------------------------------------------------------------------------------
@@ -136,9 +136,9 @@ def test_appending_makes_a_file_or_adds_to_it(files: Filesystem) -> None:
 
 def test_a_list_is_sorted_and_says_what_each_entry_is(files: Filesystem) -> None:
     files.write_text("a", "12")
-    told = [(found.path, found.kind, found.size) for found in files.list()]
-    assert told == [("README.md", "file", 13), ("a", "file", 2), ("src", "directory", 0)]
-    assert [found.path for found in files.list("src")] == ["src/a", "src/app.py"]
+    entries = [(entry.path, entry.kind, entry.size) for entry in files.list()]
+    assert entries == [("README.md", "file", 13), ("a", "file", 2), ("src", "directory", 0)]
+    assert [entry.path for entry in files.list("src")] == ["src/a", "src/app.py"]
 
 
 def test_every_error_names_the_path_and_what_to_do(files: Filesystem) -> None:
@@ -249,14 +249,14 @@ def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> 
 
 
 def test_a_walk_goes_from_each_directory_into_it(files: Filesystem) -> None:
-    assert [found.path for found in files.walk()] == [
+    assert [entry.path for entry in files.walk()] == [
         "README.md",
         "src",
         "src/a",
         "src/a/b.py",
         "src/app.py",
     ]
-    assert [found.path for found in files.walk("src/a")] == ["src/a/b.py"]
+    assert [entry.path for entry in files.walk("src/a")] == ["src/a/b.py"]
 
 
 def matches(pattern: list[str], path: list[str]) -> bool:
@@ -281,14 +281,14 @@ def test_glob_finds_what_matches_part_by_part(content: Tree, pattern: list[str])
             for path, data in content.items()
             if data is not None and matches(pattern, path.split("/"))
         ]
-        assert sorted(found.path for found in files.glob("/".join(pattern))) == sorted(expected)
+        assert sorted(entry.path for entry in files.glob("/".join(pattern))) == sorted(expected)
     for path in content:
         assert glob_matches("/".join(pattern), path) is matches(pattern, path.split("/"))
 
 
 def test_glob_lists_no_directory_that_cannot_hold_a_match(files: Filesystem) -> None:
     fork = files.fork()
-    assert [found.path for found in fork.glob("*.md")] == ["README.md"]
+    assert [entry.path for entry in fork.glob("*.md")] == ["README.md"]
     files.write_text("src/new.md", "")
     assert files.merge(fork)
 
@@ -342,7 +342,7 @@ def test_a_file_that_lies_too_deep_does_not_end_a_search(tmp_path: Path) -> None
         (tmp_path / below).mkdir()
         (tmp_path / below / "f").write_text("needle")
     files = HostFilesystem(tmp_path, limits=FilesystemLimits(depth=3))
-    assert [found.path for found in files.grep("needle")] == ["a/b/f", "a/f"]
+    assert [entry.path for entry in files.grep("needle")] == ["a/b/f", "a/f"]
 
 
 def test_a_hostile_pattern_takes_linear_time() -> None:
@@ -403,13 +403,13 @@ def test_time_between_matches_does_not_count_to_a_search(files: Filesystem) -> N
     slow = InMemoryFilesystem(
         {"a": "x\n" * 3, "b": "x"}, limits=FilesystemLimits(search_seconds=0.05)
     )
-    found = []
+    paths = []
     for match in slow.grep("x"):
-        found.append(match.path)
+        paths.append(match.path)
         until = process_time() + 0.06
         while process_time() < until:
             pass
-    assert found == ["a", "a", "a", "b"]
+    assert paths == ["a", "a", "a", "b"]
 
 
 def test_long_lines_are_searched_by_ordinary_patterns() -> None:
@@ -428,5 +428,5 @@ def test_grep_finds_the_lines_that_match_however_the_text_is_cut_for_the_search(
         [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     )
     expected = [(number, line) for number, line in enumerate(lines, 1) if matches(line)]
-    found = InMemoryFilesystem({"f": text}).grep(pattern)
-    assert [(match.line_number, match.line) for match in found] == expected
+    results = InMemoryFilesystem({"f": text}).grep(pattern)
+    assert [(match.line_number, match.line) for match in results] == expected

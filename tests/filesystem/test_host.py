@@ -43,13 +43,13 @@ def jail() -> Generator[tuple[Path, Path]]:
 
 def look(outside: Path) -> object:
     """All that the host says of what lies outside, access times left out."""
-    told = [
+    stats = [
         (path, path.lstat(), path.is_file() and path.read_bytes())
         for path in sorted(outside.rglob("*"))
     ]
     return [
         (path, s.st_mode, s.st_size, s.st_nlink, s.st_mtime_ns, s.st_ctime_ns, data)
-        for path, s, data in told
+        for path, s, data in stats
     ]
 
 
@@ -103,13 +103,13 @@ def try_all(
         lambda: files.delete(path),
         lambda: files.delete(path, recursive=True),
     ]
-    given: list[object] = []
+    outcomes: list[object] = []
     for attempt in look + (dice.sample(change * 3 + search, 3) if dice else search + change):
         try:
-            given.append(attempt())
+            outcomes.append(attempt())
         except (PathError, OSError) as error:
-            given.append(str(error))
-    return given
+            outcomes.append(str(error))
+    return outcomes
 
 
 PIECES = [
@@ -182,8 +182,8 @@ def test_no_path_text_leads_out(sort: str) -> None:
                 "fork of host": host.fork(),
             }[sort]
             for _ in range(250):
-                given = try_all(files, some_path(dice, outside), some_path(dice, outside), dice)
-                assert SECRET.decode() not in repr(given)
+                outcome = try_all(files, some_path(dice, outside), some_path(dice, outside), dice)
+                assert SECRET.decode() not in repr(outcome)
             assert look(outside) == before
             host.close()
 
@@ -236,7 +236,7 @@ def test_no_tree_leads_out(things: list[tuple[str, str, str]]) -> None:
         for _, name, _ in things:
             for at in (name, f"{name}/secret", f"{name}/new/x"):
                 assert SECRET.decode() not in repr(try_all(files, at, "a/b"))
-        assert SECRET not in b"".join(files.read_bytes(found.path) for found in files.glob("**"))
+        assert SECRET not in b"".join(files.read_bytes(entry.path) for entry in files.glob("**"))
         files.restore(snapshot)
         files.close()
         assert look(outside) == before
@@ -274,7 +274,7 @@ DOINGS: dict[str, Callable[[HostFilesystem], object]] = {
     "delete all": lambda files: files.delete("d", recursive=True),
     "rename": lambda files: files.rename("d/secret", "d/new"),
     "walk": lambda files: [
-        files.read_bytes(found.path) for found in files.walk() if found.kind == "file"
+        files.read_bytes(entry.path) for entry in files.walk() if entry.kind == "file"
     ],
     "grep": lambda files: list(files.grep("nobody")),
 }
@@ -308,13 +308,13 @@ def test_a_link_that_is_put_in_place_just_before_a_step_is_not_followed(
                 partial(put_link, root / swapped, outside / swapped.removeprefix("d").strip("/"))
             )
             try:
-                given: object = do()
+                outcome: object = do()
             except (OSError, ExceptionGroup) as error:
-                given = str(error)
+                outcome = str(error)
             finally:
                 hit = not _swap
                 _swap.clear()
-            assert SECRET.decode() not in repr(given)
+            assert SECRET.decode() not in repr(outcome)
             assert look(outside) == before
             files.close()
     assert at > 2
@@ -358,10 +358,10 @@ def test_no_race_leads_out(swapped: str) -> None:
         swapper = threading.Thread(target=swap)
         swapper.start()
         files = HostFilesystem(root)
-        came: set[object] = set()
+        results: set[object] = set()
         try:
             for number in range(4000):
-                if number > 300 and {repr(b"inside"), PermissionError} <= came:
+                if number > 300 and {repr(b"inside"), PermissionError} <= results:
                     break
                 snapshot = files.snapshot()
                 for attempt in (
@@ -370,15 +370,15 @@ def test_no_race_leads_out(swapped: str) -> None:
                     lambda: files.write_bytes("d/secret", b"inside"),
                     lambda: files.delete("d/new"),
                     lambda: [
-                        files.read_bytes(found.path)
-                        for found in files.walk()
-                        if found.kind == "file"
+                        files.read_bytes(entry.path)
+                        for entry in files.walk()
+                        if entry.kind == "file"
                     ],
                 ):
                     try:
-                        came.add(repr(attempt()))
+                        results.add(repr(attempt()))
                     except OSError as error:
-                        came.add(type(error))
+                        results.add(type(error))
                 if number % 5 == 0:
                     with suppress(ExceptionGroup):
                         files.restore(snapshot)
@@ -386,9 +386,9 @@ def test_no_race_leads_out(swapped: str) -> None:
             done.set()
             swapper.join()
             files.close()
-        assert SECRET.decode() not in repr(came)
-        assert repr(b"inside") in came
-        assert PermissionError in came
+        assert SECRET.decode() not in repr(results)
+        assert repr(b"inside") in results
+        assert PermissionError in results
         assert look(outside) == before
 
 
@@ -400,7 +400,7 @@ def test_links_and_special_files_are_shown_and_refused() -> None:
     with jail() as (root, outside):
         furnish(root, outside)
         files = HostFilesystem(root)
-        kinds = {found.path: found.kind for found in files.list()}
+        kinds = {entry.path: entry.kind for entry in files.list()}
         assert kinds == {"plain": "directory", "n": "directory", "sock": "other"} | dict.fromkeys(
             ["file-link", "hard", "link", "pipe", "round", "up"], "other"
         )

@@ -25,7 +25,7 @@ def run(step: Do, files: Filesystem) -> object:
             case "read":
                 return files.read_bytes(step.path)
             case "list":
-                return [(found.path, found.kind, found.size) for found in files.list(step.path)]
+                return [(entry.path, entry.kind, entry.size) for entry in files.list(step.path)]
             case "stat":
                 return files.stat(step.path).kind, files.stat(step.path).size
             case _:
@@ -35,38 +35,40 @@ def run(step: Do, files: Filesystem) -> object:
 
 
 @pytest.mark.parametrize("sort", ["memory", "host", "fork of memory"])
-@given(before=TREES, one=STEPS, two=STEPS)
+@given(before=TREES, first=STEPS, second=STEPS)
 @settings(max_examples=120)
 def test_forks_merged_in_order_are_as_run_in_order_or_the_later_is_refused_whole(
-    sort: str, before: Tree, one: list[Do], two: list[Do]
+    sort: str, before: Tree, first: list[Do], second: list[Do]
 ) -> None:
     with filesystem(sort, before) as base, filesystem("memory", before) as plain:
-        first, second = base.fork(), base.fork()
-        for step in one:
-            assert run(step, first) == run(step, plain)
+        first_fork, second_fork = base.fork(), base.fork()
+        for step in first:
+            assert run(step, first_fork) == run(step, plain)
         assert tree(base) == before
-        given_in_fork = [run(step, second) for step in two]
-        assert base.merge(first)
+        fork_results = [run(step, second_fork) for step in second]
+        assert base.merge(first_fork)
         assert tree(base) == tree(plain)
-        if base.merge(second):
+        if base.merge(second_fork):
             event("merged")
-            assert [run(step, plain) for step in two] == given_in_fork
+            assert [run(step, plain) for step in second] == fork_results
         else:
             event("refused")
         assert tree(base) == tree(plain)
 
 
-@given(before=TREES, one=st.lists(OPERATIONS, max_size=4), two=st.lists(OPERATIONS, max_size=4))
+@given(
+    before=TREES, first=st.lists(OPERATIONS, max_size=4), second=st.lists(OPERATIONS, max_size=4)
+)
 @settings(max_examples=60)
-def test_a_fork_of_a_fork_merges_into_it(before: Tree, one: list[Do], two: list[Do]) -> None:
+def test_a_fork_of_a_fork_merges_into_it(before: Tree, first: list[Do], second: list[Do]) -> None:
     with filesystem("memory", before) as base:
         outer = base.fork()
         inner = outer.fork()
-        for step in one:
+        for step in first:
             step.on(inner)
         assert tree(outer) == before
         assert outer.merge(inner)
-        for step in two:
+        for step in second:
             step.on(outer)
         expected = tree(outer)
         assert tree(base) == before
@@ -76,13 +78,13 @@ def test_a_fork_of_a_fork_merges_into_it(before: Tree, one: list[Do], two: list[
 
 def test_forks_that_touch_different_files_of_one_directory_both_merge() -> None:
     base = InMemoryFilesystem({"src/a.py": "a", "src/b.py": "b"})
-    one, two = base.fork(), base.fork()
-    one.write_text("src/a.py", one.read_text("src/a.py") + "!")
-    one.write_text("src/new.py", "n")
-    two.write_text("src/b.py", two.read_text("src/b.py") + "!")
-    two.delete("src/b.py")
-    assert base.merge(one)
-    assert base.merge(two)
+    first, second = base.fork(), base.fork()
+    first.write_text("src/a.py", first.read_text("src/a.py") + "!")
+    first.write_text("src/new.py", "n")
+    second.write_text("src/b.py", second.read_text("src/b.py") + "!")
+    second.delete("src/b.py")
+    assert base.merge(first)
+    assert base.merge(second)
     assert tree(base) == {"src": None, "src/a.py": b"a!", "src/new.py": b"n"}
 
 
@@ -177,4 +179,4 @@ def test_threads_read_and_write_their_own_forks_of_one_base(sort: str) -> None:
         with ThreadPoolExecutor(8) as pool:
             results = list(pool.map(work, map(str, range(24))))
         assert all(result == [b"%d" % number for number in range(20)] for result in results)
-        assert sum(found.path.startswith("by ") for found in base.list()) == 24
+        assert sum(entry.path.startswith("by ") for entry in base.list()) == 24

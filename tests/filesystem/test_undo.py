@@ -53,31 +53,31 @@ def test_a_snapshot_comes_back_unless_an_older_one_did(
 ) -> None:
     with filesystem(sort, before) as files:
         model = dict(before)
-        held: list[tuple[Any, Tree, Any]] = []
+        snapshots: list[tuple[Any, Tree, Any]] = []
         for step in steps:
             match step:
                 case Do():
                     assert step.on(files) == step.on_tree(model)
                 case "snapshot":
                     stats = host_tree(files.root) if isinstance(files, HostFilesystem) else None
-                    held.append((files.snapshot(), dict(model), stats))
-                case ("drop", int(index)) if held:
-                    del held[index % len(held)]
-                case ("restore", int(index)) if held:
-                    snapshot, expected, stats = held[index % len(held)]
+                    snapshots.append((files.snapshot(), dict(model), stats))
+                case ("drop", int(index)) if snapshots:
+                    del snapshots[index % len(snapshots)]
+                case ("restore", int(index)) if snapshots:
+                    snapshot, expected, stats = snapshots[index % len(snapshots)]
                     files.restore(snapshot)
                     model = dict(expected)
                     if isinstance(files, HostFilesystem):
                         assert host_tree(files.root) == stats
-                    for newer, *_ in held[index % len(held) :]:
+                    for newer, *_ in snapshots[index % len(snapshots) :]:
                         if newer is not snapshot:
                             with pytest.raises(ValueError, match="an older one was restored since"):
                                 files.restore(newer)
-                    del held[index % len(held) + 1 :]
+                    del snapshots[index % len(snapshots) + 1 :]
                 case _:
                     pass
             assert tree(files) == model
-        for snapshot, expected, _ in reversed(held):
+        for snapshot, expected, _ in reversed(snapshots):
             files.restore(snapshot)
             assert tree(files) == expected
 
@@ -165,12 +165,12 @@ def test_an_interrupt_at_any_line_leaves_a_state_from_which_restore_is_right(
     def check(at: int) -> bool:
         with filesystem(sort, CONTENT) as files:
             snapshot = files.snapshot()
-            came = interrupted(partial(change, files), at)
+            was_interrupted = interrupted(partial(change, files), at)
             files.restore(snapshot)
             assert tree(files) == CONTENT, at
             if isinstance(files, HostFilesystem):
                 assert list(files.root.glob(".*")) == []
-        return came
+        return was_interrupted
 
     interrupt_at_every_line(check, step=1 if sort == "memory" else 7)
 
@@ -187,11 +187,11 @@ def test_an_interrupt_of_restore_at_any_line_leaves_the_snapshot_within_reach(
             files.write_text("b", "newer")
             newer = files.snapshot()
             change(files)
-            came = interrupted(partial(files.restore, snapshot), at)
+            was_interrupted = interrupted(partial(files.restore, snapshot), at)
             del newer
             files.restore(snapshot)
             assert tree(files) == CONTENT, at
-        return came
+        return was_interrupted
 
     interrupt_at_every_line(check, step=1 if sort == "memory" else 11)
 

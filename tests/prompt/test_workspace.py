@@ -64,9 +64,9 @@ class Agent:
 
     def content(self) -> dict[str, bytes]:
         return {
-            one.path: self.files.read_bytes(one.path)
-            for one in self.files.walk()
-            if one.kind == "file"
+            entry.path: self.files.read_bytes(entry.path)
+            for entry in self.files.walk()
+            if entry.kind == "file"
         }
 
     def ask(self, name: str, **arguments: object) -> ToolMessage:
@@ -76,7 +76,7 @@ class Agent:
         [answer] = answers(adapter.evaluate(self.prompt, session=self.session).transcript)
         return answer
 
-    def told(self, name: str, **arguments: object) -> str:
+    def use(self, name: str, **arguments: object) -> str:
         answer = self.ask(name, **arguments)
         assert answer.success, answer.content
         return answer.content
@@ -113,7 +113,7 @@ def folder(root: Path, files: Files) -> Path:
 
 
 def names(section: WorkspaceSection) -> list[str]:
-    return [one.name for one in section.tools()]
+    return [tool.name for tool in section.tools()]
 
 
 # -----------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
         files = prompt.resources.get(Filesystem)
         assert files.read_text("src/app.py") == APP.replace("return 0", "return 1")
         assert files.read_text("notes/done.md") == "done\n"
-    assert [one.content for one in answers(transcript)] == [
+    assert [answer.content for answer in answers(transcript)] == [
         "Entries of '.': 2.\n\nREADME.md (6 bytes)\nsrc/",
         "Lines that match 'return \\\\d': 1.\n\nsrc/app.py:5:     return 0",
         (
@@ -223,15 +223,18 @@ GLOBS = st.lists(
 def test_a_mount_takes_what_the_filesystems_glob_finds(paths: set[str], pattern: str) -> None:
     files = {f"{path}/f/a": "" for path in paths}  # no path is a directory of another
     tree = InMemoryFilesystem(files)
-    assert [one.path for one in tree.glob(pattern)] == [
+    assert [entry.path for entry in tree.glob(pattern)] == [
         path for path in sorted(files) if glob_matches(pattern, path)
     ]
 
 
 def test_several_mounts_stand_side_by_side(tmp_path: Path) -> None:
-    one, two = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"a": "2", "x/b": "3"})
+    first, second = (
+        folder(tmp_path / "1", {"a": "1"}),
+        folder(tmp_path / "2", {"a": "2", "x/b": "3"}),
+    )
     section = WorkspaceSection(
-        mounts=[HostMount(one, mount_path="one"), HostMount(str(two), mount_path="two/deep")]
+        mounts=[HostMount(first, mount_path="one"), HostMount(str(second), mount_path="two/deep")]
     )
     with at_work(section) as agent:
         assert agent.content() == {"one/a": b"1", "two/deep/a": b"2", "two/deep/x/b": b"3"}
@@ -252,8 +255,8 @@ def test_the_copy_is_made_when_it_is_first_asked_for_and_once_for_a_prompt(tmp_p
 
 def test_an_evaluation_opens_the_workspace_by_itself(tmp_path: Path) -> None:
     agent = Agent(WorkspaceSection(mounts=[HostMount(folder(tmp_path, {"a": "1"}))]))
-    assert agent.told("write_file", path="b", content="2") == "Created 'b'. Lines: 1."
-    assert agent.told("glob", pattern="*") == "Files that match '*': 1.\n\na (1 bytes)"
+    assert agent.use("write_file", path="b", content="2") == "Created 'b'. Lines: 1."
+    assert agent.use("glob", pattern="*") == "Files that match '*': 1.\n\na (1 bytes)"
 
 
 def test_without_mounts_the_workspace_is_empty_at_first() -> None:
@@ -261,18 +264,18 @@ def test_without_mounts_the_workspace_is_empty_at_first() -> None:
         assert (
             "It is empty at first.\n\nYou can read and change files." in agent.prompt.render().text
         )
-        assert agent.told("list_directory") == "Entries of '.': 0."
-        agent.told("write_file", path="a", content="1")
+        assert agent.use("list_directory") == "Entries of '.': 0."
+        agent.use("write_file", path="a", content="1")
         assert agent.content() == {"a": b"1"}
 
 
 def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "1"})
-    made: list[HostFilesystem] = []
+    filesystems: list[HostFilesystem] = []
 
     def make() -> HostFilesystem:
-        made.append(HostFilesystem(tmp_path, read_only=True))
-        return made[-1]
+        filesystems.append(HostFilesystem(tmp_path, read_only=True))
+        return filesystems[-1]
 
     section = WorkspaceSection(filesystem=make, read_only=True)
     assert (
@@ -281,11 +284,11 @@ def test_a_function_gives_each_prompt_a_filesystem_which_is_closed_with_it(tmp_p
     )
     for _ in range(2):
         with at_work(section) as agent:
-            assert agent.told("read_file", path="a") == "Lines of 'a': 1.\n\n     1\t1"
-    assert len(made) == 2
-    for one in made:
+            assert agent.use("read_file", path="a") == "Lines of 'a': 1.\n\n     1\t1"
+    assert len(filesystems) == 2
+    for files in filesystems:
         with pytest.raises(ValueError, match="close"):
-            one.read_bytes("a")
+            files.read_bytes("a")
 
 
 def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
@@ -293,7 +296,7 @@ def test_a_given_filesystem_is_shared_and_stays_open(tmp_path: Path) -> None:
     section = WorkspaceSection(filesystem=files)
     for number in "12":
         with at_work(section) as agent:
-            agent.told("write_file", path=number, content=number)
+            agent.use("write_file", path=number, content=number)
     assert (tmp_path / "1").read_text() + (tmp_path / "2").read_text() == "12"
     files.close()
 
@@ -348,23 +351,23 @@ def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
     )
     clone = section.clone()
     assert clone.children[0] is not section.children[0]
-    with at_work(section) as one, at_work(clone) as other:
-        one.told("write_file", path="a", content="changed")
+    with at_work(section) as first, at_work(clone) as other:
+        first.use("write_file", path="a", content="changed")
         assert other.content() == {"a": b"1"}
 
 
 def test_a_clone_binds_again_to_what_it_is_given(tmp_path: Path) -> None:
-    one, two = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"b": "2"})
-    section = WorkspaceSection(mounts=[HostMount(one)])
+    first, second = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"b": "2"})
+    section = WorkspaceSection(mounts=[HostMount(first)])
     closed = section.clone(read_only=True, key="closed", title="Closed")
-    moved = section.clone(mounts=[HostMount(two, mount_path="here")])
-    given = closed.clone(mounts=(), filesystem=InMemoryFilesystem({"c": "3"}), read_only=False)
-    assert [names(each) for each in (section, closed, given)] == [
+    moved = section.clone(mounts=[HostMount(second, mount_path="here")])
+    own = closed.clone(mounts=(), filesystem=InMemoryFilesystem({"c": "3"}), read_only=False)
+    assert [names(each) for each in (section, closed, own)] == [
         READING + WRITING,
         READING,
         READING + WRITING,
     ]
-    for each, content in ((closed, {"a": b"1"}), (moved, {"here/b": b"2"}), (given, {"c": b"3"})):
+    for each, content in ((closed, {"a": b"1"}), (moved, {"here/b": b"2"}), (own, {"c": b"3"})):
         with at_work(each) as agent:
             assert agent.content() == content
     assert section.clone(mounts=[]).mounts == ()
@@ -408,7 +411,7 @@ A_PATH: Any = Path("/x")
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: HostMount("/x", mount_path="/abs"), "mount_path: '/abs' is absolute"),
         (lambda: HostMount("/x", mount_path="../up"), "mount_path: '../up' holds '..'"),
@@ -436,15 +439,15 @@ A_PATH: Any = Path("/x")
         (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_made(make: Any, said: str) -> None:
-    with pytest.raises(PromptValidationError, match=said):
+def test_what_cannot_work_is_refused_when_it_is_made(make: Any, message: str) -> None:
+    with pytest.raises(PromptValidationError, match=message):
         make()
 
 
 def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "12345", "b": "67890", "d/a": "1"})
     root = str(tmp_path)
-    for mounts, said in (
+    for mounts, message in (
         (
             [HostMount(tmp_path, max_bytes=9, include=("?",))],
             "'b' of 5 bytes makes it more than 9 bytes; exclude files",
@@ -459,7 +462,7 @@ def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path:
         prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=mounts)])
         with prompt.resources, pytest.raises(PromptValidationError) as caught:
             prompt.resources.get(Filesystem)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
         assert f"mount '{root}" in str(caught.value)
         assert caught.value.section_path == ("workspace",)
 
@@ -478,7 +481,7 @@ def test_mounts_that_make_no_tree_are_told_to_the_author_too(tmp_path: Path) -> 
 def test_a_large_file_within_its_bound_can_be_read_again(tmp_path: Path) -> None:
     folder(tmp_path, {"large": b"x" * 10_000_001})
     with at_work(WorkspaceSection(mounts=[HostMount(tmp_path, max_bytes=10_000_001)])) as agent:
-        assert "(9,998,001 more characters)" in agent.told("read_file", path="large")
+        assert "(9,998,001 more characters)" in agent.use("read_file", path="large")
 
 
 def test_two_workspaces_in_one_prompt_are_refused() -> None:
@@ -494,12 +497,12 @@ def test_two_workspaces_in_one_prompt_are_refused() -> None:
 
 def test_a_directory_is_listed_in_parts() -> None:
     with over({f"d/{number:03}": "x" * number for number in range(5)} | {"d/sub/x": ""}) as agent:
-        assert agent.told("list_directory", path="d/", limit=2) == (
+        assert agent.use("list_directory", path="d/", limit=2) == (
             "Entries of 'd/': 1 to 2 of 6; more follow, go on with offset=3 or narrow what you ask for.\n\n"
             "d/000 (0 bytes)\nd/001 (1 bytes)"
         )
         assert (
-            agent.told("list_directory", path="d", offset=5)
+            agent.use("list_directory", path="d", offset=5)
             == "Entries of 'd': 5 to 6 of 6.\n\nd/004 (4 bytes)\nd/sub/"
         )
         assert (
@@ -510,15 +513,15 @@ def test_a_directory_is_listed_in_parts() -> None:
 
 def test_names_that_would_look_like_further_lines_are_quoted() -> None:
     with over({"a\nb/ (0 bytes)": "x\n"}) as agent:
-        assert agent.told("list_directory") == "Entries of '.': 1.\n\n'a\\nb'/"
-        assert agent.told("glob", pattern="**").endswith("\n\n'a\\nb/ (0 bytes)' (2 bytes)")
-        assert agent.told("grep", pattern="x").endswith("\n\n'a\\nb/ (0 bytes)':1: x")
+        assert agent.use("list_directory") == "Entries of '.': 1.\n\n'a\\nb'/"
+        assert agent.use("glob", pattern="**").endswith("\n\n'a\\nb/ (0 bytes)' (2 bytes)")
+        assert agent.use("grep", pattern="x").endswith("\n\n'a\\nb/ (0 bytes)':1: x")
 
 
 def test_links_and_special_files_are_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     with at_work(WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))) as agent:
-        assert "link (no regular file, cannot be opened)" in agent.told("list_directory")
+        assert "link (no regular file, cannot be opened)" in agent.use("list_directory")
         assert "out of bounds" in agent.ask("list_directory", path="link").content
 
 
@@ -535,17 +538,17 @@ def test_links_and_special_files_are_told_as_such(tmp_path: Path) -> None:
 )
 def test_a_file_is_shown_with_line_numbers(content: str, shown: str) -> None:
     with over({"f": content}) as agent:
-        assert agent.told("read_file", path="f") == shown
+        assert agent.use("read_file", path="f") == shown
 
 
 def test_a_long_line_is_cut() -> None:
     with over({"f": "x" * 5_000 + "\ny\n"}) as agent:
-        assert agent.told("read_file", path="f").endswith("x… (3,000 more characters)\n     2\ty")
-        assert agent.told("grep", pattern="x").endswith("x… (4,500 more characters)")
+        assert agent.use("read_file", path="f").endswith("x… (3,000 more characters)\n     2\ty")
+        assert agent.use("grep", pattern="x").endswith("x… (4,500 more characters)")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (
             b"\x89PNG\r\n\x00\x1a",
@@ -561,14 +564,14 @@ def test_a_long_line_is_cut() -> None:
         ),
     ],
 )
-def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, said: str) -> None:
+def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, message: str) -> None:
     with over({"f": data}) as agent:
-        assert agent.refused("read_file", path="f") == said
-        assert agent.refused("edit_file", path="f", old="c", new="d") == said
+        assert agent.refused("read_file", path="f") == message
+        assert agent.refused("edit_file", path="f", old="c", new="d") == message
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"path": "none"}, "there is no 'none'"),
         ({"path": "d"}, "'d' is a directory"),
@@ -587,16 +590,16 @@ def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, said: str) -> 
     ],
 )
 def test_a_mistaken_read_is_told_what_to_do_and_not_logged(
-    arguments: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+    arguments: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with over({"f": "1\n2\n", "d/x": "", "empty": ""}) as agent, caplog.at_level(logging.WARNING):
-        assert said in agent.refused("read_file", **arguments)
+        assert message in agent.refused("read_file", **arguments)
     assert caplog.records == []
 
 
 def test_a_page_may_begin_anywhere_in_a_long_list() -> None:
     with over({f"{number:03}": "" for number in range(300)}) as agent:
-        assert agent.told("list_directory", offset=299).endswith("\n\n298 (0 bytes)\n299 (0 bytes)")
+        assert agent.use("list_directory", offset=299).endswith("\n\n298 (0 bytes)\n299 (0 bytes)")
 
 
 LINES = st.lists(
@@ -610,7 +613,7 @@ def test_the_pages_of_a_file_are_the_whole_file(lines: list[str], end: str, limi
     read: list[str] = []
     with over({"f": text}) as agent:
         while True:
-            agent.told("read_file", path="f", offset=len(read) + 1, limit=limit)
+            agent.use("read_file", path="f", offset=len(read) + 1, limit=limit)
             answer = agent.session[ToolInvoked].all()[-1]
             assert answer.result.value.offset == len(read) + 1
             read += answer.result.value.lines
@@ -637,7 +640,7 @@ def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(
     files = {f"many/{'n' * 150}{number:04}": "xyz" for number in range(400)}
     files |= {"lines": "x\n" * 50_000, "wide": "\n".join(["x" * 100_000] * 30)}
     with over(files) as agent:
-        shown = agent.told(name, **arguments)
+        shown = agent.use(name, **arguments)
         assert 30_000 < len(shown) <= 40_300
         assert "more follow, go on with offset=" in shown
 
@@ -655,33 +658,33 @@ TREE: Files = {
 
 def test_glob_gives_files_in_order() -> None:
     with over(TREE) as agent:
-        assert agent.told("glob", pattern="**/*.py") == (
+        assert agent.use("glob", pattern="**/*.py") == (
             "Files that match '**/*.py': 2.\n\na.py (16 bytes)\nlib/b.py (7 bytes)"
         )
-        assert agent.told("glob", pattern="*", path="lib", offset=2, limit=1) == (
+        assert agent.use("glob", pattern="*", path="lib", offset=2, limit=1) == (
             "Files that match '*': 2 to 2; more follow, go on with offset=3 or narrow what you ask for.\n\n"
             "lib/c.txt (7 bytes)"
         )
-        assert agent.told("glob", pattern="*.md") == "Files that match '*.md': 0."
+        assert agent.use("glob", pattern="*.md") == "Files that match '*.md': 0."
         assert "is absolute" in agent.refused("glob", pattern="/etc/*")
         assert "there is no 'none'" in agent.refused("glob", pattern="*", path="none")
 
 
 def test_grep_gives_lines_with_their_places() -> None:
     with over(TREE) as agent:
-        assert agent.told("grep", pattern="^import") == (
+        assert agent.use("grep", pattern="^import") == (
             "Lines that match '^import': 2.\n\na.py:1: import os\nlib/c.txt:1: import"
         )
-        found = agent.told("grep", pattern="import", ignore_case=True, glob="**/*.py", limit=1)
+        found = agent.use("grep", pattern="import", ignore_case=True, glob="**/*.py", limit=1)
         assert found.endswith(
             "1 to 1; more follow, go on with offset=2 or narrow what you ask for.\n\na.py:1: import os"
         )
         assert (
-            agent.told("grep", pattern="import", glob="*/*")
+            agent.use("grep", pattern="import", glob="*/*")
             == "Lines that match 'import': 1.\n\nlib/c.txt:1: import"
         )
-        assert agent.told("grep", pattern="x", path="a.py").endswith("\n\na.py:2: x = 1")
-        assert agent.told("grep", pattern="absent") == "Lines that match 'absent': 0."
+        assert agent.use("grep", pattern="x", path="a.py").endswith("\n\na.py:2: x = 1")
+        assert agent.use("grep", pattern="absent") == "Lines that match 'absent': 0."
 
 
 def test_a_search_ends_by_the_deadline_of_its_call() -> None:
@@ -713,10 +716,10 @@ def test_a_pattern_that_cannot_be_matched_is_refused(
 def test_a_file_is_made_with_its_directories_and_replaced() -> None:
     with over({"a": "1"}) as agent:
         assert (
-            agent.told("write_file", path="x/y/z.md", content="ü\n2")
+            agent.use("write_file", path="x/y/z.md", content="ü\n2")
             == "Created 'x/y/z.md'. Lines: 2."
         )
-        assert agent.told("write_file", path="a", content="") == "Replaced 'a'. Lines: 0."
+        assert agent.use("write_file", path="a", content="") == "Replaced 'a'. Lines: 0."
         assert agent.content() == {"a": b"", "x/y/z.md": "ü\n2".encode()}
         assert "'x' is a directory" in agent.refused("write_file", path="x", content="")
         assert "leads through a file" in agent.refused("write_file", path="a/b", content="")
@@ -725,16 +728,16 @@ def test_a_file_is_made_with_its_directories_and_replaced() -> None:
 
 def test_files_and_directories_are_removed() -> None:
     with over({"a": "1", "d/e/f": "2", "g": "3"}) as agent:
-        assert agent.told("remove", path="a") == "Removed 'a'."
+        assert agent.use("remove", path="a") == "Removed 'a'."
         assert "recursive" in agent.refused("remove", path="d")
-        assert agent.told("remove", path="d", recursive=True) == "Removed 'd'."
+        assert agent.use("remove", path="d", recursive=True) == "Removed 'd'."
         assert "the root cannot be deleted" in agent.refused("remove", path=".", recursive=True)
         assert "there is no 'a'" in agent.refused("remove", path="a")
         assert agent.content() == {"g": b"3"}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("", "x", "old is empty; use write_file"),
         ("one", "one", "old and new are the same text"),
@@ -758,22 +761,22 @@ def test_files_and_directories_are_removed() -> None:
     ],
 )
 def test_an_edit_that_is_not_clear_is_refused_with_the_remedy(
-    old: str, new: str, said: str
+    old: str, new: str, message: str
 ) -> None:
     with over({"f": "one\none\n" + "z\n" * 12 + "one\n    two\n"}) as agent:
-        assert said in agent.refused("edit_file", path="f", old=old, new=new)
+        assert message in agent.refused("edit_file", path="f", old=old, new=new)
 
 
 def test_an_edit_shows_the_lines_around_it() -> None:
     with over({"f": "".join(f"{number}\n" for number in range(1, 101))}) as agent:
-        assert agent.told("edit_file", path="f", old="50\n51\n", new="a\nb\nc\n") == (
+        assert agent.use("edit_file", path="f", old="50\n51\n", new="a\nb\nc\n") == (
             "Edited 'f'. Replaced: 1.\n\n    47\t47\n    48\t48\n    49\t49\n    50\ta\n    51\tb\n    52\tc\n"
             "    53\t52\n    54\t53\n    55\t54"
         )
-        assert agent.told("edit_file", path="f", old="1\n", new="", replace_all=True).startswith(
+        assert agent.use("edit_file", path="f", old="1\n", new="", replace_all=True).startswith(
             "Edited 'f'. Replaced: "
         )
-        long = agent.told("edit_file", path="f", old="99\n", new="y\n" * 10_000)
+        long = agent.use("edit_file", path="f", old="99\n", new="y\n" * 10_000)
         assert len(long.splitlines()) == 2 + 40
 
 
@@ -791,20 +794,20 @@ def test_an_edit_that_would_blow_a_file_up_is_refused_before_memory_is_spent() -
 
 def test_an_answer_does_not_repeat_a_long_pattern() -> None:
     with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "x"}))) as agent:
-        assert len(agent.told("grep", pattern="y" * 10_000)) < 500
-        assert len(agent.told("glob", pattern="/".join(["y" * 200] * 15))) < 500
+        assert len(agent.use("grep", pattern="y" * 10_000)) < 500
+        assert len(agent.use("glob", pattern="/".join(["y" * 200] * 15))) < 500
 
 
 def test_an_edit_can_empty_a_file() -> None:
     with over({"f": "one\n"}) as agent:
-        assert agent.told("edit_file", path="f", old="one\n", new="") == "Edited 'f'. Replaced: 1."
+        assert agent.use("edit_file", path="f", old="one\n", new="") == "Edited 'f'. Replaced: 1."
         assert agent.content() == {"f": b""}
 
 
 def test_an_edit_keeps_how_the_lines_end() -> None:
     with over({"f": "a\r\nb\r\nc\r\n"}) as agent:
-        agent.told("edit_file", path="f", old="a\nb", new="x\ny\nz")
-        agent.told("edit_file", path="f", old="c", new="c\r\nd")
+        agent.use("edit_file", path="f", old="a\nb", new="x\ny\nz")
+        agent.use("edit_file", path="f", old="c", new="c\r\nd")
         assert agent.content() == {"f": b"x\r\ny\r\nz\r\nc\r\nd\r\n"}
 
 
@@ -841,7 +844,7 @@ def test_a_call_that_fails_leaves_the_files_as_before(tmp_path: Path) -> None:
         WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path)),
     ):
         with at_work(section, more) as agent:
-            agent.told("write_file", path="c", content="3")
+            agent.use("write_file", path="c", content="3")
             assert agent.refused("spoil") == "no"
             assert agent.content() == {"a": b"1", "d/b": b"2", "c": b"3"}
 
@@ -860,10 +863,12 @@ def test_calls_that_run_at_once_answer_and_leave_what_they_would_in_order() -> N
     seen: list[object] = []
     for config in (InnerLoopConfig(), InnerLoopConfig(parallel_tool_calls="isolated")):
         with over({"a": "1\n", "b": "2\n"}) as agent:
-            agent.told("list_directory")  # so that there is something to fork
+            agent.use("list_directory")  # so that there is something to fork
             adapter = ScriptedAdapter([calls, say("done")], config=config)
-            said = answers(adapter.evaluate(agent.prompt, session=Session()).transcript)
-            seen.append(([(one.content, one.success) for one in said], agent.content()))
+            tool_answers = answers(adapter.evaluate(agent.prompt, session=Session()).transcript)
+            seen.append(
+                ([(answer.content, answer.success) for answer in tool_answers], agent.content())
+            )
     assert seen[0] == seen[1]
 
 
@@ -873,18 +878,18 @@ def test_calls_that_run_at_once_answer_and_leave_what_they_would_in_order() -> N
 
 def test_tools_that_only_look_are_pure_and_the_others_can_be_repeated() -> None:
     section = WorkspaceSection()
-    assert [one.effect for one in section.tools()] == ["pure"] * len(READING) + [
+    assert [tool.effect for tool in section.tools()] == ["pure"] * len(READING) + [
         "repeatable"
     ] * len(WRITING)
 
 
-@pytest.mark.parametrize("one", WorkspaceSection().tools(), ids=lambda one: one.name)
+@pytest.mark.parametrize("file_tool", WorkspaceSection().tools(), ids=lambda tool: tool.name)
 def test_every_argument_is_described_to_the_model_in_the_strict_profile(
-    one: Tool[Any, Any],
+    file_tool: Tool[Any, Any],
 ) -> None:
     adapter = ScriptedAdapter([say("done")])
     adapter.evaluate(Prompt(ns="n", key="k", sections=[WorkspaceSection()]), session=Session())
-    [spec] = [spec for spec in adapter.requests[0].tools if spec.name == one.name]
+    [spec] = [spec for spec in adapter.requests[0].tools if spec.name == file_tool.name]
     assert spec.strict
     assert all(each["description"] for each in spec.parameters["properties"].values())
     assert "workspace" in told(adapter.requests[0].messages[0])

@@ -25,21 +25,21 @@ def filesystem(sort: str, files: Tree | None = None) -> Generator[Filesystem]:
     """A filesystem of a sort with some content; that of a fork is its base's."""
     with tempfile.TemporaryDirectory(dir=PLACE) as root:
         host = HostFilesystem(root)
-        made: Filesystem = host if "host" in sort else InMemoryFilesystem()
+        new_files: Filesystem = host if "host" in sort else InMemoryFilesystem()
         for path, data in (files or {}).items():
             if data is None:
-                made.mkdir(path)
+                new_files.mkdir(path)
             else:
-                made.write_bytes(path, data)
-        yield made.fork() if "fork" in sort else made
+                new_files.write_bytes(path, data)
+        yield new_files.fork() if "fork" in sort else new_files
         host.close()
 
 
 def tree(files: Filesystem) -> Tree:
     return {
-        found.path: files.read_bytes(found.path) if found.kind == "file" else None
-        for found in files.walk()
-        if found.kind != "other"
+        entry.path: files.read_bytes(entry.path) if entry.kind == "file" else None
+        for entry in files.walk()
+        if entry.kind != "other"
     }
 
 
@@ -47,16 +47,16 @@ def host_tree(root: str | Path) -> dict[str, tuple[int, int, bytes]]:
     """Mode, time and content of all below a directory, as the host tells them; of directories the
     mode alone.
     """
-    found: dict[str, tuple[int, int, bytes]] = {}
+    stats: dict[str, tuple[int, int, bytes]] = {}
     for above, directories, names in os.walk(root):
         for name in directories:
             path = Path(above, name)
-            found[str(path.relative_to(root))] = (path.lstat().st_mode, 0, b"")
+            stats[str(path.relative_to(root))] = (path.lstat().st_mode, 0, b"")
         for name in names:
             path = Path(above, name)
-            told = path.lstat()
-            found[str(path.relative_to(root))] = (told.st_mode, told.st_mtime_ns, path.read_bytes())
-    return found
+            stat = path.lstat()
+            stats[str(path.relative_to(root))] = (stat.st_mode, stat.st_mtime_ns, path.read_bytes())
+    return stats
 
 
 @dataclass(frozen=True)

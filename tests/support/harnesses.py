@@ -75,9 +75,15 @@ def sent_by_chat(request: Request) -> Sent:
     """What a Chat Completions request shows the model."""
     messages = request.json["messages"]
     return Sent(
-        tuple([one["content"] for one in messages if one["role"] == "user"]),
+        tuple([message["content"] for message in messages if message["role"] == "user"]),
         tuple([tool["function"]["name"] for tool in request.json.get("tools", ())]),
-        tuple([(one["tool_call_id"], one["content"]) for one in messages if one["role"] == "tool"]),
+        tuple(
+            [
+                (message["tool_call_id"], message["content"])
+                for message in messages
+                if message["role"] == "tool"
+            ]
+        ),
     )
 
 
@@ -85,13 +91,13 @@ def sent_by_responses(request: Request) -> Sent:
     """What a Responses request shows the model."""
     items = request.json["input"]
     return Sent(
-        tuple([one["content"] for one in items if one.get("role") == "user"]),
+        tuple([item["content"] for item in items if item.get("role") == "user"]),
         tuple([tool["name"] for tool in request.json.get("tools", ())]),
         tuple(
             [
-                (one["call_id"], one["output"])
-                for one in items
-                if one.get("type") == "function_call_output"
+                (item["call_id"], item["output"])
+                for item in items
+                if item.get("type") == "function_call_output"
             ]
         ),
     )
@@ -109,9 +115,9 @@ def sent_by_messages(request: Request) -> Sent:
             match block:
                 case {"type": "text", "text": text} if message["role"] == "user":
                     texts.append(text)
-                case {"type": "tool_result", "tool_use_id": call_id, "content": told}:
+                case {"type": "tool_result", "tool_use_id": call_id, "content": answer}:
                     answers.append(
-                        (call_id, told if isinstance(told, str) else "".join(_texts(told)))
+                        (call_id, answer if isinstance(answer, str) else "".join(_texts(answer)))
                     )
                 case _:
                     pass

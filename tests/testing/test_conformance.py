@@ -40,9 +40,9 @@ from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
 
 
 def openai(api: Any) -> HttpHarness:
-    def make(server: ScriptedServer, **given: Any) -> OpenAIAdapter:
+    def make(server: ScriptedServer, **options: Any) -> OpenAIAdapter:
         return OpenAIAdapter(
-            "m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **given
+            "m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **options
         )
 
     return HttpHarness(make, sent_by_chat if api == "chat" else sent_by_responses, ~Can(0))
@@ -74,7 +74,7 @@ def test_an_adapter_does_as_the_scenario_says(harness: Harness, scenario: Scenar
 def test_no_scenario_is_left_out_but_those_that_a_new_start_cannot_have() -> None:
     assert len(SCENARIOS) == len(BY_NAME) > 80
     left_out = {
-        name: [one.name for one in SCENARIOS if one not in scenarios(harness)]
+        name: [scenario.name for scenario in SCENARIOS if scenario not in scenarios(harness)]
         for name, harness in HARNESSES.items()
     }
     assert left_out.pop("scripted, starting again") == ["twice in one turn", "too early"]
@@ -100,24 +100,25 @@ class Hears(ScriptedAdapter):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         return self.altered(super().ask(request))
 
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
-        return said
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
+        return reply
 
 
 class DropsAnAnswer(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
         last = max(
-            (n for n, one in enumerate(transcript) if isinstance(one, ToolMessage)), default=None
+            (n for n, message in enumerate(transcript) if isinstance(message, ToolMessage)),
+            default=None,
         )
         return transcript if last is None else [*transcript[:last], *transcript[last + 1 :]]
 
 
 class MixesUpAnswers(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        ids = [one.call_id for one in transcript if isinstance(one, ToolMessage)]
+        ids = [message.call_id for message in transcript if isinstance(message, ToolMessage)]
         return [
-            replace(one, call_id=ids.pop()) if isinstance(one, ToolMessage) else one
-            for one in transcript
+            replace(message, call_id=ids.pop()) if isinstance(message, ToolMessage) else message
+            for message in transcript
         ]
 
 
@@ -131,17 +132,21 @@ class CutsLongAnswers(Sends):
 
 class LosesToolsAfterInjection(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        return [one for one in transcript if not isinstance(one, ToolsAdded)]
+        return [message for message in transcript if not isinstance(message, ToolsAdded)]
 
 
 class InjectsTwice(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        return [one for one in transcript for _ in range(2 if isinstance(one, ToolsAdded) else 1)]
+        return [
+            message
+            for message in transcript
+            for _ in range(2 if isinstance(message, ToolsAdded) else 1)
+        ]
 
 
 class KeepsClosedTools(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
-        return [one for one in transcript if not isinstance(one, ToolsRemoved)]
+        return [message for message in transcript if not isinstance(message, ToolsRemoved)]
 
 
 class RepeatsThePrompt(Sends):
@@ -152,42 +157,44 @@ class RepeatsThePrompt(Sends):
 class KeepsRepairsToItself(Sends):
     def altered(self, transcript: list[Message]) -> Sequence[Message]:
         return [
-            one for n, one in enumerate(transcript) if n == 0 or not isinstance(one, UserMessage)
+            message
+            for n, message in enumerate(transcript)
+            if n == 0 or not isinstance(message, UserMessage)
         ]
 
 
 class HearsOneCallATurn(Hears):
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
-        return replace(said, tool_calls=said.tool_calls[:1])
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
+        return replace(reply, tool_calls=reply.tool_calls[:1])
 
 
 class HearsCallsBackwards(Hears):
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
-        return replace(said, tool_calls=said.tool_calls[::-1])
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
+        return replace(reply, tool_calls=reply.tool_calls[::-1])
 
 
 class ParsesLoosely(Hears):
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
         calls = [
             replace(c, arguments=c.arguments if c.arguments[-1:] == "}" else "{}")
-            for c in said.tool_calls
+            for c in reply.tool_calls
         ]
-        return replace(said, tool_calls=tuple(calls))
+        return replace(reply, tool_calls=tuple(calls))
 
 
 class SpeaksAsciiAlone(Hears):
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
-        return replace(said, text=said.text.encode("ascii", "replace").decode())
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
+        return replace(reply, text=reply.text.encode("ascii", "replace").decode())
 
 
 class CountsCachedTokensTwice(Hears):
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
-        return replace(said, usage=said.usage + TokenUsage(said.usage.cached_tokens))
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
+        return replace(reply, usage=reply.usage + TokenUsage(reply.usage.cached_tokens))
 
 
 class TakesAnyEnding(Hears):
-    def altered(self, said: AssistantMessage) -> AssistantMessage:
-        return replace(said, finish="tool_calls" if said.tool_calls else "stop")
+    def altered(self, reply: AssistantMessage) -> AssistantMessage:
+        return replace(reply, finish="tool_calls" if reply.tool_calls else "stop")
 
 
 class HasOneFaultForAll(ScriptedAdapter):
@@ -211,40 +218,40 @@ class AnswersItsOwnFaults(ScriptedAdapter):
 class Evaluates(ScriptedAdapter):
     """Makes something else of what it is given."""
 
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return super().evaluate(prompt, **given)
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **options)
 
 
 class IgnoresTheDeadline(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         return super().evaluate(
-            prompt.prompt.render(session=given["session"]), **{**given, "deadline": None}
+            prompt.prompt.render(session=options["session"]), **{**options, "deadline": None}
         )
 
 
 class IgnoresTheBudget(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return super().evaluate(prompt, **{**given, "budget": None})
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **{**options, "budget": None})
 
 
 class IgnoresTheBudgetWhenAsync(ScriptedAdapter):
-    async def evaluate_async(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        given["budget"] = None
-        return await super().evaluate_async(prompt, **given)
+    async def evaluate_async(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        options["budget"] = None
+        return await super().evaluate_async(prompt, **options)
 
 
 class StartsEachBudgetAnew(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         try:
-            return super().evaluate(prompt, **given)
+            return super().evaluate(prompt, **options)
         except VisibilityExpansionRequired as signal:
             raise signal.with_progress(RunUsage(), signal.decisions) from None
 
 
 class SwallowsTheNewStart(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         try:
-            return super().evaluate(prompt, **given)
+            return super().evaluate(prompt, **options)
         except VisibilityExpansionRequired as signal:
             return PromptResponse(
                 prompt_name="", text=str(signal), output=None, usage=signal.run_usage.usage, turns=1
@@ -252,14 +259,16 @@ class SwallowsTheNewStart(Evaluates):
 
 
 class LosesTheOutput(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        return replace(super().evaluate(prompt, **given), output=None)
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        return replace(super().evaluate(prompt, **options), output=None)
 
 
 class CountsTheLastTurnAlone(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
-        response = super().evaluate(prompt, **given)
-        *_, last = [one for one in response.transcript if isinstance(one, AssistantMessage)]
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        response = super().evaluate(prompt, **options)
+        *_, last = [
+            message for message in response.transcript if isinstance(message, AssistantMessage)
+        ]
         return replace(response, usage=last.usage)
 
 
@@ -291,23 +300,23 @@ class Unrestored:
 
 
 class DoesNotRollBack(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         return super().evaluate(
-            prompt, **{**given, "session": Unrestored(given["session"], restores=False)}
+            prompt, **{**options, "session": Unrestored(options["session"], restores=False)}
         )
 
 
 class ForgetsToolEvents(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         return super().evaluate(
-            prompt, **{**given, "session": Unrestored(given["session"], ToolInvoked)}
+            prompt, **{**options, "session": Unrestored(options["session"], ToolInvoked)}
         )
 
 
 class ForgetsInjectionEvents(Evaluates):
-    def evaluate(self, prompt: Any, /, **given: Any) -> PromptResponse[Any]:
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
         return super().evaluate(
-            prompt, **{**given, "session": Unrestored(given["session"], ToolsInjected)}
+            prompt, **{**options, "session": Unrestored(options["session"], ToolsInjected)}
         )
 
 
@@ -320,8 +329,8 @@ class StreamsTwice(ScriptedAdapter):
 
 
 class EndsWithoutAnEnd(ScriptedAdapter):
-    def stream(self, prompt: Any, /, **given: Any) -> Any:
-        return list(super().stream(prompt, **given))[:-1]
+    def stream(self, prompt: Any, /, **options: Any) -> Any:
+        return list(super().stream(prompt, **options))[:-1]
 
 
 class AsksOnceMore(ScriptedAdapter):
@@ -333,7 +342,7 @@ class AsksOnceMore(ScriptedAdapter):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "inject", "name", "told"),
+    ("adapter", "inject", "name", "difference"),
     [
         (DropsAnAnswer, True, "one call", "answer to call_1_1: None"),
         (
@@ -375,10 +384,12 @@ class AsksOnceMore(ScriptedAdapter):
         (EndsWithoutAnEnd, True, "an answer without a call", "must end with Completed"),
     ],
 )
-def test_a_wrong_adapter_is_found_out(wrong: Any, inject: Any, name: str, told: str) -> None:
+def test_a_wrong_adapter_is_found_out(
+    adapter: Any, inject: Any, name: str, difference: str
+) -> None:
     with pytest.raises(ConformanceError) as caught:
-        check(BY_NAME[name], ScriptedHarness(wrong, inject=inject))
-    assert told in str(caught.value)
+        check(BY_NAME[name], ScriptedHarness(adapter, inject=inject))
+    assert difference in str(caught.value)
 
 
 def test_an_adapter_that_is_wrong_in_one_way_only_is_found_out_in_that_way() -> None:
@@ -391,8 +402,8 @@ def test_an_adapter_that_is_wrong_in_one_way_only_is_found_out_in_that_way() -> 
 
 
 def test_a_run_can_be_looked_at_by_itself() -> None:
-    seen = run(BY_NAME["a section with tools"], ScriptedHarness(inject=False), "execute_async")
-    assert (seen.text, seen.notes, seen.opened) == ("done", "a b", "more more.side")
-    assert seen.events == "RCTVRCTCTCX"
-    assert [len(one.tools) for one in seen.sent] == [5, 7, 7, 7]
-    assert seen.answers[0].startswith("Visibility expansion required for sections: more")
+    outcome = run(BY_NAME["a section with tools"], ScriptedHarness(inject=False), "execute_async")
+    assert (outcome.text, outcome.notes, outcome.opened) == ("done", "a b", "more more.side")
+    assert outcome.events == "RCTVRCTCTCX"
+    assert [len(request.tools) for request in outcome.sent] == [5, 7, 7, 7]
+    assert outcome.answers[0].startswith("Visibility expansion required for sections: more")

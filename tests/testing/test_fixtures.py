@@ -26,8 +26,8 @@ def test_params_and_resources_of_a_bound_prompt_are_kept(tmp_path: Path) -> None
     )
     override = SectionOverride(path=("task",), body="Greet $name.")
     LocalPromptOverridesStore(tmp_path).upsert(prompt.descriptor, override, tag="warm")
-    made = PromptsWithOverrides(tmp_path, "warm")(prompt)
-    assert "Greet Ada." in made.render().text
+    overridden = PromptsWithOverrides(tmp_path, "warm")(prompt)
+    assert "Greet Ada." in overridden.render().text
     assert "Help Ada." in prompt.render().text, "the given prompt is left alone"
-    with made.resources:
-        assert made.resources.get(Shelf) is shelf
+    with overridden.resources:
+        assert overridden.resources.get(Shelf) is shelf

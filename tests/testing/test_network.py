@@ -181,11 +181,11 @@ def test_hidden():
         *LOOPBACK,
     )
     ran.assert_outcomes(failed=3)
-    told = "\n".join(ran.outlines)
-    assert told.count("NetworkRefusedError: a test tried to reach 'api.example.com'") >= 2
-    assert "mark it @pytest.mark.wink_live and run pytest with --wink-live" in told
-    assert "Captured refused hosts call" in told.partition("Connection error.")[2]
-    assert "\nhidden.example.com\n" in told.partition("Connection error.")[2]
+    shown = "\n".join(ran.outlines)
+    assert shown.count("NetworkRefusedError: a test tried to reach 'api.example.com'") >= 2
+    assert "mark it @pytest.mark.wink_live and run pytest with --wink-live" in shown
+    assert "Captured refused hosts call" in shown.partition("Connection error.")[2]
+    assert "\nhidden.example.com\n" in shown.partition("Connection error.")[2]
 
 
 LIVE = f"""{REACH}

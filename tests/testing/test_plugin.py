@@ -30,7 +30,7 @@ def test_refund(scripted_adapter, wink_session, wink_events, dynamic_tools):
     adapter = scripted_adapter([open_refunds, pay, say("Done.")], dynamic_tools=dynamic_tools)
     done = MainLoop(adapter).execute(template.bind(), session=wink_session)
     assert (done.text, done.restarts) == ("Done.", 0 if dynamic_tools else 1)
-    assert [one.name for one in wink_events[ToolInvoked]] == ["read_section", "refund"]
+    assert [event.name for event in wink_events[ToolInvoked]] == ["read_section", "refund"]
     assert len(wink_events[ToolInvoked].where(name="refund", success=True)) == 1
     assert bool(wink_events[VisibilityExpanded]) is not dynamic_tools
     assert len(adapter.requests) == 3 and "refund" in adapter.requests[1].tool_names
@@ -70,7 +70,7 @@ from _pytest.runner import runtestprotocol
 def pytest_runtest_protocol(item, nextitem):
     first = runtestprotocol(item, nextitem=nextitem, log=False)
     second = runtestprotocol(item, nextitem=nextitem, log=False)
-    assert [one.outcome for one in first + second] == ["passed", "failed", "passed", "failed", "passed"]
+    assert [report.outcome for report in first + second] == ["passed", "failed", "passed", "failed", "passed"]
     return bool(runtestprotocol(item, nextitem=nextitem))
 """)
     ran = author.runs("""
@@ -132,7 +132,7 @@ def test_events(scripted_adapter, wink_events):
     assert adapter.evaluate(template.bind(), session=session).text == "one"
     bus = wink_events.watch(wink_events.watch(InProcessEventBus()))
     adapter.evaluate(template.bind().render(), session=Session(bus=bus))
-    assert [one.text for one in wink_events[PromptExecuted]] == ["one", "two"]
+    assert [event.text for event in wink_events[PromptExecuted]] == ["one", "two"]
 """)
     ran.assert_outcomes(passed=1)
 
@@ -154,14 +154,14 @@ def test_order(scripted_adapter, wink_session, wink_events):
             "PromptExecuted*text='Done.' turns=2",
         ]
     )
-    told = (
+    shown = (
         text(ran)
         .partition("Captured events call")[2]
         .partition("disclosure coverage")[0]
         .splitlines()[1:-1]
     )
-    assert len(told) == 6
-    assert all(len(line) < 120 for line in told)
+    assert len(shown) == 6
+    assert all(len(line) < 120 for line in shown)
 
 
 def test_a_failing_setup_and_a_failing_unittest_show_them_as_well(author: Author) -> None:
@@ -211,14 +211,14 @@ import gc, weakref
 
 class Big: pass
 
-kept = []
+sessions = []
 
 @pytest.mark.parametrize("run", [1, 2])
 def test_publish(wink_session, scripted_adapter, run):
     gc.collect()
-    assert [one for one in kept if one()] == []
+    assert [session for session in sessions if session()] == []
     wink_session.bus.publish(Big())
-    kept.append(weakref.ref(wink_session))
+    sessions.append(weakref.ref(wink_session))
     scripted_adapter([say()]).evaluate(template.bind(), session=wink_session)
 """)
     ran.assert_outcomes(passed=2)
@@ -231,7 +231,7 @@ def test_a_passing_test_tells_no_events(author: Author) -> None:
 
 
 def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
-    told = text(author.runs("", "--fixtures"))
+    shown = text(author.runs("", "--fixtures"))
     for name in (
         "wink_session",
         "wink_events",
@@ -239,8 +239,8 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
         "function_adapter",
         "wink_overrides",
     ):
-        assert f"\n{name} -- " in told
-        assert f"{name}: no docstring" not in told.replace("\n    ", ": ")
+        assert f"\n{name} -- " in shown
+        assert f"{name}: no docstring" not in shown.replace("\n    ", ": ")
     marked = text(author.runs("", "--markers"))
     assert "@pytest.mark.wink_live: talks" in marked
     assert '@pytest.mark.wink_overrides(tag="latest", root=None): the fixture' in marked

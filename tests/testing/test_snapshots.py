@@ -198,16 +198,16 @@ def golden(prompt: object) -> str:
     return PromptExtension().serialize(prompt)
 
 
-def said(old: str, new: str) -> list[str]:
+def diff_lines(old: str, new: str) -> list[str]:
     """What a failing comparison says, without colours."""
     return [re.sub(r"\x1b\[[\d;]*m", "", line) for line in PromptExtension().diff_lines(new, old)]
 
 
 def changes(before: object, after: object) -> list[str]:
-    return said(golden(before), golden(after))
+    return diff_lines(golden(before), golden(after))
 
 
-def told(before: object, after: object) -> list[str]:
+def summary(before: object, after: object) -> list[str]:
     """What the first line says of each part that is not as it was."""
     first, _, remedy = changes(before, after)[0].partition("; ")
     assert remedy == "where that is meant, run pytest with --snapshot-update"
@@ -261,7 +261,7 @@ def test_a_section_that_changes_is_named_and_no_other(before: str, after: str) -
     ]
     assert (golden(old) == golden(new)) is same
     if not same:
-        assert told(old, new) == ["Section `refunds` changed"]
+        assert summary(old, new) == ["Section `refunds` changed"]
 
 
 @given(bodies, bodies)
@@ -315,28 +315,28 @@ def test_a_changed_contract_is_named_by_its_tool() -> None:
             ns="t", key="k", sections=[MarkdownSection(title="a", template="a", tools=[tool])]
         )
 
-    found = changes(with_(Refund), with_(Other))
-    assert found[:2] == [
+    lines = changes(with_(Refund), with_(Other))
+    assert lines[:2] == [
         "Tool `look` changed; where that is meant, run pytest with --snapshot-update",
         "Tool `look`:",
     ]
-    assert '-      "description": "As on the bill.",' in found
-    assert '+      "description": "As on the receipt.",' in found
+    assert '-      "description": "As on the bill.",' in lines
+    assert '+      "description": "As on the receipt.",' in lines
 
 
 def test_new_and_lost_states_sections_and_tools_are_told() -> None:
     more = MarkdownSection(title="More", template="x", summary="y", visibility=SUMMARY)
     plain, wide = shop(refunds="Same."), shop(refunds="Same.", more=more)
-    assert [one for one in told(plain, wide) if "changed" not in one] == [
+    assert [one for one in summary(plain, wide) if "changed" not in one] == [
         "State `more` is new",
         "State `all` is new",
         "Section `more` (summary) is new",
         "Section `more` is new",
     ]
-    assert [one for one in told(wide, plain) if "changed" not in one] == [
-        one.replace("new", "gone") for one in told(plain, wide) if "changed" not in one
+    assert [one for one in summary(wide, plain) if "changed" not in one] == [
+        one.replace("new", "gone") for one in summary(plain, wide) if "changed" not in one
     ]
-    assert told(shop(), shop(tool="pay")) == [
+    assert summary(shop(), shop(tool="pay")) == [
         "State `refunds` changed",
         "Tool `pay` is new",
         "Tool `refund` is gone",
@@ -347,8 +347,8 @@ def test_a_changed_output_is_told() -> None:
     def asking(output: Any) -> PromptTemplate[Any]:
         return PromptTemplate[output](ns="t", key="k", sections=[])
 
-    assert told(asking(Answer), asking(list[Answer])) == ["Output `Answer` changed"]
-    assert told(asking(Answer), asking(Refund)) == [
+    assert summary(asking(Answer), asking(list[Answer])) == ["Output `Answer` changed"]
+    assert summary(asking(Answer), asking(Refund)) == [
         "Output `Refund` is new",
         "Output `Answer` is gone",
     ]
@@ -360,16 +360,16 @@ def test_tools_in_another_order_are_told() -> None:
         task = MarkdownSection(title="a", template="a", tools=tools)
         return PromptTemplate(ns="t", key="k", sections=[task])
 
-    assert told(with_("one", "two"), with_("two", "one")) == ["State `closed` changed"]
+    assert summary(with_("one", "two"), with_("two", "one")) == ["State `closed` changed"]
 
 
 def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
-    assert said("", GOLDEN) == ["run pytest with --snapshot-update to write it"]
+    assert diff_lines("", GOLDEN) == ["run pytest with --snapshot-update to write it"]
 
 
 def test_an_edited_file_is_told_even_where_no_part_of_it_changed() -> None:
     edited = GOLDEN.replace("\n\n## Tool", "\n\n\n## Tool")
-    assert said(edited, GOLDEN) == [
+    assert diff_lines(edited, GOLDEN) == [
         "the file was edited; where that is meant, run pytest with --snapshot-update"
     ]
 
@@ -433,9 +433,9 @@ def test_files_are_missed_then_written_then_held(suite: pytest.Pytester) -> None
         "test_days[2][more].md",
         "test_manual.md",
     ]
-    held = run(suite)
-    held.assert_outcomes(passed=3)
-    assert held.ret == 0
+    result = run(suite)
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
 
     module = suite.path / "manual.py"
     module.write_text(module.read_text().replace("Within", "In"))

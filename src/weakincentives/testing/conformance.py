@@ -1,9 +1,7 @@
-"""The conformance suite: any `ProviderAdapter` plays the scenarios, and what comes of it is
-compared.
+"""The conformance suite plays scenarios with any `ProviderAdapter` and compares the outcomes.
 
-What must come of a scenario stands with it; besides, all adapters must come to what
-`ScriptedAdapter` comes to, whether they inject tools or start again. An adapter's author writes a
-`Harness`.
+Each scenario says what it expects. Besides, every adapter must reach the outcome of
+`ScriptedAdapter`, whether it injects tools or starts again. An adapter's author writes a `Harness`.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..runtime.session import Session
 from ..visibility import SectionVisibility, VisibilityOverrides
 from .scenarios import SCENARIOS, Can, Note, ProviderFault, Scenario, Step, World
-from .scripted import ScriptedAdapter
+from .scripted import ScriptedAdapter, SeenRequest
 
 __all__ = [
     "ConformanceError",
@@ -41,16 +39,18 @@ __all__ = [
 type Way = Literal[
     "execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async"
 ]
+type _Any = Any  # Any: results, events and adapters of every kind
 
 
 class ConformanceError(AssertionError):
-    """An adapter did not do as a scenario says."""
+    """An adapter departed from a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as the model saw it: what the user's side said, the tools, and call id and text
-    of all answers.
+    """One request as the model saw it: the user's texts, the tools, and the tools' answers.
+
+    An answer is a call id and a text.
     """
 
     texts: tuple[str, ...]
@@ -67,21 +67,19 @@ class Stage:
 
 
 class Harness(Protocol):
-    """Puts a script behind an adapter; `can` says which scenarios make sense for it."""
+    """Puts a script behind an adapter; `can` says which scenarios it can play."""
 
     can: Can
 
     def open(
         self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
     ) -> AbstractContextManager[Stage]:
-        """A new adapter whose model's side plays `steps`, one a request."""
+        """Opens a new adapter whose provider plays `steps`, one for each request."""
         ...
 
 
 class ScriptedHarness:
-    """The harness of `ScriptedAdapter`, with which all others are compared, or of an `adapter` made
-    from it.
-    """
+    """The harness of `ScriptedAdapter`, the reference for all others, or of a subclass."""
 
     def __init__(
         self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True
@@ -93,50 +91,39 @@ class ScriptedHarness:
     def open(
         self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
     ) -> Generator[Stage]:
-        """The steps are the adapter's replies."""
-        replies = [_raised(step) if isinstance(step, ProviderFault) else step for step in steps]
-        adapter = self._adapter(
-            replies, dynamic_tools=Can.INJECT in self.can, config=config, clock=clock
-        )
-
-        def sent() -> list[Sent]:
-            return [
-                Sent(
-                    tuple(
-                        [one.content for one in request.messages if isinstance(one, UserMessage)]
-                    ),
-                    request.tool_names,
-                    tuple(
-                        [
-                            (one.call_id, one.content)
-                            for one in request.messages
-                            if isinstance(one, ToolMessage)
-                        ]
-                    ),
-                )
-                for request in adapter.requests
-            ]
-
-        yield Stage(adapter, sent)
+        """Plays the steps as the adapter's replies."""
+        replies = [_error(step) if isinstance(step, ProviderFault) else step for step in steps]
+        inject = Can.INJECT in self.can
+        adapter = self._adapter(replies, dynamic_tools=inject, config=config, clock=clock)
+        yield Stage(adapter, lambda: [_sent(request) for request in adapter.requests])
 
 
-def _raised(fault: ProviderFault) -> PromptEvaluationError:
+def _sent(request: SeenRequest) -> Sent:
+    texts = [message.content for message in request.messages if isinstance(message, UserMessage)]
+    answers = [
+        (message.call_id, message.content)
+        for message in request.messages
+        if isinstance(message, ToolMessage)
+    ]
+    return Sent(tuple(texts), request.tool_names, tuple(answers))
+
+
+def _error(fault: ProviderFault) -> PromptEvaluationError:
     if fault.status is None:
         return error_from_request("it", fault.code, "failed")
-    wait = None if fault.retry_after is None else str(fault.retry_after)
-    return error_from_status(
-        "it", fault.status, message="failed", code=fault.kind, retry_after=wait
-    )
+    status, seconds = fault.status, fault.retry_after
+    wait = None if seconds is None else str(seconds)
+    return error_from_status("it", status, message="failed", code=fault.kind, retry_after=wait)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What came of a run, as plain values.
+    """The outcome of a run, as plain values.
 
-    `error` is phase, code, status and seconds to wait; `notes`, `kept` and `opened` are the state
-    of session and resource, `visible` and `tools` what a prompt shows with it; `events` has a
-    letter for each event, `log` all that does not differ from run to run; `answers` are the tools'
-    texts, `sent` is what the model saw.
+    `error` has phase, code, status and seconds to wait. `notes`, `book` and `opened` are the state
+    of session and resource afterwards, `visible` and `tools` what the prompt then shows. `events`
+    has a letter for each event, `log` their fields that are the same in every run. `answers` are
+    the tools' texts, `sent` is what the model saw.
     """
 
     text: str | None
@@ -144,7 +131,7 @@ class Observed:
     error: str
     usage: TokenUsage
     notes: str
-    kept: str
+    book: str
     opened: str
     visible: str
     tools: str
@@ -154,7 +141,7 @@ class Observed:
     sent: tuple[Sent, ...]
 
 
-_END = ("text", "output", "error", "notes", "kept", "opened", "visible", "tools")
+_END = ("text", "output", "error", "notes", "book", "opened", "visible", "tools")
 _LETTERS = {
     "PromptRendered": "R",
     "ProviderCalled": "C",
@@ -177,92 +164,85 @@ _INCIDENTAL = {
 
 
 def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> Observed:
-    """Plays a scenario, under `MainLoop` or by the adapter itself.
-
-    What is no `PromptEvaluationError` goes through.
-    """
+    """Plays a scenario with `MainLoop` or the adapter alone; raises all but evaluation errors."""
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
-    seen: list[Any] = []  # Any: events of every kind
-    session.bus.subscribe(object, seen.append)
-    ends = None if scenario.seconds is None else Deadline.after(scenario.seconds, now=world.now)
+    published: list[_Any] = []
+    session.bus.subscribe(object, published.append)
+    seconds = scenario.seconds
+    deadline = None if seconds is None else Deadline.after(seconds, now=world.now)
     with harness.open(scenario.steps, config=scenario.config, clock=world.clock) as stage:
-        # Any below: results of both kinds, and adapters with and without `stream`.
-        evaluator: Any = (
-            MainLoop(stage.adapter, clock=world.clock)
-            if way.startswith("execute")
-            else stage.adapter
-        )
+        main_loop = MainLoop(stage.adapter, clock=world.clock)
+        evaluator = main_loop if way.startswith("execute") else stage.adapter
+        evaluate: _Any = getattr(evaluator, way)
+        budget = scenario.budget
         try:
-            going = getattr(evaluator, way)(
-                prompt, session=session, deadline=ends, budget=scenario.budget
-            )
-            result: Any = _gone(going, way)
+            running = evaluate(prompt, session=session, deadline=deadline, budget=budget)
+            result: _Any = _result(running, way)
         except PromptEvaluationError as error:
             result = error
         sent = tuple(stage.sent())
+    names = [type(event).__name__ for event in published]
     events = [
-        (_LETTERS[type(event).__name__], event)
-        for event in seen
-        if type(event).__name__ in _LETTERS
+        (_LETTERS[name], event)
+        for name, event in zip(names, published, strict=True)
+        if name in _LETTERS
     ]
     after = prompt.render(session=session)
     failed = isinstance(result, PromptEvaluationError)
     return Observed(
         text=None if failed else result.text,
         output=None if failed else result.output,
-        error=_told(result) if failed else "",
+        error=_describe(result) if failed else "",
         usage=result.usage,
         notes=" ".join([note.text for note in session[Note].all()]),
-        kept=" ".join(world.book),
+        book=" ".join(world.book),
         opened=_full((session[VisibilityOverrides].latest() or VisibilityOverrides()).overrides),
         visible=_full(after.visibility),
-        tools=_own([tool.name for tool in after.tools]),
+        tools=_user_tools([tool.name for tool in after.tools]),
         events="".join([letter for letter, _ in events]),
-        log=tuple([f"{letter} {_lasting(event)}" for letter, event in events]),
+        log=tuple([f"{letter} {_constant_fields(event)}" for letter, event in events]),
         answers=tuple([event.content for letter, event in events if letter == "T"]),
         sent=sent,
     )
 
 
-def _gone(going: Any, way: Way) -> Any:
-    """What a call came to, awaited or read to its end where it must be; a stream's pieces are what
-    the model said.
-    """
+def _result(running: _Any, way: Way) -> _Any:
+    """Awaits a call or reads a stream to its end, and checks that its pieces make up the text."""
     if "stream" not in way:
-        return asyncio.run(going) if way.endswith("async") else going
-    events = asyncio.run(_collected(going)) if way.endswith("async") else list(going)
+        return asyncio.run(running) if way.endswith("async") else running
+    events = asyncio.run(_collect(running)) if way.endswith("async") else list(running)
     if not events or not isinstance(events[-1], Completed):
         raise ConformanceError(f"a stream must end with Completed, not with {events[-1:]!r}")
     response = events[-1].response
     pieces = "".join([event.text for event in events if isinstance(event, TextDelta)])
-    said = "".join([one.text for one in response.transcript if isinstance(one, AssistantMessage)])
-    if pieces != said:
-        raise ConformanceError(f"the stream's pieces are {pieces!r}, and the model said {said!r}")
+    replies = [reply for reply in response.transcript if isinstance(reply, AssistantMessage)]
+    text = "".join([reply.text for reply in replies])
+    if pieces != text:
+        raise ConformanceError(f"the stream's pieces are {pieces!r}, and the model said {text!r}")
     return response
 
 
-async def _collected(events: AsyncIterator[Any]) -> list[Any]:
+async def _collect(events: AsyncIterator[_Any]) -> list[_Any]:
     return [event async for event in events]
 
 
-def _told(error: PromptEvaluationError) -> str:
+def _describe(error: PromptEvaluationError) -> str:
     wait = error.retry_after if isinstance(error, ThrottleError) else None
     parts = f"{error.phase}/{error.code}", error.status, wait and f"{wait.total_seconds():g}s"
     return " ".join([str(part) for part in parts if part])
 
 
 def _full(visibility: Any) -> str:  # Any: a mapping whose keys are invariant
-    return " ".join(
-        sorted(".".join(path) for path, one in visibility.items() if one is SectionVisibility.FULL)
-    )
+    full = [path for path, value in visibility.items() if value is SectionVisibility.FULL]
+    return " ".join(sorted(map(".".join, full)))
 
 
-def _own(tools: Sequence[str]) -> str:
+def _user_tools(tools: Sequence[str]) -> str:
     return " ".join(sorted(name for name in tools if name not in RESERVED_TOOL_NAMES))
 
 
-def _lasting(event: Any) -> list[object]:
+def _constant_fields(event: _Any) -> list[object]:
     return [
         getattr(event, field.name)
         for field in fields(event)
@@ -271,31 +251,28 @@ def _lasting(event: Any) -> list[object]:
 
 
 def scenarios(harness: Harness) -> tuple[Scenario, ...]:
-    """The scenarios for what `harness` can; those of `SCENARIOS` that are not among them are left
-    out.
-    """
-    return tuple([one for one in SCENARIOS if one.needs in harness.can])
+    """Returns the scenarios of `SCENARIOS` that `harness` can play."""
+    return tuple([scenario for scenario in SCENARIOS if scenario.needs in harness.can])
 
 
 def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
-    """Plays a scenario in these ways, by default in each that makes sense, and compares what comes
-    of it.
+    """Plays a scenario in these ways, by default in all that make sense, and checks the outcome.
 
     Raises `ConformanceError` with all that differs.
     """
     if not ways:
         ways = "execute", "execute_async"
-        # else only MainLoop goes on
+        # only MainLoop goes on after a section was opened by a new start
         if "V" not in _reference(scenario, inject=Can.INJECT in harness.can).events:
             ways += "evaluate", "evaluate_async"
             ways += ("stream", "stream_async") if Can.STREAM in harness.can else ()
     for way in ways:
         try:
-            wrong = list(_differences(scenario, harness.can, run(scenario, harness, way)))
-        except AssertionError as error:  # how a harness says that its script was not kept to
-            wrong = [str(error)]
-        if wrong:
-            raise ConformanceError("\n  ".join([f"{scenario.name}, by {way}:", *wrong]))
+            differences = list(_differences(scenario, harness.can, run(scenario, harness, way)))
+        except AssertionError as error:  # a harness raises it for requests outside of its script
+            differences = [str(error)]
+        if differences:
+            raise ConformanceError("\n  ".join([f"{scenario.name}, by {way}:", *differences]))
 
 
 @cache
@@ -303,58 +280,63 @@ def _reference(scenario: Scenario, *, inject: bool) -> Observed:
     return run(scenario, ScriptedHarness(inject=inject))
 
 
-def _differences(scenario: Scenario, can: Can, got: Observed) -> Iterator[str]:
+def _differences(scenario: Scenario, can: Can, outcome: Observed) -> Iterator[str]:
     inject = Can.INJECT in can
-    twin = _reference(scenario, inject=inject)
+    reference = _reference(scenario, inject=inject)
     # a vendor's loop may have asked again
-    vague = Can.USAGE not in can or (got.error and Can.OWN_LOOP not in can)
-    for name, wanted in scenario.expect.items():
-        if not (name == "usage" and vague) and not _fits(name, getattr(got, name), wanted, can):
-            yield f"{name}: {getattr(got, name)!r} instead of {wanted!r}"
-    for other in (
-        (twin,) if Can.INJECT in scenario.needs else (twin, _reference(scenario, inject=not inject))
-    ):
-        # the JSON of typed output may be written otherwise
+    is_usage_unknown = Can.USAGE not in can or (outcome.error and Can.OWN_LOOP not in can)
+    for name, expected in scenario.expect.items():
+        value = getattr(outcome, name)
+        if not (name == "usage" and is_usage_unknown) and not _fits(name, value, expected, can):
+            yield f"{name}: {value!r} instead of {expected!r}"
+    references = [reference]
+    if Can.INJECT not in scenario.needs:
+        references.append(_reference(scenario, inject=not inject))
+    for other in references:
+        # an adapter may write the JSON of typed output otherwise
         for name in _END if other.output is None else _END[1:]:
-            if getattr(got, name) != getattr(other, name):
-                yield f"{name}: {getattr(got, name)!r}, but the scripted adapter's {getattr(other, name)!r}"
-    if Can.OWN_LOOP | Can.USAGE in can and got.log != twin.log:
-        yield f"log: {got.log}, but the scripted adapter's {twin.log}"
-    last = _own(got.sent[-1].tools) if got.sent else ""
-    if not got.error and last != got.tools:
-        yield f"tools of the last request: {last!r} instead of {got.tools!r}"
-    told, known = (
-        dict([answer for one in seen.sent for answer in one.answers]) for seen in (got, twin)
-    )
-    for call_id, content in known.items():
-        if content not in told.get(call_id, ""):
-            yield f"answer to {call_id}: {told.get(call_id)!r} instead of {content!r}"
+            value, expected = getattr(outcome, name), getattr(other, name)
+            if value != expected:
+                yield f"{name}: {value!r}, but the scripted adapter's {expected!r}"
+    if Can.OWN_LOOP | Can.USAGE in can and outcome.log != reference.log:
+        yield f"log: {outcome.log}, but the scripted adapter's {reference.log}"
+    last_tools = _user_tools(outcome.sent[-1].tools) if outcome.sent else ""
+    if not outcome.error and last_tools != outcome.tools:
+        yield f"tools of the last request: {last_tools!r} instead of {outcome.tools!r}"
+    answers = _answers(outcome)
+    for call_id, content in _answers(reference).items():
+        if content not in answers.get(call_id, ""):
+            yield f"answer to {call_id}: {answers.get(call_id)!r} instead of {content!r}"
     if Can.OWN_LOOP in can:
-        yield from _differences_sent(got.sent, twin.sent)
+        yield from _request_differences(outcome.sent, reference.sent)
 
 
-def _fits(name: str, value: Any, wanted: Any, can: Can) -> bool:  # Any: each field has its own type
+def _answers(outcome: Observed) -> dict[str, str]:
+    return dict([answer for request in outcome.sent for answer in request.answers])
+
+
+def _fits(name: str, value: _Any, expected: _Any, can: Can) -> bool:
     match name:
         case "events" if Can.INJECT not in can:
-            wanted = wanted.replace("I", "VR")
+            expected = expected.replace("I", "VR")
         case "answers":
-            return len(value) == len(wanted) and all(map(str.__contains__, value, wanted))
-        case "error" if wanted:
-            value = value[: len(wanted)]
+            return len(value) == len(expected) and all(map(str.__contains__, value, expected))
+        case "error" if expected:
+            value = value[: len(expected)]
         case _:
             pass
-    return bool(value == wanted)
+    return bool(value == expected)
 
 
-def _differences_sent(got: Sequence[Sent], wanted: Sequence[Sent]) -> Iterator[str]:
-    """How requests differ from what they must hold; there may be more words around it."""
-    if len(got) != len(wanted):
-        yield f"{len(got)} requests instead of {len(wanted)}"
-    for number, (one, other) in enumerate(zip(got, wanted, strict=False), 1):
-        said, known = "\0".join(one.texts), "\0".join(other.texts)
-        if any(said.count(text) != known.count(text) for text in other.texts):
-            yield f"texts of request {number}: {one.texts!r} instead of {other.texts!r}"
-        if sorted(one.tools) != sorted(other.tools):
-            yield f"tools of request {number}: {one.tools!r} instead of {other.tools!r}"
-        if [call_id for call_id, _ in one.answers] != [call_id for call_id, _ in other.answers]:
-            yield f"answers in request {number}: {one.answers!r} instead of {other.answers!r}"
+def _request_differences(requests: Sequence[Sent], expected: Sequence[Sent]) -> Iterator[str]:
+    """Yields how requests differ from what they must hold; there may be more words around it."""
+    if len(requests) != len(expected):
+        yield f"{len(requests)} requests instead of {len(expected)}"
+    for number, (request, other) in enumerate(zip(requests, expected, strict=False), 1):
+        words, other_words = "\0".join(request.texts), "\0".join(other.texts)
+        if any(words.count(text) != other_words.count(text) for text in other.texts):
+            yield f"texts of request {number}: {request.texts!r} instead of {other.texts!r}"
+        if sorted(request.tools) != sorted(other.tools):
+            yield f"tools of request {number}: {request.tools!r} instead of {other.tools!r}"
+        if [call_id for call_id, _ in request.answers] != [call_id for call_id, _ in other.answers]:
+            yield f"answers in request {number}: {request.answers!r} instead of {other.answers!r}"

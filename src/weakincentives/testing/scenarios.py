@@ -1,7 +1,6 @@
-"""The scenarios of the conformance suite, as data: a prompt, what the model does, and what must
-come of it.
+"""The scenarios of the conformance suite, as data: a prompt, the model's turns, and the outcome.
 
-Nothing is run here. The prompt is one for all: what its tools do is an argument of each call.
+All scenarios share one prompt, whose tools do what the arguments of a call say.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,11 +40,11 @@ class Can(Flag):
 
 @dataclass(frozen=True, slots=True)
 class ProviderFault:
-    """The provider gives no message, and `code` is what the adapter is to make of it.
+    """A failure of the provider, which the adapter must report as `code`.
 
-    With a `status` it is an HTTP failure, with the provider's own word for it in `kind` and a
-    `retry-after` in seconds; without one the code says what happens: `"connection"` is cut, or the
-    reply is `"malformed"`.
+    With a `status` it is an HTTP failure, with the provider's own code in `kind` and a
+    `retry-after` in seconds. Without one, `"connection"` stands for a connection that is cut, and
+    `"malformed"` for a reply that no adapter can read.
     """
 
     code: str
@@ -55,16 +54,16 @@ class ProviderFault:
 
 
 type Step = AssistantMessage | ProviderFault
-"""What the model's side does in one turn. Tool calls have ids, unique in their scenario."""
+"""The provider's side of one turn. Tool calls have ids, unique in their scenario."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
-    """A script and what must come of it: `expect` holds values by field of `Observed`, of answers
-    and errors a part.
+    """A script and its outcome: `expect` holds values by field of `Observed`.
 
-    It is evaluated with `config`, a deadline in `seconds` and `budget`. Injection and restart must
-    come to the same, but where it needs injection.
+    Of answers and errors it holds a part. An evaluation gets `config`, a deadline in `seconds` and
+    `budget`. Injection and restart must reach the same outcome, unless the scenario needs
+    injection.
     """
 
     name: str
@@ -126,7 +125,7 @@ class _Tally:
 
 # Any: results of several types
 def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
-    """Writes the note to the session, and to the book if there is more to do; then does that."""
+    """Writes the note to the session, and to the book if `then` asks for more; then does that."""
     context.session.dispatch(Note(params.note))
     if params.then:
         context.resources.get(World).book += (params.note,)
@@ -145,11 +144,8 @@ def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
                 requested_overrides=opened, reason="wanted", section_keys=("more",)
             )
         case "ask":
-            inner = Prompt(
-                ns="conformance",
-                key="inner",
-                sections=[MarkdownSection(title="Inner", template="Say it.")],
-            )
+            section = MarkdownSection(title="Inner", template="Say it.")
+            inner = Prompt(ns="conformance", key="inner", sections=[section])
             return ToolResult(context.adapter.evaluate(inner, session=context.session).text)
         case "outlast":
             context.resources.get(World).now += timedelta(hours=1)
@@ -159,17 +155,14 @@ def _work(params: _Work, *, context: ToolContext) -> ToolResult[Any]:
 
 
 def _peek(params: _Peek, *, context: ToolContext) -> ToolResult[_Tally]:
-    return ToolResult(
-        f"notes: {' '.join(note.text for note in context.session[Note].all()[-params.last :])}"
-    )
+    notes = context.session[Note].all()[-params.last :]
+    return ToolResult(f"notes: {' '.join(note.text for note in notes)}")
 
 
 def _world(
     output: Any = None, disclosure: Disclosure = Disclosure.READ, *, closable: bool = False
 ) -> Prompt[Any]:
-    """The one prompt: a task with tools, a section `more` with tools and children, `lore` with
-    neither, `off`.
-    """
+    """Builds the prompt: a task, `more` with tools and children, `lore` with neither, `off`."""
     worker: Any = partial(Tool[_Work, Any], description="Writes a note.", handler=_work)
     hidden: Any = partial(
         MarkdownSection, summary="There is more.", visibility=SectionVisibility.SUMMARY
@@ -192,24 +185,26 @@ def _world(
         hidden(title="Lore", template="Long ago."),
         hidden(title="Off", template="Not now.", tools=[worker(name="off")], enabled=False),
     ]
-    given: Any = {"disclosure": disclosure, "closable": closable, "output_type": output}
-    return Prompt(ns="conformance", key="world", sections=sections, **given)
+    options: Any = {"disclosure": disclosure, "closable": closable, "output_type": output}
+    return Prompt(ns="conformance", key="world", sections=sections, **options)
 
 
 # --- The table. Events: prompt Rendered, provider Called, Tool invoked, tools Injected (or
-# Visibility expanded and
-# rendered again), tools Withdrawn, prompt eXecuted. A list holds the calls of one turn.
+# Visibility expanded and rendered again), tools Withdrawn, prompt eXecuted. A list holds the calls
+# of one turn.
 
 type _Call = tuple[str, object]
 
 
-def _row(name: str, *script: Step | _Call | list[_Call], **given: Any) -> Scenario:
-    """A scenario; what is no field of it is expected. A script that ends with calls goes on with
-    `done`.
+# Any: fields of Scenario and of Observed, each with its own type
+def _row(name: str, *script: Step | _Call | list[_Call], **values: Any) -> Scenario:
+    """Builds a scenario; values that are no fields of it are expectations.
+
+    A script that ends with calls gets a last reply, `done`.
     """
-    fields: dict[str, Any] = {"prompt": _world}  # Any: each has its own type
-    fields |= {name: given.pop(name) for name in Scenario.__slots__ if name in given}
-    expect: dict[str, object] = {"error": "", **given}
+    fields: dict[str, Any] = {"prompt": _world}
+    fields |= {name: values.pop(name) for name in Scenario.__slots__ if name in values}
+    expect: dict[str, object] = {"error": "", **values}
     if not expect["error"] and script and not isinstance(script[-1], AssistantMessage):
         script += (say("done"),)
         expect.setdefault("text", "done")
@@ -222,15 +217,13 @@ def _row(name: str, *script: Step | _Call | list[_Call], **given: Any) -> Scenar
 def _numbered(turn: int, step: Step | _Call | list[_Call]) -> Step:
     if isinstance(step, ProviderFault):
         return step
-    said = (
-        step
-        if isinstance(step, AssistantMessage)
-        else call(*([step] if isinstance(step, tuple) else step))
-    )
-    ids = [
-        replace(one, call_id=f"call_{turn}_{place}") for place, one in enumerate(said.tool_calls, 1)
+    if not isinstance(step, AssistantMessage):
+        step = call(*([step] if isinstance(step, tuple) else step))
+    tool_calls = [
+        replace(tool_call, call_id=f"call_{turn}_{number}")
+        for number, tool_call in enumerate(step.tool_calls, 1)
     ]
-    return replace(said, tool_calls=tuple(ids))
+    return replace(step, tool_calls=tuple(tool_calls))
 
 
 def _to(tool: str, note: str, then: str = "") -> _Call:
@@ -311,17 +304,17 @@ SCENARIOS = (
     ),
     # What fails is undone.
     _row(
-        "a tool refuses", _w("a", "refuse"), notes="", kept="", answers=("refused",), events="RCTCX"
+        "a tool refuses", _w("a", "refuse"), notes="", book="", answers=("refused",), events="RCTCX"
     ),
     _row(
-        "a tool raises", _w("a", "raise"), notes="", kept="", answers=("no luck",), events="RCTCX"
+        "a tool raises", _w("a", "raise"), notes="", book="", answers=("no luck",), events="RCTCX"
     ),
-    _row("a tool gives what is no JSON", _w("a", "nan"), notes="", kept=""),
+    _row("a tool gives what is no JSON", _w("a", "nan"), notes="", book=""),
     _row(
         "what stands beside stays",
         [_w("a", "book"), _w("b", "raise"), _w("c")],
         notes="a c",
-        kept="a",
+        book="a",
     ),
     _row("a second try", _w("a", "refuse"), _w("a"), notes="a", answers=("refused", "noted")),
     # The model's mistakes are answers to it.
@@ -383,7 +376,7 @@ SCENARIOS = (
         _read("more"),
         _to("more", "b", "book"),
         notes="a b",
-        kept="a b",
+        book="a b",
     ),
     _row(
         "calls before an opening one",
