@@ -128,7 +128,7 @@ def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
         wanted = [number * 3 + 1, number * 3 + 2]
         assert texts == [f"You are agent {number}."]
         assert [note.text for note in session[Note].all()] == [str(one) for one in wanted]
-        assert [one.numbers for one in cells] == [wanted]
+        assert [cell.numbers for cell in cells] == [wanted]
         opened = session[VisibilityOverrides].latest()
         assert opened is not None
         assert opened.overrides == {("more",): SectionVisibility.FULL}

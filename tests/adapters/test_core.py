@@ -215,7 +215,7 @@ def test_a_handler_that_outlasts_the_deadline_is_recorded_and_the_next_call_answ
             prompt(late(watch, 9)), session=session, deadline=Deadline.after(5, now=START)
         )
     assert [event.content for event in session[ToolInvoked].all()] == ["late"]
-    assert [(one.content, one.success) for one in answers(caught.value.transcript)] == [
+    assert [(answer.content, answer.success) for answer in answers(caught.value.transcript)] == [
         ("late", True),
         ("Not run: the evaluation ended.", False),
     ]
@@ -517,13 +517,13 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
 
     session.bus.subscribe(Operation, listen)
     run(ScriptedAdapter([say("done")]), session)
-    assert [(one.kind, type(one.result)) for one in heard] == [
+    assert [(operation.kind, type(operation.result)) for operation in heard] == [
         ("evaluation", PromptResponse),
         ("request", AssistantMessage),
     ]
     with pytest.raises(OSError, match="gone"):
         run(ScriptedAdapter([OSError("gone")]), session)
-    assert [(one.kind, one.result) for one in heard[2:]] == [
+    assert [(operation.kind, operation.result) for operation in heard[2:]] == [
         ("evaluation", None),
         ("request", None),
     ]

@@ -135,7 +135,8 @@ def run(loop: InnerLoop, script: Sequence[AssistantMessage], batch: int, *, pick
         match step:
             case ProviderRequest(turn=turn, changes=changes):
                 injected.extend(
-                    (one.section_key, [tool.name for tool in one.expanded_tools]) for one in changes
+                    (change.section_key, [tool.name for tool in change.expanded_tools])
+                    for change in changes
                 )
                 answer = script[turn - 1] if turn <= len(script) else says('{"n": 1}')
                 return loop.receive(answer, now())

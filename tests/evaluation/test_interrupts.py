@@ -145,7 +145,9 @@ class Manager(Tracked):
 
 
 def files_of(files: Filesystem) -> list[tuple[str, bytes]]:
-    return [(one.path, files.read_bytes(one.path)) for one in files.walk() if one.kind == "file"]
+    return [
+        (entry.path, files.read_bytes(entry.path)) for entry in files.walk() if entry.kind == "file"
+    ]
 
 
 BEFORE = [("a", b"1"), ("b/c", b"2")]
@@ -213,11 +215,15 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
                 assert notes == (), where
             if committed:
                 assert notes == (Note("written"),)
-            assert [one for one in opened if one.open and isinstance(one, Late)] == [], where
+            assert [
+                resource for resource in opened if resource.open and isinstance(resource, Late)
+            ] == [], where
             # at the line of a `with` no signal comes between entry and block
             if "_invoke" not in interrupter.where:
-                assert [one.savepoints for one in opened if one.savepoints] == [], where
-        assert [one for one in opened if one.open] == []
+                assert [resource.savepoints for resource in opened if resource.savepoints] == [], (
+                    where
+                )
+        assert [resource for resource in opened if resource.open] == []
         if isinstance(files, HostFilesystem):
             files.close()
 
@@ -247,7 +253,7 @@ def test_an_interrupt_at_entry_or_exit_of_resources_leaves_none_open(*, fails: b
         ):
             # when the context has been entered, no signal comes between these lines and the block
             return
-        assert [one for one in opened if one.open] == [], where
+        assert [resource for resource in opened if resource.open] == [], where
         assert not asked.resources.is_open, where
 
     assert at_every_event(once) > 100

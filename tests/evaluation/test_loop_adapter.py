@@ -123,7 +123,7 @@ def story(
     except VisibilityExpansionRequired as required:
         end = str(required)
     seen = [(type(event), fields_but(event)) for event in events]
-    requests = [(one.messages, one.tool_names) for one in adapter.requests]
+    requests = [(request.messages, request.tool_names) for request in adapter.requests]
     return end, seen, requests, session[Note].all(), session[VisibilityOverrides].all()
 
 
@@ -242,7 +242,7 @@ def test_tools_of_a_section_that_was_read_join_the_running_conversation(asynchro
     overrides = session[VisibilityOverrides].latest()
     assert overrides is not None
     assert overrides.get(("more",)) is SectionVisibility.FULL
-    assert "late" in [one.name for one in agent().render(session=session).tools]
+    assert "late" in [tool.name for tool in agent().render(session=session).tools]
 
 
 def test_tools_are_added_after_all_answers_of_the_turn() -> None:

@@ -575,7 +575,11 @@ def paying(paid: list[int]) -> Tool[Any, Any]:
 
 def told(adapter: ScriptedAdapter) -> list[str]:
     """Answers to tool calls in the last request."""
-    return [one.content for one in adapter.requests[-1].messages if isinstance(one, ToolMessage)]
+    return [
+        message.content
+        for message in adapter.requests[-1].messages
+        if isinstance(message, ToolMessage)
+    ]
 
 
 @drivers

@@ -73,8 +73,8 @@ def check_root(schema: dict[str, Any]) -> None:
     assert "anyOf" not in schema
     definitions = schema.get("$defs", {})
     check_profile({key: value for key, value in schema.items() if key != "$defs"}, definitions)
-    for one in definitions.values():
-        check_profile(one, definitions)
+    for definition in definitions.values():
+        check_profile(definition, definitions)
 
 
 @st.composite
@@ -109,7 +109,7 @@ def test_arguments_with_nulls_for_what_is_left_out_give_the_defaults(
 
     dumped = serde.dump(value)
     assert isinstance(dumped, dict)
-    optional = [one.name for one in fields(kind.of) if one.default_factory is not MISSING]
+    optional = [field.name for field in fields(kind.of) if field.default_factory is not MISSING]
     left_out = (
         set(data.draw(st.lists(st.sampled_from(optional), unique=True))) if optional else set[str]()
     )

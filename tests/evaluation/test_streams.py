@@ -391,7 +391,9 @@ def test_tools_of_sections_opened_in_one_turn_are_told_in_order(run: Run) -> Non
     reads = call(*[("read_section", {"section_key": name}) for name in ("one", "two")])
     asked: Prompt[Any] = Prompt(ns="tests", key="agent", sections=hidden)
     events = run(ScriptedAdapter([reads, say("Done.")]), asked, Session())
-    assert [[spec.name for spec in one.tools] for one in events if isinstance(one, ToolsAdded)] == [
+    assert [
+        [spec.name for spec in event.tools] for event in events if isinstance(event, ToolsAdded)
+    ] == [
         ["one"],
         ["two"],
     ]

@@ -475,9 +475,9 @@ def test_a_plain_handler_s_stop_iteration_is_told_as_any_other(run: Evaluate) ->
         prompt(tool(fails_with(StopIteration("no more")))),
         Session(),
     )
-    assert [one.content for one in response.transcript if isinstance(one, ToolMessage)] == [
-        "no more"
-    ]
+    assert [
+        message.content for message in response.transcript if isinstance(message, ToolMessage)
+    ] == ["no more"]
 
 
 def test_an_interrupt_between_a_handler_and_its_answer_has_undone_the_call_when_it_is_caught() -> (

@@ -82,7 +82,7 @@ def check_answered(transcript: Sequence[Message]) -> None:
         if isinstance(message, AssistantMessage):
             wanted = [call.call_id for call in message.tool_calls]
             given = transcript[at : at + len(wanted)]
-            assert [one.call_id for one in given if isinstance(one, ToolMessage)] == wanted
+            assert [answer.call_id for answer in given if isinstance(answer, ToolMessage)] == wanted
             at += len(wanted)
 
 
@@ -97,7 +97,7 @@ def fields_but(event: Any, *left_out: str) -> Mapping[str, object]:
     """An event's fields, without those that differ from run to run."""
     skipped = {"event_id", "created_at", "seconds", "timestamp", "session_id", *left_out}
     return {
-        one.name: getattr(event, one.name)
-        for one in fields(event)
-        if one.compare and one.name not in skipped
+        field.name: getattr(event, field.name)
+        for field in fields(event)
+        if field.compare and field.name not in skipped
     }

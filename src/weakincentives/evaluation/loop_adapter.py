@@ -302,17 +302,21 @@ class Evaluation[Out]:
         while not isinstance(action, Finished):
             if isinstance(action, ToolCalls):
                 action = yield from self._run_calls(action, journal)
-                continue
-            changes = self._apply_changes(action)
-            if self._operation.streamed:
-                for change in changes:  # noqa: UP028 - a list takes no outcomes
-                    yield change
-            if journal is None:
-                answer = yield from self._ask(action)
             else:
-                answer = journal.ask(action, partial(run, self._ask(action)))
-            action = self._loop.receive(answer, self._clock())
+                action = yield from self._send(action, journal)
         self._finished = action
+
+    def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
+        """Asks for the model's next message and passes it to the inner loop."""
+        changes = self._apply_changes(request)
+        if self._operation.streamed:
+            for change in changes:  # noqa: UP028 - a list takes no outcomes
+                yield change
+        if journal is None:
+            answer = yield from self._ask(request)
+        else:
+            answer = journal.ask(request, partial(run, self._ask(request)))
+        return self._loop.receive(answer, self._clock())
 
     def finish(self) -> PromptResponse[Out]:
         """Publishes the end of the evaluation and returns its response."""
@@ -362,7 +366,7 @@ class Evaluation[Out]:
             for call, outcome in zip(calls, outcomes, strict=False):
                 yield ToolCallFinished(call, outcome.message)
         try:
-            action_after = self._loop.submit(outcomes, self._clock())
+            next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
             # What the turn opened and closed still counts, since the model has read so.
             for change in self._loop.tool_changes:
@@ -370,7 +374,7 @@ class Evaluation[Out]:
             raise
         if signal is not None:
             raise signal
-        return action_after
+        return next_action
 
     def _execute(self, call: ToolCall, identity: CallIdentity | None) -> ToolExecutionOutcome:
         return run(self.tools.execute(call, identity))

@@ -211,7 +211,7 @@ def swaps(records: Records) -> list[Records]:
         [*records[:at], records[at + 1], records[at], *records[at + 2 :]]
         for at in range(len(records) - 1)
     ]
-    return [one for one in swapped if without_times(one) != without_times(records)]
+    return [mutant for mutant in swapped if without_times(mutant) != without_times(records)]
 
 
 def test_no_two_steps_can_change_places(facts: Facts) -> None:

@@ -572,7 +572,9 @@ def test_a_sub_agent_on_the_very_same_prompt_is_run_by_itself() -> None:
     adapter = ScriptedAdapter(
         [call(("again", {"a": 1}), ("again", {"a": 1})), say("done")], config=ISOLATED
     )
-    assert [one.content for one in answers(evaluate(adapter, asked, Session()).transcript)] == [
+    assert [
+        answer.content for answer in answers(evaluate(adapter, asked, Session()).transcript)
+    ] == [
         "fine",
         "fine",
     ]
@@ -609,7 +611,7 @@ def test_calls_before_one_that_redirects_are_answered_and_count_against_the_budg
         adapter = ScriptedAdapter([calls], config=config)
         with pytest.raises(BudgetExceededError) as caught:
             evaluate(adapter, prompt(named("go", handler)), at, budget=Budget(max_tool_calls=1))
-        assert [one.content for one in answers(caught.value.transcript)] == [
+        assert [answer.content for answer in answers(caught.value.transcript)] == [
             "ok",
             *["Not run: the evaluation ended."] * 2,
         ]
@@ -752,7 +754,12 @@ def test_no_more_calls_run_at_once_than_the_budget_has_room_for(driver: Evaluate
     with pytest.raises(BudgetExceededError) as caught:
         driver(adapter, prompt(counting), Session(), budget=Budget(max_tool_calls=3))
     assert sorted(ran) == ["call_1", "call_2", "call_3"]
-    assert [one.success for one in answers(caught.value.transcript)] == [True, True, True, False]
+    assert [answer.success for answer in answers(caught.value.transcript)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_main_loop_runs_calls_side_by_side_when_the_adapter_s_config_says_so() -> None:
