@@ -75,6 +75,10 @@ def costs(records: list[Record]) -> dict[str, SectionCost]:
     return {cost.path: cost for cost in section_costs(records)}
 
 
+def sums(cost: SectionCost) -> tuple[int, int, int]:
+    return cost.requests, cost.sent, cost.opened
+
+
 TASK = len("## 1. Task\n\nHelp.")
 WHOLE = len(f"## 2. Refunds\n\n{BODY.strip()}")
 DECLARED = len(tool_text(REFUND))
@@ -88,11 +92,7 @@ def short(template: PromptTemplate[None]) -> int:
 def test_each_request_carries_the_text_that_it_shows() -> None:
     by_path = costs(run(shop(visibility=FULL), PAY, say("Done.")))
     assert (by_path["task"].requests, by_path["task"].sent) == (2, 2 * TASK)
-    assert (by_path["refunds"].requests, by_path["refunds"].sent, by_path["refunds"].opened) == (
-        2,
-        2 * WHOLE,
-        0,
-    )
+    assert sums(by_path["refunds"]) == (2, 2 * WHOLE, 0)
     (tool,) = by_path["refunds"].tools
     assert (tool.name, tool.requests, tool.sent, tool.calls) == ("refund", 2, 2 * DECLARED, 1)
 
@@ -101,22 +101,14 @@ def test_what_was_read_is_carried_by_every_later_request() -> None:
     template = shop()
     refunds = costs(run(template, READ, PAY, say("Done.")))["refunds"]
     answer = len("Content of section 'refunds':\n\n") + WHOLE
-    assert (refunds.requests, refunds.sent, refunds.opened) == (
-        3,
-        3 * short(template) + 2 * answer,
-        1,
-    )
+    assert sums(refunds) == (3, 3 * short(template) + 2 * answer, 1)
     assert [(tool.requests, tool.calls) for tool in refunds.tools] == [(2, 1)]
 
 
 def test_a_restarted_evaluation_is_counted_as_one() -> None:
     for template, opening, dynamic in ((shop(Disclosure.OPEN), OPEN, True), (shop(), READ, False)):
         refunds = costs(run(template, opening, PAY, say("Done."), dynamic=dynamic))["refunds"]
-        assert (refunds.requests, refunds.sent, refunds.opened) == (
-            3,
-            short(template) + 2 * WHOLE,
-            1,
-        )
+        assert sums(refunds) == (3, short(template) + 2 * WHOLE, 1)
 
 
 def test_closing_ends_what_a_tool_costs() -> None:
@@ -162,21 +154,14 @@ def test_each_cost_names_its_prompt() -> None:
 def test_runs_add_up() -> None:
     records = run(shop(), READ, PAY, say("Done."))
     once, twice = costs(records)["refunds"], costs(records + records)["refunds"]
-    assert (twice.requests, twice.sent, twice.opened) == (
-        2 * once.requests,
-        2 * once.sent,
-        2 * once.opened,
-    )
+    assert sums(twice) == tuple(2 * number for number in sums(once))
 
 
 def test_runs_of_several_sessions_may_overlap() -> None:
-    first, other = (
-        run(shop(), READ, PAY, say("Done.")),
-        run(shop(), PAY, READ, READ, PAY, PAY, say("Done.")),
-    )
-    overlapping = [record for pair in zip(first, other, strict=False) for record in pair] + other[
-        len(first) :
-    ]
+    first = run(shop(), READ, PAY, say("Done."))
+    other = run(shop(), PAY, READ, READ, PAY, PAY, say("Done."))
+    overlapping = [record for pair in zip(first, other, strict=False) for record in pair]
+    overlapping += other[len(first) :]
     assert section_costs(overlapping) == section_costs([*first, *other])
 
 
@@ -237,9 +222,8 @@ def test_a_section_that_every_run_opens_should_be_shown_in_full() -> None:
 
 def test_a_full_section_was_needed_from_the_call_of_its_tool_on() -> None:
     other = call(("nothing", {}))
-    advice = costs(run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done.")))[
-        "refunds"
-    ].advice
+    records = run(shop(visibility=FULL), *[other] * 9, PAY, PAY, say("Done."))
+    advice = costs(records)["refunds"].advice
     assert advice is not None
     assert advice.visibility == "SUMMARY"
     assert "12 requests x" in advice.arithmetic
@@ -259,15 +243,8 @@ def test_no_log_can_tell_whether_a_text_without_tools_was_needed() -> None:
 
 
 def test_records_without_sizes_are_left_out() -> None:
-    assert (
-        section_costs(
-            [
-                {"event": "PromptRendered", "ns": "n", "key": "k"},
-                {"event": "ProviderCalled", "turn": 1},
-            ]
-        )
-        == ()
-    )
+    rendered: Record = {"event": "PromptRendered", "ns": "n", "key": "k"}
+    assert section_costs([rendered, {"event": "ProviderCalled", "turn": 1}]) == ()
 
 
 @given(st.lists(st.sampled_from([READ, PAY]), max_size=6))
@@ -281,5 +258,5 @@ def test_every_answer_of_read_section_is_carried_from_then_on(steps: list[Reply]
             carried += len(message) + 2 + WHOLE
             reads += 1
         sent += short(shop()) + carried
-    assert (refunds.requests, refunds.sent, refunds.opened) == (len(steps) + 1, sent, reads)
+    assert sums(refunds) == (len(steps) + 1, sent, reads)
     assert sum(tool.calls for tool in refunds.tools) == (len(steps) - reads if reads else 0)

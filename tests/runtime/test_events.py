@@ -291,13 +291,8 @@ def test_an_operation_publishes_its_parts_only_when_a_handler_waits_for_its_end(
         ("heard", parent, 7),
     ]
     part = operations[1]
-    assert (part.kind, part.call_id, part.text, part.model, part.session_id) == (
-        "tool",
-        "1",
-        "{}",
-        "m",
-        "s",
-    )
+    assert (part.kind, part.call_id, part.text) == ("tool", "1", "{}")
+    assert (part.model, part.session_id) == ("m", "s")
     assert not part.observed
 
 

@@ -66,9 +66,7 @@ _STEPS = st.tuples(st.sampled_from([*_WRITES, "snapshot", "restore", "read"]), s
     steps=st.lists(_STEPS, max_size=20),
 )
 def test_a_fork_equals_its_plain_list_and_merging_makes_the_session_equal_it(
-    start: list[int],
-    elsewhere: bool,
-    steps: list[tuple[str, int]],
+    start: list[int], elsewhere: bool, steps: list[tuple[str, int]]
 ) -> None:
     """Whatever is snapshot and restored on the way, in any order."""
     session, fork = forked(*start)
@@ -84,22 +82,12 @@ def test_a_fork_equals_its_plain_list_and_merging_makes_the_session_equal_it(
                 model = list(then)
             case "read":
                 read = True
-                assert (
-                    fork[int].all(),
-                    fork[int].latest(),
-                    len(fork[int]),
-                    bool(fork[int]),
-                    list(fork[int]),
-                ) == (
-                    tuple(model),
-                    model[-1] if model else None,
-                    len(model),
-                    bool(model),
-                    model,
-                )
-                assert fork[int].where(lambda value: value > 1) == tuple(
-                    value for value in model if value > 1
-                )
+                values = fork[int]
+                assert values.all() == tuple(model) == tuple(values)
+                assert values.latest() == (model[-1] if model else None)
+                assert (len(values), bool(values)) == (len(model), bool(model))
+                large = [value for value in model if value > 1]
+                assert list(values.where(lambda value: value > 1)) == large
             case _:
                 on_slice, on_list = _WRITES[what]
                 on_slice(fork, number)
@@ -142,9 +130,7 @@ def test_a_fork_sees_no_change_made_elsewhere_and_is_seen_nowhere_else() -> None
     ],
     ids=["another slice", "an empty slice", "a restore", "nothing"],
 )
-def test_a_change_of_an_unread_slice_is_no_conflict(
-    change: Callable[[Session], object],
-) -> None:
+def test_a_change_of_an_unread_slice_is_no_conflict(change: Callable[[Session], object]) -> None:
     session, fork = forked(1)
     assert fork[int].all() == (1,)
     assert fork[float].latest() is None

@@ -68,8 +68,7 @@ def test_nested_blocks_on_a_database_keep_what_was_committed_and_leave_no_savepo
 @pytest.mark.parametrize("ending", [True, False, ValueError])
 @pytest.mark.parametrize("eager", [False, True])
 def test_a_tool_call_commits_to_the_database_or_leaves_it_alone_also_if_it_was_the_first_to_use_it(
-    ending: Any,
-    eager: bool,
+    ending: Any, eager: bool
 ) -> None:
     database = Database()
 

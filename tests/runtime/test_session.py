@@ -291,9 +291,7 @@ def test_a_reducer_of_a_log_slice_decides_what_it_keeps(
     assert len(session[str]) == 3
 
 
-def test_a_reducer_that_fails_on_telemetry_is_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_reducer_that_fails_on_telemetry_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def fail(view: SliceView[int], event: ToolInvoked) -> SliceOp[int]:
         raise ValueError("no use")
 

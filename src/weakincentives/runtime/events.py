@@ -184,7 +184,7 @@ class ToolInvoked(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolsInjected(Event):
-    """The model opened a section with tools; `timestamp` is in seconds of the UTC epoch."""
+    """Tools of an opened section became available; `timestamp` is in seconds of the UTC epoch."""
 
     tool_names: tuple[str, ...]
     section_key: str
@@ -193,7 +193,7 @@ class ToolsInjected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ToolsWithdrawn(Event):
-    """The model closed a section with tools."""
+    """Tools of a closed section are no longer available."""
 
     tool_names: tuple[str, ...]
     section_key: str

@@ -70,9 +70,7 @@ def release_snapshot(snapshot: CompositeSnapshot) -> None:
         release(part, part_snapshot)
 
 
-def _restore_parts(
-    snapshot: CompositeSnapshot,
-) -> tuple[list[Exception], BaseException | None]:
+def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseException | None]:
     """Restores all parts, and all again after an interrupt; returns failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
