@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from itertools import chain
 from operator import attrgetter, eq
 from typing import Any
-from uuid import UUID
 
 from .errors import ValidationIssue
 
@@ -24,7 +23,7 @@ type CoreSchema = Any  # Any: nested dicts of pydantic's own making
 type Check = Callable[[Sequence[AnyValue]], bool]
 """Tells whether JSON keeps all values, which have one type; faster than one by one."""
 
-_SCALARS = {"str": str, "bool": bool, "bytes": bytes, "date": date, "uuid": UUID}
+_SCALARS = {"str": str, "bool": bool, "bytes": bytes, "date": date}
 _CONTAINERS: dict[str, type[Any]] = {"list": list, "set": set, "frozenset": frozenset}
 _LARGEST = 2**63  # far below the 4,300 digits that Python reads
 
@@ -32,7 +31,7 @@ _LARGEST = 2**63  # far below the 4,300 digits that Python reads
 # Any other key, such as a constraint, makes a schema unknown.
 _IGNORED = {"type", "ref", "metadata"}
 _CONSIDERED: dict[str, set[str]] = {
-    **{kind: set() for kind in (*_SCALARS, "int", "float")},
+    **{kind: set() for kind in (*_SCALARS, "int", "float", "uuid")},
     **{kind: {"items_schema"} for kind in _CONTAINERS},
     "datetime": {"microseconds_precision"},
     "enum": {"cls", "members", "sub_type"},
@@ -151,6 +150,10 @@ def _scalar_check(schema: CoreSchema) -> Check:
             return _are_plain_times
         case {"type": "enum", "cls": of, "members": members} if _is_plain_enum(of, members):
             return partial(_of_type, of)
+        case {"type": "uuid"}:
+            from uuid import UUID  # importing it asks the system for its platform
+
+            return partial(_of_type, UUID)
         case {"type": kind} if kind in _SCALARS:
             return partial(_of_type, _SCALARS[kind])
         case _:

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from datetime import UTC, datetime, time, timezone
 from enum import Enum
 from functools import lru_cache, partial, wraps
@@ -128,14 +128,8 @@ def dump_json_lossless(of: object, value: object) -> str:
 
 @_cached_by_type
 def _check_by_type(of: AnyType) -> Check | None:
-    plain: CoreSchema = _adapter(_Plain).core_schema
-    config = {name: value for name, value in plain["config"].items() if name != "title"}
+    config = {**_CONFIG, "extra_fields_behavior": "forbid"}  # as pydantic writes it in a schema
     return check_by_type(_adapter(of).core_schema, config)
-
-
-@dataclass
-class _Plain:
-    """A dataclass without a pydantic configuration of its own."""
 
 
 def _dump(
@@ -280,21 +274,24 @@ def _name(of: object) -> str:
     return getattr(of, "__name__", None) or str(of)
 
 
+type PydanticConfig = Any  # Any: a ConfigDict or CoreConfig, which are not imported here
+
+_CONFIG: PydanticConfig = {
+    "strict": True,
+    "ser_json_bytes": "base64",
+    "val_json_bytes": "base64",
+    "ser_json_inf_nan": "constants",
+    "allow_inf_nan": False,
+}
+
+
 @_cached_by_type
 def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter[Any]":
     """Returns pydantic's adapter of a type, whose reading and dumping are made exact."""
     import pydantic
-    from pydantic_core import CoreConfig, SchemaSerializer, SchemaValidator
+    from pydantic_core import SchemaSerializer, SchemaValidator
 
-    options = CoreConfig(
-        strict=True,
-        ser_json_bytes="base64",
-        val_json_bytes="base64",
-        ser_json_inf_nan="constants",
-        allow_inf_nan=False,
-    )
-    # Any: a ConfigDict, whose keys a type checker would want one by one
-    config: Any = {**options, "extra": "ignore" if allow_extra else "forbid"}
+    config: PydanticConfig = {**_CONFIG, "extra": "ignore" if allow_extra else "forbid"}
     try:
         # An alias, since TypeAdapter takes no config beside a dataclass itself.
         # Any and ignore: made at run time, no type that a checker could read.
@@ -305,8 +302,8 @@ def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter
         message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
         raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
     schema = _exact(adapter.core_schema)
-    adapter.serializer = SchemaSerializer(schema, options)
-    adapter.validator = SchemaValidator(schema, options)
+    adapter.serializer = SchemaSerializer(schema, _CONFIG)
+    adapter.validator = SchemaValidator(schema, _CONFIG)
     return adapter
 
 
