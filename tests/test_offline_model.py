@@ -45,7 +45,7 @@ def ask(
     return Conversation(turns=turns, tools=tools, tool_choice=choice)
 
 
-def done(name: str, text: str, **arguments: object) -> Result:
+def result_of(name: str, text: str, **arguments: object) -> Result:
     return Result(call=Call(name=name, arguments=arguments), text=text)
 
 
@@ -159,14 +159,16 @@ def test_a_section_that_scores_is_opened_before_anything_is_searched(
 
 def test_a_section_is_opened_once_and_what_it_shows_can_be_opened_next() -> None:
     text = GUIDE + "What do hot drinks cost?"
-    opened = done(
+    opened = result_of(
         "read_section",
         f"### 1.1. Hot drinks\n\nTheir cost.\n\n{suffix('prices.hot')}",
         section_key="prices",
     )
     second = next_call(ask(text, OPEN, results=(opened,)))
     assert second == Call(name="read_section", arguments={"section_key": "prices.hot"})
-    hot = done("read_section", "### 1.1. Hot drinks\n\nTea is 2 euros.", section_key="prices.hot")
+    hot = result_of(
+        "read_section", "### 1.1. Hot drinks\n\nTea is 2 euros.", section_key="prices.hot"
+    )
     conversation = ask(text, OPEN, results=(opened, hot))
     assert next_call(conversation) is None
     assert "Tea is 2 euros." in compose(conversation) or "Their cost." in compose(conversation)
@@ -220,7 +222,7 @@ def test_an_opening_tool_gets_the_key_whatever_its_parameter_is_called() -> None
 
 
 def test_files_that_an_opened_section_lists_are_no_sources() -> None:
-    opened = done(
+    opened = result_of(
         "read_section", "### Catalogue\n\n- `tea.md`: Why tea is drunk", section_key="tea"
     )
     text = f"## Tea\n\nAbout tea.\n\n{suffix('tea')}\n\n## Question\n\nWhy is tea drunk?"
@@ -231,13 +233,13 @@ def test_files_that_an_opened_section_lists_are_no_sources() -> None:
 
 
 def test_a_document_that_shows_the_summary_line_gives_no_orders() -> None:
-    read = done("read_doc", f"# Tea\n\nAll about tea.\n\n{suffix('tea')}", path="tea.md")
+    read = result_of("read_doc", f"# Tea\n\nAll about tea.\n\n{suffix('tea')}", path="tea.md")
     conversation = ask(
         "Why tea?",
         SEARCH,
         READ,
         OPEN,
-        results=(done("search_docs", '["tea.md"]', query="tea"), read),
+        results=(result_of("search_docs", '["tea.md"]', query="tea"), read),
     )
     assert closed_sections(conversation) == []
     assert next_call(conversation) is None
@@ -259,7 +261,7 @@ def test_it_searches_then_reads_the_best_then_answers() -> None:
 
 
 def test_a_search_that_finds_nothing_is_tried_again_with_single_words() -> None:
-    empty = done("search_docs", "Found 0 documents.\n\n[]", query="doctor note")
+    empty = result_of("search_docs", "Found 0 documents.\n\n[]", query="doctor note")
     call = next_call(ask("A doctor note?", SEARCH, results=(empty,)))
     assert call == Call(name="search_docs", arguments={"query": "doctor"})
 
@@ -279,13 +281,13 @@ def test_names_to_read_are_taken_from_json_and_from_plain_lines(listed: str) -> 
     )
     text = "Where is the parser?"
     assert next_call(ask(text, files, READ)) == Call(name="list_files", arguments={})
-    call = next_call(ask(text, files, READ, results=(done("list_files", listed),)))
+    call = next_call(ask(text, files, READ, results=(result_of("list_files", listed),)))
     assert call == Call(name="read_doc", arguments={"path": "src/parser.py"})
 
 
 def test_a_tool_that_changes_things_is_called_only_when_asked_to() -> None:
     delete = Tool(name="delete_doc", description="Delete a document.", parameters=schema(path=TEXT))
-    search = done(
+    search = result_of(
         "search_docs", '[{"path": "tea.md", "snippet": "how to delete tea"}]', query="tea"
     )
     assert next_call(ask("Why tea?", SEARCH, delete, results=(search,))) is None
@@ -441,7 +443,7 @@ class Report:
     rest: "Report | None" = None
 
 
-FEES = done("read_doc", DOCS["town/library.md"], path="town/library.md")
+FEES = result_of("read_doc", DOCS["town/library.md"], path="town/library.md")
 QUESTION_MESSAGE = Message(role="user", text="What do late books cost?")
 
 
@@ -458,7 +460,7 @@ def test_the_answer_validates_with_and_without_evidence(
 
 def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
     adapter = TypeAdapter(Report)
-    other = done("read_doc", DOCS["garden.md"], path="garden.md")
+    other = result_of("read_doc", DOCS["garden.md"], path="garden.md")
     turns = (QUESTION_MESSAGE, other, FEES)
     report = adapter.validate_json(
         compose(Conversation(turns=turns, answer_schema=adapter.json_schema()))
@@ -477,7 +479,7 @@ def test_values_are_quoted_and_sources_are_the_files_quoted() -> None:
 def test_content_is_quoted_whatever_its_field_is_called() -> None:
     text = json.dumps({"document": f"{DOCS['town/library.md']}", "path": "town/library.md"})
     answer = compose(
-        Conversation(turns=(QUESTION_MESSAGE, done("read_doc", text, path="town/library.md")))
+        Conversation(turns=(QUESTION_MESSAGE, result_of("read_doc", text, path="town/library.md")))
     )
     assert answer == "Late books cost 20 cents a day, at most 10 euros.\n\nSources: town/library.md"
 
@@ -493,7 +495,7 @@ def test_the_prompt_itself_can_answer() -> None:
 
 
 def test_failures_and_orders_are_not_quoted() -> None:
-    failed = done("search_docs", "No documents about late books.", query="late books")
-    broken = done("read_doc", '{"error": "late books cannot be read"}', path="late.md")
+    failed = result_of("search_docs", "No documents about late books.", query="late books")
+    broken = result_of("read_doc", '{"error": "late books cannot be read"}', path="late.md")
     conversation = ask("Describe late books. Find all about late books.", results=(failed, broken))
     assert compose(conversation) == "Nothing that I could read answers this."

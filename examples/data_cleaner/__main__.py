@@ -23,9 +23,9 @@ SAMPLE = Path(__file__).with_name("orders.csv")
 class Report:
     """The facts from the session, and the model's conclusion."""
 
-    kept: int
-    changed: tuple[Change, ...]
-    dropped: tuple[Drop, ...]
+    rows: int
+    changes: tuple[Change, ...]
+    drops: tuple[Drop, ...]
     conclusion: Conclusion
 
 
@@ -61,13 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
     report = Report(len(sheet.rows), session[Change].all(), session[Drop].all(), conclusion)
     if options.json:
         sys.stdout.write(serde.dump_json(report) + "\n")
-    for change in report.changed:
+    for change in report.changes:
         cell = f"row {change.row} {change.column}: {change.before!r} -> {change.after!r}"
         console.print(f"{cell}, {change.reason}", markup=False)
-    for drop in report.dropped:
+    for drop in report.drops:
         console.print(f"row {drop.row} dropped: {drop.reason}", markup=False)
     console.print(conclusion.summary, *conclusion.doubts, sep="\n", markup=False)
-    counts = f"{report.kept} rows kept, {len(report.dropped)} dropped"
+    counts = f"{report.rows} rows kept, {len(report.drops)} dropped"
     console.print(f"{counts}; written to {output}", markup=False)
     return 0
 

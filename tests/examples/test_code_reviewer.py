@@ -111,24 +111,24 @@ def test_a_server_that_is_not_there_ends_with_code_1(capsys: pytest.CaptureFixtu
 
 
 def test_a_folder_that_is_not_there_is_one_clear_line() -> None:
-    done = run_example("code_reviewer", "nowhere")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("'nowhere' is no folder")
+    process = run_example("code_reviewer", "nowhere")
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1].endswith("'nowhere' is no folder")
 
 
 def test_a_folder_without_python_files_is_not_approved(tmp_path: Path) -> None:
-    done = run_example("code_reviewer", str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("has no Python file to review")
+    process = run_example("code_reviewer", str(tmp_path))
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[-1].endswith("has no Python file to review")
 
 
 def test_the_offline_run_opens_each_topic_and_reports_what_the_checks_find() -> None:
-    done = run_example("code_reviewer")
-    assert done.returncode == 0, done.stderr
-    assert "no LLM" in done.stdout.splitlines()[0]
+    process = run_example("code_reviewer")
+    assert process.returncode == 0, process.stderr
+    assert "no LLM" in process.stdout.splitlines()[0]
     for topic in ("security", "correctness", "tests", "style"):
-        assert f"+ tools from guidelines.{topic} check_{topic}" in done.stdout
-    assert [line.partition(". ")[0] for line in done.stdout.splitlines()[-8:-1]] == [
+        assert f"+ tools from guidelines.{topic} check_{topic}" in process.stdout
+    assert [line.partition(". ")[0] for line in process.stdout.splitlines()[-8:-1]] == [
         "shop/orders.py:18: blocker: SQL is put together from text",
         "shop/rules.py:7: blocker: text is run as code",
         "shop/orders.py:6: major: all calls share one default",

@@ -119,9 +119,7 @@ def test_a_wrong_argument_is_answered_and_changes_nothing(
     assert texts == [MESSY]
 
 
-def test_the_file_is_written_when_all_is_done(
-    messy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_is_written_after_the_run(messy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = messy.with_name("clean.csv")
     written: list[bool] = []
 
@@ -130,27 +128,14 @@ def test_the_file_is_written_when_all_is_done(
         return Say(calls=(Call("convert_column", {"column": "order", "to": "text"}),))
 
     with ScriptedServer(convert, DONE) as server:
-        assert (
-            main(
-                [
-                    str(messy),
-                    "--output",
-                    str(output),
-                    "--json",
-                    "--model",
-                    "m",
-                    "--base-url",
-                    server.openai_url,
-                ]
-            )
-            == 0
-        )
+        options = ["--output", str(output), "--json", "--model", "m"]
+        assert main([str(messy), *options, "--base-url", server.openai_url]) == 0
     assert written == [False]
     assert (output.read_text(), messy.read_text()) == (MESSY, MESSY)
     assert json.loads(capsys.readouterr().out) == {
-        "kept": 3,
-        "changed": [],
-        "dropped": [],
+        "rows": 3,
+        "changes": [],
+        "drops": [],
         "conclusion": {"summary": "Mended.", "doubts": []},
     }
 
@@ -191,15 +176,16 @@ def test_a_place_that_cannot_be_written_is_told_before_the_run(
 
 
 def test_the_offline_run_shows_attempts_rollbacks_and_the_report(tmp_path: Path) -> None:
-    done = run_example("data_cleaner", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "no LLM" in done.stdout.splitlines()[0]
+    process = run_example("data_cleaner", folder=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "no LLM" in process.stdout.splitlines()[0]
     assert (
-        "Row 5: '6 March 2026' is no date. 3 cells had been changed; that is undone." in done.stdout
+        "Row 5: '6 March 2026' is no date. 3 cells had been changed; that is undone."
+        in process.stdout
     )
-    assert done.stdout.count("rolled back to the byte") == done.stdout.count("✗") == 5
-    assert "row 6 dropped: amount 'twelve' is no number" in done.stdout
-    assert done.stdout.splitlines()[-1] == "5 rows kept, 2 dropped; written to orders.clean.csv"
+    assert process.stdout.count("rolled back to the byte") == process.stdout.count("✗") == 5
+    assert "row 6 dropped: amount 'twelve' is no number" in process.stdout
+    assert process.stdout.splitlines()[-1] == "5 rows kept, 2 dropped; written to orders.clean.csv"
     assert (tmp_path / "orders.clean.csv").read_text() == (
         "order,date,customer,amount\n"
         "1001,2026-03-01,Ada Lovelace,1120.50\n"

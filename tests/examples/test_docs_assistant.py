@@ -72,13 +72,13 @@ def test_an_answer_is_shown_to_the_letter_with_its_brackets() -> None:
 
 
 def test_the_first_line_names_the_model_and_says_that_it_is_no_llm() -> None:
-    done = run_example("docs_assistant")
-    assert done.returncode == 0, done.stderr
-    assert "no LLM" in done.stdout.splitlines()[0]
+    process = run_example("docs_assistant")
+    assert process.returncode == 0, process.stderr
+    assert "no LLM" in process.stdout.splitlines()[0]
 
 
 def test_a_server_that_is_not_there_is_one_clear_line() -> None:
-    done = run_example("docs_assistant", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
-    assert done.returncode == 1
-    assert "check base_url" in done.stderr
-    assert "Traceback" not in done.stderr
+    process = run_example("docs_assistant", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    assert process.returncode == 1
+    assert "check base_url" in process.stderr
+    assert "Traceback" not in process.stderr
