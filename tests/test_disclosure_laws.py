@@ -60,15 +60,15 @@ def shown_keys(texts: Iterable[str]) -> list[str]:
 
 def named_keys(texts: Sequence[str]) -> list[str]:
     """The keys shown, and those of the children that suffixes name."""
-    found = set(shown_keys(texts))
+    keys = set(shown_keys(texts))
     for text in texts:
         for key, children in _CHILDREN.findall(text):
             prefix = f"{key}."  # children of a root section are named by their own keys
-            found |= {
+            keys |= {
                 child if child.startswith(prefix) else prefix + child
                 for child in children.split(", ")
             }
-    return sorted(found)
+    return sorted(keys)
 
 
 def own_tools(names: Iterable[str]) -> list[str]:
@@ -128,7 +128,7 @@ def test_every_key_that_is_shown_is_accepted_by_the_tool_that_is_named_with_it(
 def bound(roots: Sequence[Plan]) -> st.SearchStrategy[list[object]]:
     """Params that the tree uses."""
     used = {plan.params for plan in _all(roots)}
-    return params().map(lambda found: [one for one in found if type(one) in used])
+    return params().map(lambda values: [value for value in values if type(value) in used])
 
 
 def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
@@ -152,7 +152,7 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(
     disclosure = data.draw(st.sampled_from(Disclosure))
     prompt = template(roots, disclosure)
     given_params = data.draw(bound(roots))
-    by_type: dict[type[Any], object] = {type(one): one for one in given_params}
+    by_type: dict[type[Any], object] = {type(value): value for value in given_params}
     visibility = data.draw(overrides(roots))
     bodies = dict.fromkeys(
         data.draw(st.sets(st.sampled_from(sorted(paths(roots))), max_size=2)), "Another body."
@@ -204,9 +204,9 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(
             # what is opened is enough to show the section, with its tools, in a prompt rendered
             # anew
             if inside:
-                kept = render(dict.fromkeys(result.value.opened, FULL))
-                assert (kept.text, kept.visibility) == (after.text, after.visibility)
-                assert kept.tool_paths == after.tool_paths
+                rendered = render(dict.fromkeys(result.value.opened, FULL))
+                assert (rendered.text, rendered.visibility) == (after.text, after.visibility)
+                assert rendered.tool_paths == after.tool_paths
 
 
 # --- L8
@@ -285,8 +285,8 @@ class Beginning:
     the prompt.
     """
 
-    held: Overrides
-    given: Overrides
+    remembered: Overrides
+    requested: Overrides
     without_session: bool
 
 
@@ -314,9 +314,9 @@ def state(session: Session) -> Overrides:
     return {} if latest is None else dict(latest.overrides)
 
 
-def session_with(held: Overrides) -> Session:
+def session_with(remembered: Overrides) -> Session:
     session = Session()
-    for path, visibility in held.items():
+    for path, visibility in remembered.items():
         session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
     return session
 
@@ -338,7 +338,9 @@ class Model:
 
     def reply(self, request: SeenRequest) -> AssistantMessage:
         texts = [
-            one.content for one in request.messages if isinstance(one, UserMessage | ToolMessage)
+            message.content
+            for message in request.messages
+            if isinstance(message, UserMessage | ToolMessage)
         ]
         keys = named_keys(texts)
         if not self.numbers:
@@ -368,10 +370,10 @@ def execute(prompt: Prompt[Any], adapter: Recording, session: Session, start: Be
     """By `MainLoop`; by hand where the prompt is rendered without the session."""
     if not start.without_session:
         MainLoop(adapter, max_expansions=1_000).execute(
-            prompt, session=session, visibility_overrides=start.given
+            prompt, session=session, visibility_overrides=start.requested
         )
         return
-    rendered = prompt.render(visibility_overrides=start.given)
+    rendered = prompt.render(visibility_overrides=start.requested)
     while True:
         try:
             adapter.evaluate(rendered, session=session)
@@ -385,7 +387,7 @@ def execute(prompt: Prompt[Any], adapter: Recording, session: Session, start: Be
 
 
 def by_injection(world: World, model: Model, start: Beginning) -> End:
-    session = session_with(start.held)
+    session = session_with(start.remembered)
     replies = len(model.numbers) + 1
     probed: Overrides = {}
 
@@ -415,7 +417,7 @@ def by_injection(world: World, model: Model, start: Beginning) -> End:
 
 
 def by_restart(world: World, turns: Sequence[Turn], start: Beginning) -> End:
-    session = session_with(start.held)
+    session = session_with(start.remembered)
     adapter = Recording([*(call(*turn) for turn in turns), say("done")], dynamic_tools=False)
     execute(Prompt(world.template()), adapter, session, start)
     assert len(adapter.requests) == len(turns) + 1
@@ -459,9 +461,9 @@ def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(
     def probe(_: SeenRequest) -> AssistantMessage:
         before.append(len(session[ToolInvoked]))
         shown.update(adapter.last.visibility)
-        scene = adapter.last.view
+        view = adapter.last.view
         closed = [node for node, how in adapter.last.sections.items() if how is SUMMARY]
-        keys = [node.key for node in closed if scene.disclosure_tool(node) == "open_sections"]
+        keys = [node.key for node in closed if view.disclosure_tool(node) == "open_sections"]
         reads = [node.key for node in closed if node.key not in keys]
         calls = [
             *opening_calls(Disclosure.READ, reads),
@@ -522,5 +524,5 @@ def test_they_come_to_the_same_through_the_real_sdk(
             )
             MainLoop(adapter).execute(Prompt(prompt), session=session)
             sent = server.requests[-1].json.get("tools", [])
-        names = own_tools(one.get("name") or one["function"]["name"] for one in sent)
+        names = own_tools(tool.get("name") or tool["function"]["name"] for tool in sent)
         assert End(state(session), shown_now(session), names) == expected

@@ -82,11 +82,11 @@ def test_each_form_is_told_by_its_signature(
 @pytest.mark.claim("PR-17")
 def test_every_form_is_called_alike_and_given_what_it_asks_for() -> None:
     session = Session()
-    given = [
+    answers = [
         bind_selector(form)(Mode(), session, ("s",))
         for form in (nothing, by_session, by_params, by_both)
     ]
-    assert given == ["nothing", session, Mode(), (Mode(), session)]
+    assert answers == ["nothing", session, Mode(), (Mode(), session)]
     empty = [
         bind_selector(form)(None, None, ("s",))
         for form in (nothing, by_session, by_params, by_both)
@@ -217,16 +217,16 @@ def test_what_a_selector_raises_is_told_with_the_path_and_only_session_readers_g
     def over_params(params: Any) -> bool:
         return bool(params.missing)
 
-    with pytest.raises(PromptRenderError, match="AttributeError") as told:
+    with pytest.raises(PromptRenderError, match="AttributeError") as caught:
         bind_selector(over_params)(Mode(), None, ("a",))
-    assert "session" not in str(told.value)
+    assert "session" not in str(caught.value)
 
     def over_both(params: Any, *, session: Any) -> bool:
         raise RuntimeError("own fault")
 
-    with pytest.raises(PromptRenderError, match="own fault") as given:
+    with pytest.raises(PromptRenderError, match="own fault") as caught:
         bind_selector(over_both)(Mode(), Session(), ("a",))
-    assert "render(session=…)" not in str(given.value)
+    assert "render(session=…)" not in str(caught.value)
 
 
 def test_a_bound_selector_of_a_module_level_function_is_a_value() -> None:

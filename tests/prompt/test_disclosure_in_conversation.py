@@ -58,7 +58,7 @@ def shown(key: str, *tools: Tool[Any, Any], **more: Any) -> Section[Any]:
     return hidden(key, *tools, visibility=FULL, **more)
 
 
-def of(
+def template_of(
     *sections: Section[Any], disclosure: Disclosure = READ, closable: bool = False
 ) -> Prompt[Any]:
     return Prompt(
@@ -66,7 +66,7 @@ def of(
     )
 
 
-def named(name: str, handler: Callable[..., Any] | None = None) -> Tool[Any, Any]:
+def tool_named(name: str, handler: Callable[..., Any] | None = None) -> Tool[Any, Any]:
     return tool(name=name) if handler is None else tool(handler, name=name)
 
 
@@ -96,11 +96,11 @@ def run(
     *turns: AssistantMessage,
     session: Session | None = None,
     dynamic: bool = True,
-    **given: Any,
+    **options: Any,
 ) -> list[str]:
     """Answers to the tool calls of the last evaluation of an execution."""
     adapter = ScriptedAdapter([*turns, say("done")], dynamic_tools=dynamic)
-    done = MainLoop(adapter).execute(prompt, session=session or Session(), **given)
+    done = MainLoop(adapter).execute(prompt, session=session or Session(), **options)
     return [answer.content for answer in answers(done.response.transcript)]
 
 
@@ -112,7 +112,7 @@ def overriding(path: SectionPath, visibility: SectionVisibility) -> Tool[Any, An
         context.session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
         return ToolResult("changed")
 
-    return named("change", handler)
+    return tool_named("change", handler)
 
 
 def delegating(inner: Callable[[], Prompt[Any]]) -> Tool[Any, Any]:
@@ -122,7 +122,7 @@ def delegating(inner: Callable[[], Prompt[Any]]) -> Tool[Any, Any]:
         done = loop.execute(inner(), session=context.session, bus=context.event_bus)
         return ToolResult(done.text)
 
-    return named("change", handler)
+    return tool_named("change", handler)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def flagging() -> Tool[Any, Any]:
         context.session.dispatch(Flag())
         return ToolResult("changed")
 
-    return named("change", handler)
+    return tool_named("change", handler)
 
 
 def flips(*, session: Any) -> SectionVisibility:
@@ -171,26 +171,30 @@ def test_what_is_shown_as_a_summary_can_be_opened_whatever_happened_meanwhile(
 
             def inner() -> Prompt[Any]:
                 key = "main" if own else "other"
-                return of(shown(key), hidden("context", named("search")), disclosure=disclosure)
+                return template_of(
+                    shown(key), hidden("context", tool_named("search")), disclosure=disclosure
+                )
 
             change, between = delegating(inner), [opens, say("nested done")]
-    prompt = of(
+    prompt = template_of(
         shown("main", change),
-        hidden("context", named("search"), **conditions),
+        hidden("context", tool_named("search"), **conditions),
         disclosure=disclosure,
     )
-    said = run(prompt, call(("change", {})), *between, opens, call(("search", {})), dynamic=dynamic)
-    assert said[-1] == "ok"
+    contents = run(
+        prompt, call(("change", {})), *between, opens, call(("search", {})), dynamic=dynamic
+    )
+    assert contents[-1] == "ok"
 
 
 def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_below_a_summary() -> (
     None
 ):
-    asked: list[str] = []
+    calls: list[str] = []
 
     def condition(name: str, *, answer: object) -> Callable[..., Any]:
         def ask() -> object:
-            asked.append(name)
+            calls.append(name)
             return answer
 
         return ask
@@ -200,16 +204,18 @@ def test_a_condition_is_asked_once_in_a_conversation_also_over_restarts_and_belo
             "enabled": condition("deep?", answer=True),
             "visibility": condition("deep", answer=SUMMARY),
         }
-        deep = hidden("deep", named("dig"), **conditions)
+        deep = hidden("deep", tool_named("dig"), **conditions)
         guide = hidden("guide", children=[deep], visibility=condition("guide", answer=SUMMARY))
-        return of(guide, hidden("rest", named("last"), enabled=condition("rest?", answer=True)))
+        return template_of(
+            guide, hidden("rest", tool_named("last"), enabled=condition("rest?", answer=True))
+        )
 
     for dynamic in (True, False):
-        asked.clear()
+        calls.clear()
         turns = [read("guide"), read("rest"), read("guide"), read("guide.deep"), call(("dig", {}))]
-        said = run(prompt(), *turns, dynamic=dynamic)
-        assert said[-1] == "ok"
-        assert sorted(asked) == ["deep", "deep?", "guide", "rest?"]
+        contents = run(prompt(), *turns, dynamic=dynamic)
+        assert contents[-1] == "ok"
+        assert sorted(calls) == ["deep", "deep?", "guide", "rest?"]
 
 
 def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
@@ -217,7 +223,9 @@ def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
     from weakincentives.prompt.sizes import measure
 
     session = Session()
-    prompt = of(hidden("guide", children=[hidden("deep", named("dig"), visibility=flips)]))
+    prompt = template_of(
+        hidden("guide", children=[hidden("deep", tool_named("dig"), visibility=flips)])
+    )
     rendered = prompt.render(session=session)
     measure(rendered.view)
     session.dispatch(Flag())
@@ -230,7 +238,9 @@ def test_to_look_at_a_section_s_length_does_not_decide_about_it() -> None:
 
 
 def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed() -> None:
-    prompt = of(hidden("a", named("own"), children=[shown("b", named("deep"))]), closable=True)
+    prompt = template_of(
+        hidden("a", tool_named("own"), children=[shown("b", tool_named("deep"))]), closable=True
+    )
     adapter = ScriptedAdapter(
         [
             read("a"),
@@ -243,12 +253,12 @@ def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed(
         ]
     )
     session = Session()
-    said = [
-        one.content
-        for one in answers(adapter.evaluate(prompt.render(), session=session).transcript)
+    contents = [
+        message.content
+        for message in answers(adapter.evaluate(prompt.render(), session=session).transcript)
     ]
-    assert said[1].startswith("Section is already expanded.")
-    assert said[2:] == [
+    assert contents[1].startswith("Section is already expanded.")
+    assert contents[2:] == [
         "Closed section 'a.b'.",
         "Tool 'deep' is closed; call read_section with key 'a.b' first.",
         "Closed section 'a'.",
@@ -260,17 +270,18 @@ def test_a_prompt_rendered_without_the_session_knows_what_was_opened_and_closed(
 
 def test_the_same_rendered_prompt_begins_anew_in_each_evaluation() -> None:
     session = Session()
-    rendered = of(hidden("a", named("own"), children=[hidden("b", visibility=flips)])).render(
-        session=session
-    )
+    rendered = template_of(
+        hidden("a", tool_named("own"), children=[hidden("b", visibility=flips)])
+    ).render(session=session)
     for shows in ("b in short.", "All of b."):
         adapter = ScriptedAdapter([read("a"), call(("own", {})), say()])
-        said = [
-            one.content for one in answers(adapter.evaluate(rendered, session=session).transcript)
+        contents = [
+            message.content
+            for message in answers(adapter.evaluate(rendered, session=session).transcript)
         ]
-        assert said[0].startswith("Content of section 'a':")
-        assert shows in said[0]
-        assert said[1] == "ok"
+        assert contents[0].startswith("Content of section 'a':")
+        assert shows in contents[0]
+        assert contents[1] == "ok"
         session.dispatch(Flag())  # the render did not ask for b, so each conversation asks anew
 
 
@@ -280,17 +291,17 @@ def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_ses
 ) -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
-    prompt = of(hidden("a", named("own")), closable=True)
+    prompt = template_of(hidden("a", tool_named("own")), closable=True)
     injected = recorded(session.bus, ToolsInjected)
     adapter = ScriptedAdapter(
         [closing("a"), read("a"), read("a"), closing("a"), call(("own", {})), say()],
         dynamic_tools=dynamic,
     )
     MainLoop(adapter).execute(prompt, session=session, visibility_overrides={("a",): SUMMARY})
-    said = [event.content for event in session[ToolInvoked]]
-    assert said[0] == "Section 'a' is not one that you opened."
-    assert said[2].startswith("Section is already expanded.")
-    assert said[3:] == [
+    contents = [event.content for event in session[ToolInvoked]]
+    assert contents[0] == "Section 'a' is not one that you opened."
+    assert contents[2].startswith("Section is already expanded.")
+    assert contents[3:] == [
         "Closed section 'a'.",
         "Tool 'own' is closed; call read_section with key 'a' first.",
     ]
@@ -300,10 +311,10 @@ def test_what_the_caller_keeps_closed_can_be_read_once_and_closed_though_the_ses
 
 def test_an_override_that_a_handler_writes_counts_from_the_next_execution_on() -> None:
     session = Session()
-    prompt = of(
+    prompt = template_of(
         shown("main", overriding(("rest",), FULL)),
-        hidden("rest", named("last")),
-        hidden("a", named("own")),
+        hidden("rest", tool_named("last")),
+        hidden("a", tool_named("own")),
     )
     adapter = ScriptedAdapter([call(("change", {})), read("a"), say(), say()], dynamic_tools=False)
     MainLoop(adapter).execute(prompt, session=session)
@@ -323,27 +334,31 @@ def test_a_suffix_names_the_children_that_opening_shows() -> None:
         hidden("short", enabled=lambda: True),
     ]
     for disclosure, opener in ((READ, "read_section"), (OPEN, "open_sections")):
-        text = of(hidden("a", children=children), disclosure=disclosure).render().text
+        text = template_of(hidden("a", children=children), disclosure=disclosure).render().text
         assert text.endswith(
-            f'[This section is summarized. Call `{opener}` with key "a" to view full content including '
-            "subsections: on, short.]"
+            f'[This section is summarized. Call `{opener}` with key "a" to view full content '
+            "including subsections: on, short.]"
         )
-    text = of(hidden("a", children=children[1:3])).render().text
+    text = template_of(hidden("a", children=children[1:3])).render().text
     assert text.endswith(
         '[This section is summarized. To view full content, call `read_section` with key "a".]'
     )
 
 
 def test_a_nested_suffix_names_children_by_keys_that_the_tool_accepts() -> None:
-    text = of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])).render().text
+    text = (
+        template_of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])]))
+        .render()
+        .text
+    )
     assert text.endswith(
         'with key "a.b" to view full content including subsections: a.b.c, a.b.d.]'
     )
-    said = run(
-        of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])),
+    contents = run(
+        template_of(shown("a", children=[hidden("b", children=[shown("c"), hidden("d")])])),
         read("a.b.c", "a.b.d"),
     )
-    assert [one.partition("\n")[0] for one in said] == [
+    assert [content.partition("\n")[0] for content in contents] == [
         "Content of section 'a.b.c':",
         "Content of section 'a.b.d':",
     ]
@@ -351,9 +366,9 @@ def test_a_nested_suffix_names_children_by_keys_that_the_tool_accepts() -> None:
 
 @pytest.mark.parametrize("enabled", [False, lambda: False])
 def test_split_reads_what_has_only_disabled_tools(enabled: Any) -> None:
-    deep = shown("deep", children=[shown("deeper", named("never"))], enabled=enabled)
-    prompt = of(hidden("a", children=[shown("b", children=[deep])]), disclosure=SPLIT)
-    assert [one.name for one in prompt.render().tools] == ["read_section"]
+    deep = shown("deep", children=[shown("deeper", tool_named("never"))], enabled=enabled)
+    prompt = template_of(hidden("a", children=[shown("b", children=[deep])]), disclosure=SPLIT)
+    assert [tool.name for tool in prompt.render().tools] == ["read_section"]
     assert "`read_section`" in prompt.render().text
 
 
@@ -370,11 +385,13 @@ def test_split_reads_what_has_only_disabled_tools(enabled: Any) -> None:
 def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(
     disclosure: Disclosure, how: str
 ) -> None:
-    inner = hidden("b", named("deep"), children=[shown("off", named("gone"), enabled=False)])
-    prompt = of(hidden("a", named("own"), children=[inner]), disclosure=disclosure)
-    said = run(prompt, call(("own", {}), ("deep", {}), ("gone", {}), ("nope", {})))
+    inner = hidden(
+        "b", tool_named("deep"), children=[shown("off", tool_named("gone"), enabled=False)]
+    )
+    prompt = template_of(hidden("a", tool_named("own"), children=[inner]), disclosure=disclosure)
+    contents = run(prompt, call(("own", {}), ("deep", {}), ("gone", {}), ("nope", {})))
     opener = "read_section" if disclosure is READ else "open_sections"
-    assert said == [
+    assert contents == [
         f"Tool 'own' is closed; call {opener} with key 'a' first.",
         f"Tool 'deep' is closed; {how}.",
         f"Unknown tool 'gone'. Available tools: {opener}.",
@@ -383,16 +400,18 @@ def test_a_call_of_a_tool_in_a_closed_section_says_how_to_open_it(
 
 
 def test_what_it_says_works() -> None:
-    prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
+    prompt = template_of(hidden("a", children=[hidden("b", tool_named("deep"))]), disclosure=OPEN)
     adapter = ScriptedAdapter([call(("deep", {})), opening("a", "a.b"), call(("deep", {})), say()])
     done = MainLoop(adapter).execute(prompt, session=Session())
-    assert [one.content for one in answers(done.response.transcript)] == ["ok"]
+    assert [message.content for message in answers(done.response.transcript)] == ["ok"]
 
 
 def test_a_tool_that_the_turn_has_just_opened_comes_with_the_next_turn() -> None:
-    prompt = of(hidden("a", named("own")))
-    said = run(prompt, call(("read_section", {"section_key": "a"}), ("own", {})), call(("own", {})))
-    assert said[1:] == ["Unknown tool 'own'. It is available from the next turn on.", "ok"]
+    prompt = template_of(hidden("a", tool_named("own")))
+    contents = run(
+        prompt, call(("read_section", {"section_key": "a"}), ("own", {})), call(("own", {}))
+    )
+    assert contents[1:] == ["Unknown tool 'own'. It is available from the next turn on.", "ok"]
 
 
 # --- SPLIT
@@ -403,10 +422,12 @@ def test_under_split_reading_changes_nothing_even_where_the_section_has_tools(
     dynamic: bool,
 ) -> None:
     session = Session()
-    prompt = of(hidden("a", named("own")), hidden("prose"), disclosure=SPLIT)
+    prompt = template_of(hidden("a", tool_named("own")), hidden("prose"), disclosure=SPLIT)
     adapter = ScriptedAdapter([read("a"), call(("own", {})), say()], dynamic_tools=dynamic)
-    said = [one.content for one in answers(adapter.evaluate(prompt, session=session).transcript)]
-    assert said == [
+    contents = [
+        message.content for message in answers(adapter.evaluate(prompt, session=session).transcript)
+    ]
+    assert contents == [
         "Content of section 'a', whose tools come with `open_sections`:\n\n## 1. a\n\nAll of a.",
         "Tool 'own' is closed; call open_sections with key 'a' first.",
     ]
@@ -433,12 +454,14 @@ def test_all_sections_asked_for_in_one_turn_open_by_one_restart(
     disclosure: Disclosure, turn: AssistantMessage, reason: str
 ) -> None:
     session = Session()
-    prompt = of(*(hidden(key, named(f"of-{key}")) for key in "abc"), disclosure=disclosure)
+    prompt = template_of(
+        *(hidden(key, tool_named(f"of-{key}")) for key in "abc"), disclosure=disclosure
+    )
     adapter = ScriptedAdapter([turn, say()], dynamic_tools=False)
     done = MainLoop(adapter, max_expansions=1).execute(prompt, session=session)
     assert done.expansions == (Expansion(("a", "b", "c"), reason),)
     assert remembered(session) == {("a",): FULL, ("b",): FULL, ("c",): FULL}
-    assert [one for one in adapter.requests[-1].tool_names if one.startswith("of-")] == [
+    assert [name for name in adapter.requests[-1].tool_names if name.startswith("of-")] == [
         "of-a",
         "of-b",
         "of-c",
@@ -450,7 +473,7 @@ def test_a_long_list_of_reasons_is_cut() -> None:
     turn = call(*(("open_sections", {"section_keys": [key], "reason": key * 200}) for key in "ab"))
     with pytest.raises(VisibilityExpansionRequired) as caught:
         ScriptedAdapter([turn]).evaluate(
-            of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session()
+            template_of(hidden("a"), hidden("b"), disclosure=OPEN), session=Session()
         )
     assert len(caught.value.reason) == 256
     assert (caught.value.run_usage.calls, caught.value.run_usage.tool_calls) == (1, 2)
@@ -465,7 +488,7 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
             ran.append(name)
             return ToolResult(name)
 
-        return named(name, handler)
+        return tool_named(name, handler)
 
     def paying(params: Any, *, context: ToolContext) -> ToolResult[None]:
         ran.append("pay")
@@ -491,14 +514,17 @@ def test_calls_before_a_request_run_and_others_after_it_do_not(mode: Any) -> Non
         config=InnerLoopConfig(parallel_tool_calls=mode),
     )
     session = Session()
-    prompt = of(
+    prompt = template_of(
         shown("main", noting("one"), noting("two"), pay),
-        hidden("a", named("x")),
-        hidden("b", named("y")),
+        hidden("a", tool_named("x")),
+        hidden("b", tool_named("y")),
     )
     done = MainLoop(adapter).execute(prompt, session=session)
     # the first is a record
-    assert [one.content for one in answers(done.response.transcript)] == ["paid 1", "paid 2"]
+    assert [message.content for message in answers(done.response.transcript)] == [
+        "paid 1",
+        "paid 2",
+    ]
     assert ran == ["one", "pay", "pay"]
     events = [(event.name, event.replayed) for event in session[ToolInvoked]]
     assert events == [
@@ -521,7 +547,7 @@ def test_requests_of_one_turn_stand_on_each_other_and_a_bad_one_does_not_spoil_t
     )
     session = Session()
     adapter = ScriptedAdapter([turn, say()])
-    prompt = of(hidden("a", children=[hidden("b", named("deep"))]), disclosure=OPEN)
+    prompt = template_of(hidden("a", children=[hidden("b", tool_named("deep"))]), disclosure=OPEN)
     done = MainLoop(adapter).execute(prompt, session=session)
     assert done.expansions == (Expansion(("a", "a.b"), "r"),)
     assert "deep" in adapter.requests[-1].tool_names
@@ -535,7 +561,9 @@ def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_resta
     session = Session()
     withdrawn = recorded(session.bus, ToolsWithdrawn)
     turn = call(("read_section", {"section_key": "b"}), ("close_section", {"section_key": "a"}))
-    prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
+    prompt = template_of(
+        hidden("a", tool_named("own")), hidden("b", tool_named("other")), closable=True
+    )
     adapter = ScriptedAdapter([read("a"), turn, say()], dynamic_tools=dynamic)
     MainLoop(adapter).execute(prompt, session=session)
     assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
@@ -544,7 +572,7 @@ def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_resta
 
 
 def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for() -> None:
-    prompt = of(*(hidden(key, named(f"of-{key}")) for key in "abc"))
+    prompt = template_of(*(hidden(key, tool_named(f"of-{key}")) for key in "abc"))
     session = Session()
     adapter = ScriptedAdapter([read("a", "b", "c"), call(("of-a", {})), say()], dynamic_tools=False)
     with pytest.raises(BudgetExceededError, match="max_tool_calls"):
@@ -553,15 +581,17 @@ def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for()
 
 
 def test_the_signal_with_its_decisions_can_be_pickled() -> None:
-    prompt = of(
-        hidden("a", named("own")), hidden("b", named("other"), visibility=flips), closable=True
+    prompt = template_of(
+        hidden("a", tool_named("own")),
+        hidden("b", tool_named("other"), visibility=flips),
+        closable=True,
     )
     with pytest.raises(VisibilityExpansionRequired) as caught:
         ScriptedAdapter([read("b")], dynamic_tools=False).evaluate(prompt, session=Session())
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert again.decisions is not None
-    assert again.decisions.visibility == {("b",): SUMMARY}
-    assert (again.args, again.requested_overrides) == (
+    restored = pickle.loads(pickle.dumps(caught.value))
+    assert restored.decisions is not None
+    assert restored.decisions.visibility == {("b",): SUMMARY}
+    assert (restored.args, restored.requested_overrides) == (
         caught.value.args,
         caught.value.requested_overrides,
     )
@@ -591,20 +621,24 @@ def test_what_was_answered_is_recorded_also_when_a_limit_ends_the_evaluation_jus
         recorded(session.bus, ToolsWithdrawn),
     )
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
-    prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
+    prompt = template_of(
+        hidden("a", tool_named("own")), hidden("b", tool_named("other")), closable=True
+    )
     replies = [call(("own", {})), turn] if error is TurnLimitError else [turn]
     adapter = ScriptedAdapter(replies, **options)
     with pytest.raises(error) as caught:
         adapter.evaluate(prompt, session=session)
     transcript = caught.value.transcript
-    assert [one for one in transcript if isinstance(one, ToolsRemoved)] == [ToolsRemoved(("own",))]
+    assert [entry for entry in transcript if isinstance(entry, ToolsRemoved)] == [
+        ToolsRemoved(("own",))
+    ]
     assert [
-        [tool.name for tool in one.tools] for one in transcript if isinstance(one, ToolsAdded)
+        [tool.name for tool in entry.tools] for entry in transcript if isinstance(entry, ToolsAdded)
     ] == [["other"]]
     assert remembered(session) == {("a",): SUMMARY, ("b",): FULL}
     assert [event.tool_names for event in injected] == [("other",)]
     assert [event.tool_names for event in withdrawn] == [("own",)]
-    unrun = [one.content for one in transcript if isinstance(one, ToolMessage)][-1]
+    unrun = [entry.content for entry in transcript if isinstance(entry, ToolMessage)][-1]
     assert unrun.startswith("Not run" if error is BudgetExceededError else "Unknown tool 'nope'.")
 
 
@@ -625,7 +659,7 @@ def test_params_that_are_missing_below_a_summary_are_told_at_the_start(
     disclosure: Disclosure, caplog: pytest.LogCaptureFixture
 ) -> None:
     off = MarkdownSection[Needed](title="Off", key="off", template="$value", enabled=False)
-    prompt = of(hidden("guide", children=[needing(), off]), disclosure=disclosure)
+    prompt = template_of(hidden("guide", children=[needing(), off]), disclosure=disclosure)
     rendered = prompt.render()
     assert rendered.missing_params == {("guide", "deep"): Needed}
     session = Session()
@@ -646,7 +680,9 @@ def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
     dynamic: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    prompt = of(hidden("guide", children=[needing(named("own"))]), disclosure=disclosure)
+    prompt = template_of(
+        hidden("guide", children=[needing(tool_named("own"))]), disclosure=disclosure
+    )
     session = Session()
     assert run(prompt, disclosing(disclosure, "guide"), session=session, dynamic=dynamic) == [
         "This section cannot be shown in this conversation; go on without it."
@@ -657,15 +693,17 @@ def test_the_model_is_told_to_go_on_and_the_author_what_to_bind(
 
 def test_params_that_can_be_built_or_are_not_hidden_are_no_matter() -> None:
     child = MarkdownSection[Flag](title="Deep", key="deep", template="x")
-    assert of(hidden("guide", children=[child])).render().missing_params == {}
+    assert template_of(hidden("guide", children=[child])).render().missing_params == {}
     default = MarkdownSection[Needed](
         title="D", key="d", template="$value", default_params=Needed("x")
     )
-    assert of(hidden("guide", children=[needing(), default])).render().missing_params == {}
+    assert template_of(hidden("guide", children=[needing(), default])).render().missing_params == {}
 
 
 def test_closing_takes_away_what_the_same_turn_has_read_inside() -> None:
-    prompt = of(hidden("a", named("own"), children=[hidden("b", named("deep"))]), closable=True)
+    prompt = template_of(
+        hidden("a", tool_named("own"), children=[hidden("b", tool_named("deep"))]), closable=True
+    )
     turn = call(("read_section", {"section_key": "a.b"}), ("close_section", {"section_key": "a"}))
     adapter = ScriptedAdapter([read("a"), turn, say("done")])
     adapter.evaluate(prompt, session=Session())

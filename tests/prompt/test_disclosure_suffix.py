@@ -59,8 +59,8 @@ def test_the_suffix_lists_the_direct_children_in_order_of_declaration(
     ]
     lines = prompt(summarized(children=children), disclosure=disclosure).render().text.splitlines()
     assert lines[-1] == (
-        f'[This section is summarized. Call {tool} with key "context" to view full content including '
-        "subsections: zeta, alpha.]"
+        f'[This section is summarized. Call {tool} with key "context" to view full content '
+        "including subsections: zeta, alpha.]"
     )
 
 
@@ -150,12 +150,12 @@ def test_the_disclosure_tools_present_are_those_that_the_text_names(data: st.Dat
     tree = PromptTemplate(ns="tests", key="md", sections=sections(roots), disclosure=disclosure)
     rendered = tree.render(visibility_overrides=data.draw(overrides(roots)))
     names = [tool.name for tool in rendered.tools]
-    own = [name for name in names if name.startswith("tool-")]
-    builtin = names[len(own) :]
-    assert names == own + builtin
+    authored = [name for name in names if name.startswith("tool-")]
+    builtin = names[len(authored) :]
+    assert names == authored + builtin
     assert builtin == [
         name for name in ("open_sections", "read_section") if f"`{name}`" in rendered.text
     ]
-    assert all(not tool.accepts_overrides for tool in rendered.tools[len(own) :])
-    held = {tool.name for node in tree.registry.sections for tool in node.section.tools()}
-    assert held.isdisjoint({"open_sections", "read_section"})
+    assert all(not tool.accepts_overrides for tool in rendered.tools[len(authored) :])
+    section_tools = {tool.name for node in tree.registry.sections for tool in node.section.tools()}
+    assert section_tools.isdisjoint({"open_sections", "read_section"})

@@ -61,7 +61,7 @@ def hidden(
     )
 
 
-def of(
+def template_of(
     *sections: Section[Any], disclosure: Disclosure = Disclosure.READ, closable: bool = False
 ) -> Prompt[Any]:
     return Prompt(
@@ -69,7 +69,7 @@ def of(
     )
 
 
-def named(name: str) -> Tool[Any, Any]:
+def tool_named(name: str) -> Tool[Any, Any]:
     return tool(name=name)
 
 
@@ -88,7 +88,7 @@ def closing(key: str) -> AssistantMessage:
 
 @dataclass
 class Run:
-    """One evaluation on an adapter with dynamic tools, and what came of it."""
+    """One evaluation by a scripted adapter, with its tool answers and events."""
 
     prompt: Prompt[Any]
     turns: Sequence[AssistantMessage]
@@ -107,7 +107,7 @@ class Run:
         )
 
     @property
-    def said(self) -> list[str]:
+    def contents(self) -> list[str]:
         return [answer.content for answer in self.answers]
 
     @property
@@ -138,19 +138,21 @@ def expansion(
 
 @pytest.mark.claim("C-10", "PD-09", "PD-10", "PD-12", "DT-08", "U-07")
 def test_the_params_are_frozen_slotted_and_described() -> None:
-    asked: Any = OpenSectionsParams(section_keys=("a",), reason="why")
+    arguments: Any = OpenSectionsParams(section_keys=("a",), reason="why")
     with pytest.raises(FrozenInstanceError):
-        asked.reason = "other"
-    assert not hasattr(asked, "__dict__")
+        arguments.reason = "other"
+    assert not hasattr(arguments, "__dict__")
     untyped: Any = OpenSectionsParams
     for arguments in ({"reason": "why"}, {"section_keys": ("a",)}):
         with pytest.raises(TypeError):
             untyped(**arguments)
-    texts = {one.name: one.metadata["description"] for one in fields(OpenSectionsParams)}
+    texts = {field.name: field.metadata["description"] for field in fields(OpenSectionsParams)}
     assert "dot notation" in texts["section_keys"]
     assert "'parent.child'" in texts["section_keys"]
     schema = serde.json_schema(OpenSectionsParams)
-    assert {name: one["description"] for name, one in schema["properties"].items()} == texts
+    assert {
+        name: parameter["description"] for name, parameter in schema["properties"].items()
+    } == texts
     assert schema["required"] == ["section_keys", "reason"]
     assert schema["properties"]["reason"]["maxLength"] == 256
     one_key: Any = ReadSectionParams("a")
@@ -171,21 +173,21 @@ def test_what_read_section_gives_is_frozen_and_needs_only_the_content() -> None:
 
 @pytest.mark.claim("PD-06", "DT-10")
 def test_the_factory_and_the_prompt_give_the_same_tool() -> None:
-    prompt = of(hidden("context"))
-    made = create_read_section_handler(
+    prompt = template_of(hidden("context"))
+    tool = create_read_section_handler(
         registry=prompt.template.registry,
         current_visibility=VisibilityOverrides(),
         param_lookup={},
         session=None,
     )
     rendered = prompt.render().tools[-1]
-    for one in (made, rendered):
-        assert (one.name, one.description) == (
+    for read_section in (tool, rendered):
+        assert (read_section.name, read_section.description) == (
             "read_section",
             "Read the full content of a summarized section.",
         )
-        assert not one.accepts_overrides
-    [opener] = of(hidden("context"), disclosure=Disclosure.OPEN).render().tools
+        assert not read_section.accepts_overrides
+    [opener] = template_of(hidden("context"), disclosure=Disclosure.OPEN).render().tools
     assert (opener.name, opener.accepts_overrides) == ("open_sections", False)
 
 
@@ -193,7 +195,7 @@ def test_the_factory_takes_what_is_in_force_before_what_the_session_held_by_then
     session = Session()
     session[VisibilityOverrides].seed(VisibilityOverrides({("context",): SUMMARY}))
     handler: Any = create_read_section_handler(
-        registry=of(hidden("context")).template.registry,
+        registry=template_of(hidden("context")).template.registry,
         current_visibility=VisibilityOverrides({("context",): FULL}),
         param_lookup={},
         session=session,
@@ -212,7 +214,7 @@ def test_the_factory_asks_the_session_and_writes_suffixes_as_the_template_disclo
         children=[hidden("deep")],
         enabled=lambda *, session: bool(session and session[Quoted].all()),
     )
-    registry, nothing = of(known).template.registry, VisibilityOverrides()
+    registry, nothing = template_of(known).template.registry, VisibilityOverrides()
     for disclosure, opener in (
         (Disclosure.READ, "read_section"),
         (Disclosure.OPEN, "open_sections"),
@@ -245,24 +247,24 @@ def test_the_tool_stands_last_where_something_is_summarized_and_only_then(
     disclosure: Disclosure, names: list[str]
 ) -> None:
     sections = [
-        shown("a", named("first")),
-        hidden("context", named("inner")),
+        shown("a", tool_named("first")),
+        hidden("context", tool_named("inner")),
         hidden("prose", visibility=lambda: SUMMARY),
         hidden("off", enabled=lambda: False),
-        shown("b", named("last")),
+        shown("b", tool_named("last")),
     ]
-    prompt = of(*sections, disclosure=disclosure)
+    prompt = template_of(*sections, disclosure=disclosure)
 
     def tools(*opened: str) -> list[str]:
         return [
-            one.name
-            for one in prompt.render(visibility_overrides={(key,): FULL for key in opened}).tools
+            tool.name
+            for tool in prompt.render(visibility_overrides={(key,): FULL for key in opened}).tools
         ]
 
     assert tools() == names
     assert tools("context", "prose") == ["first", "inner", "last"]
     assert tools() == names
-    assert of(sections[0], sections[3], disclosure=disclosure).render().tools[1:] == ()
+    assert template_of(sections[0], sections[3], disclosure=disclosure).render().tools[1:] == ()
 
 
 @pytest.mark.parametrize("name", ["read_section", "open_sections", "close_section"])
@@ -271,11 +273,15 @@ def test_a_section_closed_by_the_model_needs_its_way_back(name: str) -> None:
     disclosure = Disclosure.OPEN if name == "open_sections" else Disclosure.READ
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("context",), visibility=FULL))
-    kept = of(hidden("context"), disclosure=disclosure, closable=True).render(session=session)
-    assert name in [one.name for one in kept.tools]
-    assert of(hidden("context"), disclosure=disclosure).render(session=session).tools == ()
-    assert of(shown("context"), disclosure=disclosure, closable=True).render().tools == ()
-    gone = of(shown("task"), hidden("context", enabled=False), disclosure=disclosure, closable=True)
+    rendered = template_of(hidden("context"), disclosure=disclosure, closable=True).render(
+        session=session
+    )
+    assert name in [tool.name for tool in rendered.tools]
+    assert template_of(hidden("context"), disclosure=disclosure).render(session=session).tools == ()
+    assert template_of(shown("context"), disclosure=disclosure, closable=True).render().tools == ()
+    gone = template_of(
+        shown("task"), hidden("context", enabled=False), disclosure=disclosure, closable=True
+    )
     assert gone.render(session=session).tools == ()
 
 
@@ -289,9 +295,11 @@ def test_a_section_without_tools_is_answered_and_nothing_changes(
     dynamic: bool,
     disclosure: Disclosure,
 ) -> None:
-    run = Run(of(hidden("context"), disclosure=disclosure), [read("context")], dynamic=dynamic)
-    assert run.said == ["Content of section 'context':\n\n## 1. Context\n\nAll about context."]
-    assert run.prompt.render(visibility_overrides={("context",): FULL}).text in run.said[0]
+    run = Run(
+        template_of(hidden("context"), disclosure=disclosure), [read("context")], dynamic=dynamic
+    )
+    assert run.contents == ["Content of section 'context':\n\n## 1. Context\n\nAll about context."]
+    assert run.prompt.render(visibility_overrides={("context",): FULL}).text in run.contents[0]
     assert run.answers[0].success
     assert run.session[VisibilityOverrides].all() == ()
     assert run.injected == []
@@ -302,21 +310,21 @@ def test_a_section_without_tools_is_answered_and_nothing_changes(
 def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> None:
     section = hidden(
         "context",
-        named("own"),
+        tool_named("own"),
         children=[
-            shown("open", named("deep")),
-            shown("off", named("off"), enabled=lambda: False),
-            hidden("sub", named("sub")),
+            shown("open", tool_named("deep")),
+            shown("off", tool_named("off"), enabled=lambda: False),
+            hidden("sub", tool_named("sub")),
         ],
     )
     run = Run(
-        of(shown("task", named("first")), section),
+        template_of(shown("task", tool_named("first")), section),
         [read("context"), call(("own", {}), ("deep", {}))],
     )
     assert run.tools == [["first"], ["first", "own", "deep"], ["first", "own", "deep"]]
-    assert run.said[1:] == ["ok", "ok"]
-    assert '"context.sub"' in run.said[0]
-    assert "Tool(" not in run.said[0]
+    assert run.contents[1:] == ["ok", "ok"]
+    assert '"context.sub"' in run.contents[0]
+    assert "Tool(" not in run.contents[0]
     [event] = run.injected
     assert (event.tool_names, event.section_key) == (("own", "deep"), "context")
     assert event.session_id == run.session.session_id
@@ -324,22 +332,22 @@ def test_a_section_s_tools_come_into_the_next_request_and_can_be_called() -> Non
     first, second = (request.messages for request in run.adapter.requests[:2])
     assert second[: len(first)] == first
     [value] = [event.result.value for event in run.invoked if event.name == "read_section"]
-    assert [one.name for one in value.expanded_tools] == ["own", "deep"]
+    assert [tool.name for tool in value.expanded_tools] == ["own", "deep"]
     after = run.prompt.render(session=run.session)
-    assert [one.name for one in after.tools] == ["first", "own", "deep", "read_section"]
+    assert [tool.name for tool in after.tools] == ["first", "own", "deep", "read_section"]
 
 
 @pytest.mark.claim("C-21", "DT-24", "U-11")
 def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
     branch = hidden(
-        "a", named("outer"), children=[shown("b", children=[hidden("c", named("inner"))])]
+        "a", tool_named("outer"), children=[shown("b", children=[hidden("c", tool_named("inner"))])]
     )
-    prompt = of(branch, shown("after", named("late")))
+    prompt = template_of(branch, shown("after", tool_named("late")))
     run = Run(prompt, [read("a.b.c")])
-    assert "#### 1.1.1. C\n\nAll about c." in run.said[0]
+    assert "#### 1.1.1. C\n\nAll about c." in run.contents[0]
     # what opens around it brings its tools too, as a restart would
     assert run.tools[1] == ["late", "outer", "inner"]
-    assert [one.name for one in run.invoked[0].result.value.expanded_tools] == ["outer", "inner"]
+    assert [tool.name for tool in run.invoked[0].result.value.expanded_tools] == ["outer", "inner"]
     assert run.visibility == {("a",): FULL, ("a", "b", "c"): FULL}
     text = prompt.render(session=run.session).text
     assert "All about c." in text
@@ -353,8 +361,10 @@ def test_a_nested_section_opens_with_the_summarized_ones_around_it() -> None:
     "key", ["nope", "Context", "context.", "off", "off.inside", "", "context.nope"]
 )
 def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, key: str) -> None:
-    off = hidden("off", named("off"), children=[hidden("inside")], enabled=lambda: False)
-    prompt = of(hidden("context", named("own")), hidden("prose"), off, disclosure=disclosure)
+    off = hidden("off", tool_named("off"), children=[hidden("inside")], enabled=lambda: False)
+    prompt = template_of(
+        hidden("context", tool_named("own")), hidden("prose"), off, disclosure=disclosure
+    )
     turn = opening(key) if disclosure is Disclosure.OPEN else read(key)
     run = Run(prompt, [turn])
     assert [answer.content for answer in run.answers] == [f"Unknown section key: '{key}'"]
@@ -365,9 +375,9 @@ def test_unknown_and_disabled_keys_are_answered_alike(disclosure: Disclosure, ke
 @pytest.mark.parametrize("disclosure", Disclosure)
 def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None:
     turn = (opening if disclosure is Disclosure.OPEN else read)("x" * 1_000_000)
-    run = Run(of(hidden("prose"), disclosure=disclosure), [turn])
+    run = Run(template_of(hidden("prose"), disclosure=disclosure), [turn])
     assert [answer.success for answer in run.answers] == [False]
-    assert len(run.said[0]) <= 1_000
+    assert len(run.contents[0]) <= 1_000
     assert run.visibility == {}
 
 
@@ -375,13 +385,25 @@ def test_a_huge_key_is_not_repeated_to_the_model(disclosure: Disclosure) -> None
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("how", ["override", "session", "own"])
 def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:
-    section = shown("context", named("own")) if how == "own" else hidden("context", named("own"))
+    section = (
+        shown("context", tool_named("own"))
+        if how == "own"
+        else hidden("context", tool_named("own"))
+    )
     session = Session()
     if how == "session":
         session.dispatch(SetVisibilityOverride(path=("context",), visibility=FULL))
-    given: dict[SectionPath, SectionVisibility] = {("context",): FULL} if how == "override" else {}
-    run = Run(of(section, hidden("other")), [read("context")], session, given, dynamic=dynamic)
-    assert run.said == ["Section is already expanded.\n\n## 1. Context\n\nAll about context."]
+    overrides: dict[SectionPath, SectionVisibility] = (
+        {("context",): FULL} if how == "override" else {}
+    )
+    run = Run(
+        template_of(section, hidden("other")),
+        [read("context")],
+        session,
+        overrides,
+        dynamic=dynamic,
+    )
+    assert run.contents == ["Section is already expanded.\n\n## 1. Context\n\nAll about context."]
     assert run.answers[0].success
     assert run.invoked[0].result.value.expanded_tools == ()
     assert run.injected == []
@@ -390,8 +412,8 @@ def test_an_open_section_is_read_as_it_is(dynamic: bool, how: str) -> None:
 
 @pytest.mark.claim("DT-30")
 def test_a_section_that_was_read_is_open_in_a_later_turn() -> None:
-    run = Run(of(hidden("context", named("own"))), [read("context"), read("context")])
-    assert run.said[1] == "Section is already expanded.\n\n## 1. Context\n\nAll about context."
+    run = Run(template_of(hidden("context", tool_named("own"))), [read("context"), read("context")])
+    assert run.contents[1] == "Section is already expanded.\n\n## 1. Context\n\nAll about context."
     assert run.tools == [[], ["own"], ["own"]]
     assert len(run.injected) == 1
 
@@ -401,43 +423,48 @@ def test_a_duplicate_is_skipped_with_a_warning_and_injection_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "weakincentives.evaluation"):
-        run = Run(of(hidden("context", named("own"), named("two"))), [read("context", "context")])
+        run = Run(
+            template_of(hidden("context", tool_named("own"), tool_named("two"))),
+            [read("context", "context")],
+        )
     assert run.tools == [[], ["own", "two"]]
-    records = [(one.levelname, one.getMessage()) for one in caplog.records]
+    records = [(record.levelname, record.getMessage()) for record in caplog.records]
     warning = ("WARNING", "Skipping duplicate tool during injection")
     assert records == [("INFO", "Injected tools from section expansion"), warning, warning]
-    told: list[Any] = list(caplog.records)
-    assert (told[0].section_key, told[0].tool_count, told[0].tool_names) == (
+    logged: list[Any] = list(caplog.records)
+    assert (logged[0].section_key, logged[0].tool_count, logged[0].tool_names) == (
         "context",
         2,
         ["own", "two"],
     )
-    assert [one.tool_name for one in told[1:]] == ["own", "two"]
+    assert [record.tool_name for record in logged[1:]] == ["own", "two"]
     assert [event.tool_names for event in run.injected] == [("own", "two")]
 
 
 @pytest.mark.claim("U-17")
 def test_a_tool_revealed_in_a_turn_is_unknown_until_the_next() -> None:
     turn = call(("read_section", {"section_key": "context"}), ("own", {}))
-    run = Run(of(hidden("context", named("own"))), [turn, call(("own", {}))])
-    assert run.said[1].startswith("Unknown tool 'own'.")
-    assert run.said[2] == "ok"
+    run = Run(template_of(hidden("context", tool_named("own"))), [turn, call(("own", {}))])
+    assert run.contents[1].startswith("Unknown tool 'own'.")
+    assert run.contents[2] == "ok"
 
 
 def test_what_is_read_after_another_section_opened_stands_on_what_is_open_then() -> None:
-    inner = hidden("inner", named("deep"))
+    inner = hidden("inner", tool_named("deep"))
     run = Run(
-        of(hidden("outer", named("own"), children=[inner])),
+        template_of(hidden("outer", tool_named("own"), children=[inner])),
         [read("outer"), read("outer.inner"), read("outer")],
     )
     assert run.tools[1:3] == [["own"], ["own", "deep"]]
-    assert run.said[2].startswith("Section is already expanded.")
-    assert "All about inner." in run.said[2]
+    assert run.contents[2].startswith("Section is already expanded.")
+    assert "All about inner." in run.contents[2]
 
 
 @pytest.mark.claim("DT-27", "DT-28", "DT-36")
 def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own() -> None:
-    error = expansion(of(hidden("context", named("own"))), read("context"), dynamic=False)
+    error = expansion(
+        template_of(hidden("context", tool_named("own"))), read("context"), dynamic=False
+    )
     assert error.args == ("Section expansion requires restart",)
     assert error.requested_overrides == {("context",): FULL}
     assert (error.reason, error.section_keys) == (
@@ -448,7 +475,7 @@ def test_a_non_dynamic_adapter_restarts_with_the_message_and_fields_of_its_own()
 
 
 def test_reading_a_section_renders_its_subtree_alone() -> None:
-    """Held by counting: what `read_section` costs does not grow with the prompt around the section."""
+    """By counting: the cost of `read_section` does not grow with the prompt around the section."""
     written: list[SectionPath] = []
 
     class Counted(MarkdownSection[Args]):
@@ -478,7 +505,7 @@ def test_reading_a_section_renders_its_subtree_alone() -> None:
         counted("y", counted("hidden"), summary="y"),
         summary="s",
     )
-    rendered = of(*around, section).render()
+    rendered = template_of(*around, section).render()
     written.clear()
     ScriptedAdapter([read("s"), say()]).evaluate(rendered, session=Session())
     assert written == [("s",), ("s", "x"), ("s", "x", "deep"), ("s", "y", "summary")]
@@ -489,20 +516,22 @@ def test_a_section_of_a_megabyte_opens() -> None:
     big = MarkdownSection(
         title="Big", key="big", template="x" * 1_000_000, summary="big", visibility=SUMMARY
     )
-    assert len(Run(of(big), [read("big")]).said[0]) > 1_000_000
-    assert expansion(of(big, disclosure=Disclosure.OPEN), opening("big")).section_keys == ("big",)
+    assert len(Run(template_of(big), [read("big")]).contents[0]) > 1_000_000
+    assert expansion(template_of(big, disclosure=Disclosure.OPEN), opening("big")).section_keys == (
+        "big",
+    )
 
 
 # --- open_sections
 
 
 def opened(*sections: Section[Any]) -> Prompt[Any]:
-    return of(*sections, disclosure=Disclosure.OPEN)
+    return template_of(*sections, disclosure=Disclosure.OPEN)
 
 
 @pytest.mark.claim("PD-11", "PD-14", "PD-15", "PD-17", "DT-35")
 def test_a_request_holds_the_paths_the_reason_and_the_model_s_own_keys() -> None:
-    prompt = opened(hidden("a", named("own")), shown("b", children=[hidden("c")]))
+    prompt = opened(hidden("a", tool_named("own")), shown("b", children=[hidden("c")]))
     error = expansion(prompt, opening("a", "b.c", reason="why"))
     assert error.requested_overrides == {("a",): FULL, ("b", "c"): FULL}
     assert (error.reason, error.section_keys) == ("why", ("a", "b.c"))
@@ -543,7 +572,7 @@ def test_one_bad_key_refuses_the_whole_call_and_is_named(keys: list[str], messag
         hidden("overridden"),
     )
     run = Run(prompt, [opening(*keys)], overrides={("overridden",): FULL})
-    assert run.said == [message]
+    assert run.contents == [message]
     assert not run.answers[0].success
     assert run.visibility == {}
 
@@ -576,7 +605,7 @@ def test_a_value_that_reads_like_the_line_of_a_summary_opens_nothing() -> None:
     )
     run = Run(opened(task, hidden("context")), [opening("task")])
     assert line in run.prompt.render().text
-    assert run.said == ["Section 'task' is already expanded."]
+    assert run.contents == ["Section 'task' is already expanded."]
     assert not run.answers[0].success
     assert run.visibility == {}
 
@@ -589,11 +618,11 @@ def test_a_key_named_twice_opens_once() -> None:
 @pytest.mark.claim("U-10")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
 def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
-    prompt = of(hidden("a.b"), shown("c", children=[hidden("d.e")]), disclosure=disclosure)
+    prompt = template_of(hidden("a.b"), shown("c", children=[hidden("d.e")]), disclosure=disclosure)
     assert '"c.d.e"' in prompt.render().text
     if disclosure is Disclosure.OPEN:
-        wanted = {("a.b",): FULL, ("c", "d.e"): FULL}
-        assert expansion(prompt, opening("a.b", "c.d.e")).requested_overrides == wanted
+        requested = {("a.b",): FULL, ("c", "d.e"): FULL}
+        assert expansion(prompt, opening("a.b", "c.d.e")).requested_overrides == requested
     else:
         assert [answer.success for answer in Run(prompt, [read("a.b", "c.d.e")]).answers] == [
             True,
@@ -607,18 +636,18 @@ def test_a_key_with_dots_is_found_by_itself(disclosure: Disclosure) -> None:
 @pytest.mark.claim("C-12", "PD-34", "PD-35")
 @pytest.mark.parametrize("disclosure", [Disclosure.READ, Disclosure.OPEN])
 def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Disclosure) -> None:
-    prompt = of(
+    prompt = template_of(
         shown("task"),
-        hidden("context", named("own"), children=[hidden("inner")]),
+        hidden("context", tool_named("own"), children=[hidden("inner")]),
         hidden("off", enabled=lambda: False),
         disclosure=disclosure,
     )
     session = Session()
-    seen = recorded(session.bus, ToolInvoked)
+    events = recorded(session.bus, ToolInvoked)
     turn = opening("context", reason="why") if disclosure is Disclosure.OPEN else read("context")
     with pytest.raises(VisibilityExpansionRequired):
         ScriptedAdapter([turn], dynamic_tools=False).evaluate(prompt, session=session)
-    [event] = seen
+    [event] = events
     assert event.requested_sections == ("context",)
     assert event.reason == ("why" if disclosure is Disclosure.OPEN else "")
     assert event.current_visibility_state == {("task",): FULL, ("context",): SUMMARY}
@@ -627,7 +656,9 @@ def test_the_event_is_there_when_the_expansion_leaves_the_adapter(disclosure: Di
 @pytest.mark.claim("PD-35")
 def test_the_event_says_how_things_stood_before_each_request() -> None:
     # what an earlier turn opened or closed is counted
-    prompt = of(hidden("a", named("own"), children=[hidden("b")]), hidden("c"), closable=True)
+    prompt = template_of(
+        hidden("a", tool_named("own"), children=[hidden("b")]), hidden("c"), closable=True
+    )
     run = Run(prompt, [read("a"), read("c"), closing("a"), read("c")])
     states = [event.current_visibility_state for event in run.invoked]
     closed = {("a",): SUMMARY, ("c",): SUMMARY}
@@ -636,7 +667,7 @@ def test_the_event_says_how_things_stood_before_each_request() -> None:
 
 
 def test_other_tools_say_nothing_of_visibility() -> None:
-    run = Run(of(shown("task", named("own")), hidden("a")), [call(("own", {}))])
+    run = Run(template_of(shown("task", tool_named("own")), hidden("a")), [call(("own", {}))])
     assert run.invoked[0].params == Args()
     assert run.invoked[0].requested_sections == ()
     assert run.invoked[0].current_visibility_state == {}
@@ -646,18 +677,18 @@ def test_other_tools_say_nothing_of_visibility() -> None:
 
 
 def test_closing_is_off_unless_the_template_allows_it() -> None:
-    run = Run(of(hidden("a", named("own"))), [read("a"), closing("a")])
-    assert run.said[1].startswith("Unknown tool 'close_section'.")
-    assert [one.name for one in of(hidden("a"), closable=True).render().tools] == [
+    run = Run(template_of(hidden("a", tool_named("own"))), [read("a"), closing("a")])
+    assert run.contents[1].startswith("Unknown tool 'close_section'.")
+    assert [tool.name for tool in template_of(hidden("a"), closable=True).render().tools] == [
         "read_section",
         "close_section",
     ]
 
 
 def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() -> None:
-    prompt = of(
-        shown("task", named("first")),
-        hidden("a", named("own"), children=[shown("b", named("deep"))]),
+    prompt = template_of(
+        shown("task", tool_named("first")),
+        hidden("a", tool_named("own"), children=[shown("b", tool_named("deep"))]),
         closable=True,
     )
     turns = [read("a"), closing("a"), call(("own", {}), ("deep", {})), read("a"), call(("own", {}))]
@@ -670,11 +701,11 @@ def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() 
         ["first", "own", "deep"],
         ["first", "own", "deep"],
     ]
-    assert run.said[1] == "Closed section 'a'."
-    assert run.said[2] == "Tool 'own' is closed; call read_section with key 'a' first."
-    assert run.said[3] == "Tool 'deep' is closed; call read_section with key 'a' first."
-    assert run.said[4].startswith("Content of section 'a':")
-    assert run.said[5] == "ok"
+    assert run.contents[1] == "Closed section 'a'."
+    assert run.contents[2] == "Tool 'own' is closed; call read_section with key 'a' first."
+    assert run.contents[3] == "Tool 'deep' is closed; call read_section with key 'a' first."
+    assert run.contents[4].startswith("Content of section 'a':")
+    assert run.contents[5] == "ok"
     assert [(event.tool_names, event.section_key) for event in run.withdrawn] == [
         (("own", "deep"), "a")
     ]
@@ -683,11 +714,13 @@ def test_a_closed_section_falls_back_takes_its_tools_and_comes_back_when_read() 
 
 
 def test_each_closed_tool_names_the_section_that_brings_it_back() -> None:
-    prompt = of(hidden("a", named("own")), hidden("b", named("other")), closable=True)
+    prompt = template_of(
+        hidden("a", tool_named("own")), hidden("b", tool_named("other")), closable=True
+    )
     run = Run(
         prompt, [read("a"), read("b"), closing("a"), closing("b"), call(("own", {}), ("other", {}))]
     )
-    assert run.said[4:] == [
+    assert run.contents[4:] == [
         "Tool 'own' is closed; call read_section with key 'a' first.",
         "Tool 'other' is closed; call read_section with key 'b' first.",
     ]
@@ -697,25 +730,25 @@ def test_what_the_session_holds_open_can_be_closed_and_read_again() -> None:
     session = Session()
     session.dispatch(SetVisibilityOverride(path=("a",), visibility=FULL))
     run = Run(
-        of(hidden("a", named("own")), closable=True),
+        template_of(hidden("a", tool_named("own")), closable=True),
         [closing("a"), call(("own", {})), read("a")],
         session,
     )
-    assert run.said[1] == "Tool 'own' is closed; call read_section with key 'a' first."
-    assert run.said[2].startswith("Content of section 'a':")
+    assert run.contents[1] == "Tool 'own' is closed; call read_section with key 'a' first."
+    assert run.contents[2].startswith("Content of section 'a':")
     assert run.tools == [["own"], [], [], ["own"]]
 
 
 def test_a_closed_section_shows_its_summary_in_the_next_render() -> None:
-    prompt = of(hidden("a", named("own")), closable=True)
+    prompt = template_of(hidden("a", tool_named("own")), closable=True)
     run = Run(prompt, [read("a"), closing("a")])
     assert prompt.render(session=run.session).text == prompt.render().text
 
 
 @pytest.mark.parametrize("key", ["nope", "task", "b", "a.inner", "off"])
 def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
-    prompt = of(
-        shown("task", named("own")),
+    prompt = template_of(
+        shown("task", tool_named("own")),
         hidden("a", children=[hidden("inner")]),
         hidden("b"),
         hidden("off", enabled=False),
@@ -723,7 +756,7 @@ def test_only_what_the_model_opened_can_be_closed(key: str) -> None:
     )
     run = Run(prompt, [closing(key)])
     assert not run.answers[0].success
-    assert run.said[0] in (
+    assert run.contents[0] in (
         f"Unknown section key: '{key}'",
         f"Section '{key}' is not one that you opened.",
     )

@@ -113,7 +113,7 @@ Loose: Any = Prompt
 
 @pytest.mark.claim("C-06")
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Loose(greeting(), ns="n"), "ns beside a template"),
         (lambda: Loose[Answer](greeting()), "output_type beside a template for None"),
@@ -123,13 +123,13 @@ Loose: Any = Prompt
     ],
     ids=["both", "other output", "text", "text for output", "inline"],
 )
-def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, told: str) -> None:
+def test_what_is_neither_a_template_nor_its_arguments_is_refused(make: Any, message: str) -> None:
     with pytest.raises(PromptValidationError) as caught:
         make()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # binding
 
 
@@ -153,8 +153,8 @@ def test_params_of_a_render_count_for_that_call_only() -> None:
 @pytest.mark.claim("PS-04")
 def test_prompts_of_one_template_share_no_params() -> None:
     template = greeting()
-    one, other = Prompt(template).bind(Who("Ada")), Prompt(template)
-    assert (body(one)[0], body(other)[0]) == ("Ada", "nobody")
+    first, second = Prompt(template).bind(Who("Ada")), Prompt(template)
+    assert (body(first)[0], body(second)[0]) == ("Ada", "nobody")
 
 
 @pytest.mark.claim("PS-03")
@@ -217,7 +217,7 @@ def test_a_prompt_that_uses_no_params_says_so() -> None:
         PromptTemplate(ns="n", key="k").bind(Who())
 
 
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # rendering
 
 
@@ -247,15 +247,15 @@ def test_a_prompt_tells_its_name_in_its_repr() -> None:
 @pytest.mark.claim("U-03")
 def test_many_threads_may_use_one_template() -> None:
     template = greeting()
-    found: dict[int, set[str]] = {}
+    texts: dict[int, set[str]] = {}
 
     def work(number: int) -> None:
         prompt = template.bind(Who(f"w{number}"), Size(number))
-        found[number] = {prompt.render().text for _ in range(30)}
+        texts[number] = {prompt.render().text for _ in range(30)}
 
     threads = [Thread(target=work, args=(number,)) for number in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {n: {f"## 1. Who\n\nw{n}\n\n## 2. Size\n\n{n} items"} for n in range(16)}
+    assert texts == {n: {f"## 1. Who\n\nw{n}\n\n## 2. Size\n\n{n} items"} for n in range(16)}

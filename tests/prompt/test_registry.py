@@ -24,10 +24,9 @@ Loose: Any = MarkdownSection
 
 
 def section(title: str, *children: Section[Any], **arguments: Any) -> Section[Any]:
-    made: Section[Any] = Loose(
-        **{"title": title, "template": "", "children": children, **arguments}
-    )
-    return made
+    arguments = {"title": title, "template": "", "children": children, **arguments}
+    built: Section[Any] = Loose(**arguments)
+    return built
 
 
 def tool(name: str) -> Tool[Nothing, Nothing]:
@@ -37,13 +36,13 @@ def tool(name: str) -> Tool[Nothing, Nothing]:
 def refused(*roots: Section[Any]) -> PromptValidationError:
     with pytest.raises(PromptValidationError) as caught:
         RegistrySnapshot(roots)
-    with pytest.raises(PromptValidationError) as again:
+    with pytest.raises(PromptValidationError) as from_template:
         PromptTemplate(ns="tests", key="refused", sections=roots)
-    assert str(again.value) == str(caught.value)
+    assert str(from_template.value) == str(caught.value)
     return caught.value
 
 
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # shape
 
 
@@ -61,12 +60,12 @@ def test_nodes_stand_in_pre_order_and_know_their_place(roots: tuple[Plan, ...]) 
             len(node.path) - 1,
         )
         assert node.section.key == node.path[-1]
-        beneath = [one.path for one in nodes if one.path[: len(node.path)] == node.path]
-        assert [one.path for one in nodes[index : node.end]] == beneath
-        assert node.tools_in_subtree is any(one.tools for one in nodes[index : node.end])
+        beneath = [section.path for section in nodes if section.path[: len(node.path)] == node.path]
+        assert [section.path for section in nodes[index : node.end]] == beneath
+        assert node.tools_in_subtree is any(section.tools for section in nodes[index : node.end])
         assert registry.get_section(node.path) is node
         assert registry.get_section_by_key(node.key) is node
-        assert [one.path for one in registry.ancestors(node)] == [
+        assert [section.path for section in registry.ancestors(node)] == [
             node.path[:length] for length in range(1, len(node.path))
         ]
 
@@ -80,9 +79,9 @@ def test_params_types_and_tools_are_those_of_the_tree(roots: tuple[Plan, ...]) -
         None
     }
     for node in registry.sections:
-        for one in node.tools:
-            assert registry.get_tool(one.name) is one
-            assert registry.tool_paths[one.name] == node.path
+        for tool in node.tools:
+            assert registry.get_tool(tool.name) is tool
+            assert registry.tool_paths[tool.name] == node.path
     assert sum(len(node.tools) for node in registry.sections) == len(registry.tool_paths)
 
 
@@ -94,9 +93,9 @@ def test_what_is_not_in_the_tree_is_not_found(roots: tuple[Plan, ...], path: Sec
     known = set(paths(roots))
     node = registry.get_section(path)
     assert (node and node.path) == (path if path in known else None)
-    dotted = {".".join(one): one for one in known}
-    found = registry.get_section_by_key(".".join(path))
-    assert (found and found.path) == dotted.get(".".join(path))
+    dotted = {".".join(path): path for path in known}
+    node = registry.get_section_by_key(".".join(path))
+    assert (node and node.path) == dotted.get(".".join(path))
     assert registry.get_tool("unknown") is None
 
 
@@ -133,7 +132,7 @@ def test_the_registry_is_built_once_a_template() -> None:
     assert Counting.looked == 1
 
 
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # keys
 
 
@@ -182,7 +181,7 @@ def test_a_path_is_found_key_by_key_and_not_by_what_it_reads_as() -> None:
     assert registry.get_section(("a.b",)) is None
 
 
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # tools
 
 
@@ -200,8 +199,8 @@ def test_a_tool_name_is_unique_over_the_whole_tree_whatever_is_shown(hides: dict
 
 @pytest.mark.claim("TL-22")
 def test_a_tool_may_not_stand_twice_in_one_section() -> None:
-    one = tool("same")
-    error = refused(section("A", tools=[one, tool("other"), one]))
+    same = tool("same")
+    error = refused(section("A", tools=[same, tool("other"), same]))
     assert error.section_path == ("a",)
     assert "'same'" in str(error)
 
@@ -237,7 +236,7 @@ def test_a_section_that_only_groups_may_hold_tools() -> None:
     rendered = PromptTemplate(
         ns="n", key="k", sections=[section("Group", tools=[tool("t")])]
     ).render()
-    assert [one.name for one in rendered.tools] == ["t"]
+    assert [tool.name for tool in rendered.tools] == ["t"]
     assert rendered.text == "## 1. Group"
 
 
@@ -248,13 +247,13 @@ def test_a_section_may_give_its_tools_one_by_one() -> None:
 
     template = PromptTemplate(ns="n", key="k", sections=[Generating(title="S", template="")])
     assert (
-        [one.name for one in template.render().tools]
-        == [one.name for one in template.render().tools]
+        [tool.name for tool in template.render().tools]
+        == [tool.name for tool in template.render().tools]
         == ["t"]
     )
 
 
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # placeholders
 
 
@@ -269,8 +268,8 @@ def test_a_placeholder_without_a_field_is_refused_with_path_placeholder_and_the_
     assert error.section_path == ("g", "s")
     assert error.placeholder == "$missing"
     assert (
-        "no params field for a placeholder; Size has count, unit (section 'g.s', placeholder '$missing')"
-        in str(error)
+        "no params field for a placeholder; Size has count, unit "
+        "(section 'g.s', placeholder '$missing')" in str(error)
     )
 
 
@@ -314,7 +313,7 @@ def test_engines_other_syntax_is_plain_text() -> None:
     assert rendered.text == f"## 1. S\n\n{text} Ada.upper()"
 
 
-# -------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what is no section
 
 

@@ -65,15 +65,15 @@ def template(roots: tuple[Plan, ...], asked: list[Asked] | None = None) -> Promp
     return PromptTemplate(ns="tests", key="random", sections=sections(roots, asked))
 
 
-def one(section: Section[Any], *more: Section[Any]) -> PromptTemplate[None]:
+def template_of(section: Section[Any], *more: Section[Any]) -> PromptTemplate[None]:
     return PromptTemplate(ns="tests", key="single", sections=[section, *more])
 
 
-def bindable(built: PromptTemplate[None], given: list[object]) -> list[object]:
-    return [value for value in given if type(value) in built.registry.params_types]
+def bindable(built: PromptTemplate[None], values: list[object]) -> list[object]:
+    return [value for value in values if type(value) in built.registry.params_types]
 
 
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # laws
 
 
@@ -89,11 +89,11 @@ def test_text_tools_and_visibility_are_those_of_the_model(data: st.DataObject) -
     model = expected(roots, bound=bound, visibility=visibility)
     assert rendered.text == model.text
     assert [tool.name for tool in rendered.tools if tool.name != "read_section"] == model.tools
-    assert rendered.visibility == {shown.path: shown.visibility for shown in model.shown}
+    assert rendered.visibility == {section.path: section.visibility for section in model.shown}
     assert rendered.tool_paths == {
-        name: shown.path for shown in model.shown for name in shown.tools
+        name: section.path for section in model.shown for name in section.tools
     }
-    reads = any(shown.visibility is SUMMARY for shown in model.shown)
+    reads = any(section.visibility is SUMMARY for section in model.shown)
     assert ("read_section" in {tool.name for tool in rendered.tools[-1:]}) is reads
 
 
@@ -127,8 +127,8 @@ def test_a_span_is_its_sections_own_part_and_the_parts_make_the_text(data: st.Da
     rendered = built.render(visibility_overrides=visibility)
     model = expected(roots, visibility=visibility)
     parts = [rendered.text[span.start : span.end] for span in rendered.spans]
-    assert [span.path for span in rendered.spans] == [shown.path for shown in model.shown]
-    assert parts == [shown.part for shown in model.shown]
+    assert [span.path for span in rendered.spans] == [section.path for section in model.shown]
+    assert parts == [section.part for section in model.shown]
     assert "\n\n".join(parts) == rendered.text
     assert all(part == part.strip() for part in parts)
 
@@ -154,9 +154,9 @@ def test_every_key_that_a_prompt_prints_is_found(data: st.DataObject) -> None:
     built = template(roots)
     rendered = built.render(visibility_overrides=data.draw(overrides(roots)))
     printed = KEY_IN_SUFFIX.findall(rendered.text)
-    found = [built.registry.get_section_by_key(key) for key in printed]
-    assert [node and node.path for node in found] == [
-        path for path, shown in rendered.visibility.items() if shown is SUMMARY
+    nodes = [built.registry.get_section_by_key(key) for key in printed]
+    assert [node and node.path for node in nodes] == [
+        path for path, visibility in rendered.visibility.items() if visibility is SUMMARY
     ]
 
 
@@ -170,10 +170,10 @@ def test_rendering_is_repeatable_and_leaves_no_trace(data: st.DataObject) -> Non
     prompt = built.bind(*bound)
     first = prompt.render()
     prompt.render(visibility_overrides=visibility)
-    again, other = prompt.render(), built.bind(*bound).render()
-    assert first.text == again.text == other.text
-    assert [tool.name for tool in first.tools] == [tool.name for tool in again.tools]
-    assert first.registry is again.registry is other.registry
+    second, other = prompt.render(), built.bind(*bound).render()
+    assert first.text == second.text == other.text
+    assert [tool.name for tool in first.tools] == [tool.name for tool in second.tools]
+    assert first.registry is second.registry is other.registry
 
 
 @pytest.mark.claim("PR-18", "PR-33")
@@ -194,7 +194,7 @@ def test_overrides_of_the_session_and_of_the_call_give_the_same_prompt(data: st.
     )
 
 
-# -------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # disabled and summarized
 
 
@@ -221,7 +221,7 @@ def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(
             )
         ],
     )
-    rendered = one(hidden, MarkdownSection(title="Shown", template="Here.")).render(
+    rendered = template_of(hidden, MarkdownSection(title="Shown", template="Here.")).render(
         visibility_overrides={("hidden",): visibility, ("hidden", "child"): FULL}
     )
     assert rendered.text == "## 2. Shown\n\nHere."
@@ -229,9 +229,11 @@ def test_a_disabled_section_and_all_beneath_it_are_skipped_and_need_no_params(
 
 
 def test_a_statically_disabled_section_is_skipped_too() -> None:
-    assert one(MarkdownSection(title="Off", template="x", enabled=False)).render().text == ""
     assert (
-        one(MarkdownSection(title="On", template="x", enabled=True)).render().text
+        template_of(MarkdownSection(title="Off", template="x", enabled=False)).render().text == ""
+    )
+    assert (
+        template_of(MarkdownSection(title="On", template="x", enabled=True)).render().text
         == "## 1. On\n\nx"
     )
 
@@ -254,7 +256,7 @@ def test_what_a_summary_hides_needs_no_params_and_its_visibility_is_not_asked() 
         tools=[Tool[Nothing, Nothing](name="of_parent")],
         children=[child],
     )
-    rendered = one(parent).render()
+    rendered = template_of(parent).render()
     assert rendered.text == (
         "## 1. Parent\n\nShort.\n\n---\n[This section is summarized. Call `read_section` with key "
         '"parent" to view full content including subsections: child.]'
@@ -267,9 +269,10 @@ def test_a_section_without_a_summary_text_can_be_summarized() -> None:
     section = MarkdownSection(
         title="Long", template="Body.", visibility=SUMMARY, tools=[Tool[Nothing, Nothing](name="t")]
     )
-    rendered = one(section).render()
+    rendered = template_of(section).render()
     assert rendered.text == (
-        '## 1. Long\n\n---\n[This section is summarized. To view full content, call `read_section` with key "long".]'
+        "## 1. Long\n\n---\n[This section is summarized. "
+        'To view full content, call `read_section` with key "long".]'
     )
     assert [tool.name for tool in rendered.tools] == ["read_section"]
 
@@ -285,7 +288,7 @@ def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None
             **arguments,
         )
 
-    tree = one(
+    tree = template_of(
         with_tool(
             "a",
             children=[
@@ -300,13 +303,13 @@ def test_only_enabled_full_sections_give_tools_in_order_of_declaration() -> None
     assert names == [["t_a", "t_b", "t_f", "read_section"]] * 100
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # precedence
 
 
 @pytest.mark.claim("C-09", "C-19", "PR-18", "PR-32", "PR-33", "U-04")
 def test_call_beats_session_beats_selector() -> None:
-    tree = one(
+    tree = template_of(
         MarkdownSection(title="S", template="full", summary="short", visibility=lambda: SUMMARY)
     )
     session = Session()
@@ -332,7 +335,7 @@ def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
         def __iter__(self) -> Any:
             raise AssertionError("overrides are looked up, not gone through")
 
-    tree = one(*(MarkdownSection(title=f"S{index}", template="x") for index in range(5)))
+    tree = template_of(*(MarkdownSection(title=f"S{index}", template="x") for index in range(5)))
     scene_overrides = Counting({(f"other{index}",): SUMMARY for index in range(10_000)})
     # The walk itself: the renderer copies overrides when it merges those of the session with the
     # call's.
@@ -341,7 +344,7 @@ def test_overrides_are_looked_up_by_path_and_never_gone_through() -> None:
     assert len(view.visible_sections()) == Counting.gets == 5
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # params
 
 
@@ -360,10 +363,12 @@ def test_params_are_the_bound_ones_else_the_sections_own_else_the_first_default_
     def values(tree: PromptTemplate[None], *bound: Level) -> list[str]:
         return re.findall(r"^(?!#)(.+)$", tree.bind(*bound).render().text, re.MULTILINE)
 
-    with_defaults = one(section("a"), section("b", Level("own")), section("c", Level("third")))
+    with_defaults = template_of(
+        section("a"), section("b", Level("own")), section("c", Level("third"))
+    )
     assert values(with_defaults) == ["own", "own", "third"]
     assert values(with_defaults, Level("bound")) == ["bound"] * 3
-    assert values(one(section("a"), section("b"))) == ["built"] * 2
+    assert values(template_of(section("a"), section("b"))) == ["built"] * 2
 
 
 @pytest.mark.claim("PS-20")
@@ -375,14 +380,14 @@ def test_the_first_default_counts_wherever_in_the_tree_it_stands() -> None:
     group = MarkdownSection(title="Group", template="", children=[deep])
     first = MarkdownSection[Level](title="First", template="$value")
     assert (
-        one(first, group, late).render().text
+        template_of(first, group, late).render().text
         == "## 1. First\n\ndeep\n\n## 2. Group\n\n## 3. Late\n\nlate"
     )
 
 
 @pytest.mark.claim("PS-21")
 def test_missing_params_name_the_section_the_type_and_the_remedy() -> None:
-    tree = one(
+    tree = template_of(
         MarkdownSection(
             title="Group",
             template="",
@@ -406,7 +411,7 @@ def test_a_params_type_that_refuses_to_be_built_is_reported_like_missing_params(
             if not self.value:
                 raise ValueError("value is empty")
 
-    tree = one(MarkdownSection[Refusing](title="S", template="$value"))
+    tree = template_of(MarkdownSection[Refusing](title="S", template="$value"))
     with pytest.raises(PromptRenderError, match="value is empty") as caught:
         tree.render()
     assert caught.value.section_path == ("s",)
@@ -421,7 +426,7 @@ def test_a_params_type_is_built_once_a_render() -> None:
         def __post_init__(self) -> None:
             built.append(1)
 
-    tree = one(
+    tree = template_of(
         *(
             MarkdownSection[Counted](title=f"S{index}", template="x", enabled=lambda params: True)
             for index in range(3)
@@ -457,7 +462,7 @@ class Custom(Section[Who]):
 @pytest.mark.claim("PR-22")
 def test_a_section_with_its_own_render_body_renders_inside_a_prompt() -> None:
     group = MarkdownSection(title="Group", template="Intro.", children=[Custom(title="Own")])
-    assert one(group).render(Who("Ada")).text == (
+    assert template_of(group).render(Who("Ada")).text == (
         "## 1. Group\n\nIntro.\n\n### 1.1. Own\n\nCustom body for Ada at group/own"
     )
 
@@ -467,7 +472,7 @@ def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> Non
         def render_body(self, params: ParamsT, *, path: SectionPath) -> str:
             return super().render_body(params, path=path).upper()
 
-    prompt = one(Loud[Who](title="Own", template="Hello $name"))
+    prompt = template_of(Loud[Who](title="Own", template="Hello $name"))
     assert [prompt.render(Who("Ada")).text for _ in range(3)] == ["## 1. Own\n\nHELLO ADA"] * 3
 
 
@@ -475,7 +480,7 @@ def test_a_markdown_section_with_its_own_render_body_is_asked_each_time() -> Non
 def test_an_override_stands_for_the_whole_body() -> None:
     own, markdown = Custom(title="Own"), MarkdownSection[Who](title="Text", template="Was $name")
     fixed = MarkdownSection(title="Fixed", template="Stays", accepts_overrides=False)
-    tree = one(own, markdown, fixed)
+    tree = template_of(own, markdown, fixed)
     rendered = tree.renderer.render(
         param_lookup={Who: Who("Ada")},
         overrides={
@@ -498,7 +503,7 @@ def test_an_override_stands_for_the_whole_body() -> None:
     [("$nobody", "$nobody"), ("cost: $ 5", "$"), ("$__class__", "$__class__")],
 )
 def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeholder: str) -> None:
-    tree = one(MarkdownSection[Who](title="Text", template="Was $name"))
+    tree = template_of(MarkdownSection[Who](title="Text", template="Was $name"))
     with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
         tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
     assert (caught.value.section_path, caught.value.placeholder) == (("text",), placeholder)
@@ -506,7 +511,9 @@ def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeho
 
 
 def test_an_override_of_the_body_does_not_displace_the_summary() -> None:
-    tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
+    tree = template_of(
+        MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY)
+    )
     rendered = tree.renderer.render(param_lookup={}, overrides={("s",): "Other"})
     assert "Short" in rendered.text
     assert "Other" not in rendered.text
@@ -517,7 +524,7 @@ def test_what_a_sections_own_code_raises_gets_the_path() -> None:
         def render_body(self, params: None, *, path: SectionPath) -> str:
             raise ZeroDivisionError("by zero")
 
-    tree = one(MarkdownSection(title="Group", template="", children=[Broken(title="Bad")]))
+    tree = template_of(MarkdownSection(title="Group", template="", children=[Broken(title="Bad")]))
     with pytest.raises(
         PromptRenderError, match=r"Broken failed to render: ZeroDivisionError: by zero"
     ) as caught:
@@ -550,7 +557,7 @@ def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> No
         with pytest.raises(
             PromptRenderError, match=rf"it gave a {gave}; return a string, .*\(section 's'\)"
         ):
-            one(section).render()
+            template_of(section).render()
 
 
 def test_a_selector_that_raises_names_the_section() -> None:
@@ -558,12 +565,12 @@ def test_a_selector_that_raises_names_the_section() -> None:
         raise LookupError("no such flag")
 
     with pytest.raises(PromptRenderError, match="LookupError: no such flag") as caught:
-        one(MarkdownSection(title="S", template="", enabled=failing)).render()
+        template_of(MarkdownSection(title="S", template="", enabled=failing)).render()
     assert caught.value.section_path == ("s",)
 
 
 def test_a_visibility_that_is_none_is_refused_at_render() -> None:
-    tree = one(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    tree = template_of(MarkdownSection(title="S", template="", visibility=lambda: "summary"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(
         PromptRenderError, match=r"'summary'; use SectionVisibility\.FULL or \.SUMMARY"
     ) as caught:
@@ -575,7 +582,9 @@ def test_a_visibility_that_is_none_is_refused_at_render() -> None:
     "overrides", [{"s": FULL}, {("s",): "full"}, {("t",): FULL, ("s",): None}], ids=repr
 )
 def test_a_malformed_visibility_override_is_refused_rather_than_ignored(overrides: Any) -> None:
-    tree = one(MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY))
+    tree = template_of(
+        MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY)
+    )
     message = r"a visibility override is .*'s'.*; give a tuple of keys and a SectionVisibility"
     with pytest.raises(PromptRenderError, match=message):
         tree.render(visibility_overrides=overrides)
@@ -586,7 +595,7 @@ def test_a_malformed_visibility_override_is_refused_rather_than_ignored(override
 
 
 def test_a_selector_without_its_session_is_told_how_to_get_one() -> None:
-    tree = one(
+    tree = template_of(
         MarkdownSection(title="S", template="", enabled=lambda *, session: len(session[Who]) > 0)
     )
     with pytest.raises(PromptRenderError, match=r"use render\(session=…\)"):
@@ -611,7 +620,7 @@ def searching(**arguments: Any) -> Tool[Search, None]:
 
 @pytest.mark.claim("PR-30")
 def test_parts_are_joined_by_one_blank_line() -> None:
-    tree = one(
+    tree = template_of(
         MarkdownSection(title=" A ", template="\n  x\n\n"), MarkdownSection(title="B", template="")
     )
     assert tree.render().text == "## 1. A\n\nx\n\n## 2. B"
@@ -620,7 +629,7 @@ def test_parts_are_joined_by_one_blank_line() -> None:
 @pytest.mark.claim("C-03", "C-04", "PS-18", "PS-19")
 def test_headings_grow_by_one_mark_a_level() -> None:
     leaf = MarkdownSection(title="Leaf", template="")
-    tree = one(
+    tree = template_of(
         MarkdownSection(title="Off", template="", enabled=False),
         MarkdownSection(
             title="Root",
@@ -651,15 +660,15 @@ def test_a_body_has_no_blank_edges_whatever_its_params_have(
         Who("\n \n\n  Ada \n\n"), visibility_overrides=overrides
     )
     first, second = (rendered.text[span.start : span.end] for span in rendered.spans)
-    told = {"": "## 1. A", "Hello $name": "## 1. A\n\nHello \n"}.get(template, "## 1. A\n\n  Ada")
-    assert first.startswith(told)
+    start = {"": "## 1. A", "Hello $name": "## 1. A\n\nHello \n"}.get(template, "## 1. A\n\n  Ada")
+    assert first.startswith(start)
     assert (first, second) == (first.rstrip(), second.rstrip())
     assert rendered.text == f"{first}\n\n{second}"
 
 
 @pytest.mark.claim("TL-24", "PR-31", "PS-22")
 def test_a_rendered_prompt_is_frozen_and_tells_all() -> None:
-    tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
+    tree = template_of(MarkdownSection(title="S", template="x", tools=[searching()]))
     prompt = tree.bind()
     deadline = Deadline.after(5)
     rendered = prompt.render(deadline=deadline)
@@ -682,7 +691,7 @@ def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
         searching(),
         Tool[Search, None](name="fixed", description="Fixed.", accepts_overrides=False),
     )
-    tree = one(MarkdownSection(title="S", template="x", tools=[own, fixed]))
+    tree = template_of(MarkdownSection(title="S", template="x", tools=[own, fixed]))
     override = ToolOverride(
         description="Finds things.", param_descriptions={"query": "What to find"}
     )
@@ -702,7 +711,7 @@ def test_tool_overrides_change_what_is_exposed_and_not_the_tool() -> None:
 
 
 def test_an_overriding_description_is_held_to_the_same_rules() -> None:
-    tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
+    tree = template_of(MarkdownSection(title="S", template="x", tools=[searching()]))
     with pytest.raises(PromptValidationError, match="'search'"):
         tree.renderer.render(
             param_lookup={}, tool_overrides={"search": ToolOverride(description="x" * 1025)}
@@ -711,7 +720,7 @@ def test_an_overriding_description_is_held_to_the_same_rules() -> None:
 
 @pytest.mark.claim("PR-09")
 def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
-    tree = one(
+    tree = template_of(
         MarkdownSection[Who](title="A", template="$name", tools=[searching()]),
         MarkdownSection(title="B", template="b", summary="s", visibility=SUMMARY),
     )
@@ -729,25 +738,28 @@ def test_a_renderer_by_hand_gives_what_the_prompt_gives() -> None:
 
 def test_examples_of_tools_follow_the_body_of_a_full_section() -> None:
     example = ToolExample(description="Two cats", input=Search("cat", 2), output=None)
-    tree = one(
+    tree = template_of(
         MarkdownSection(
             title="S", template="Body", summary="Short", tools=[searching(examples=[example])]
         )
     )
-    shown = 'Examples of `search`:\n\n- Two cats\n  - input: `{"query":"cat","limit":2}`\n  - output: `null`'
-    assert tree.render().text == f"## 1. S\n\nBody\n\n{shown}"
+    examples = (
+        "Examples of `search`:\n\n"
+        '- Two cats\n  - input: `{"query":"cat","limit":2}`\n  - output: `null`'
+    )
+    assert tree.render().text == f"## 1. S\n\nBody\n\n{examples}"
     assert "Examples of" not in tree.render(visibility_overrides={("s",): SUMMARY}).text
 
 
 @pytest.mark.claim("TL-25")
 def test_rendering_and_binding_run_no_handler() -> None:
-    tree = one(MarkdownSection(title="S", template="x", tools=[searching()]))
+    tree = template_of(MarkdownSection(title="S", template="x", tools=[searching()]))
     assert [tool.name for tool in Prompt(tree).bind().render().tools] == ["search"]
 
 
 @pytest.mark.claim("PR-25", "U-19")
 def test_values_are_put_in_as_they_are_and_never_substituted_again() -> None:
-    tree = one(MarkdownSection[Who](title="S", template="$name costs $$1"))
+    tree = template_of(MarkdownSection[Who](title="S", template="$name costs $$1"))
     assert (
         tree.render(Who("$other %s ${name} ## 9. Fake")).text
         == "## 1. S\n\n$other %s ${name} ## 9. Fake costs $1"
@@ -761,7 +773,7 @@ def test_params_are_read_when_the_prompt_is_rendered_and_need_no_hash() -> None:
         items: list[str]
 
     listing = Listing(["a"])
-    prompt = one(MarkdownSection[Listing](title="S", template="$items")).bind(listing)
+    prompt = template_of(MarkdownSection[Listing](title="S", template="$items")).bind(listing)
     assert prompt.render().text.endswith("['a']")
     listing.items.append("b")
     assert prompt.render().text.endswith("['a', 'b']")

@@ -37,7 +37,7 @@ class Plain(Section[Who]):
 TOOL = Tool[Nothing, Nothing](name="tool")
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what one holds
 
 
@@ -118,7 +118,7 @@ def test_a_slug_of_any_title_with_a_letter_or_digit_is_a_key(title: str) -> None
     assert MarkdownSection(title="T", template="", key=section.key).key == section.key
 
 
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # refusals
 
 
@@ -240,7 +240,7 @@ def test_a_summary_is_text_or_nothing() -> None:
         MarkdownSection(title="S", template="", summary=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # text
 
 
@@ -288,7 +288,7 @@ def test_render_body_called_directly_raises_with_path_and_placeholder(
         assert caught.value.__cause__ is not None
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # clones
 
 
@@ -409,8 +409,8 @@ def test_a_clone_renders_as_its_original(roots: Any) -> None:
     originals = sections(roots)
     clones = [section.clone() for section in originals]
     pair = [
-        PromptTemplate(ns="n", key="k", sections=given).render().text
-        for given in (originals, clones)
+        PromptTemplate(ns="n", key="k", sections=roots).render().text
+        for roots in (originals, clones)
     ]
     assert pair[0] == pair[1]
 
@@ -442,7 +442,7 @@ def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"key": " a "}, "key ' a '"),
         ({"title": ""}, "title ''"),
@@ -452,8 +452,10 @@ def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
         ({"template": None}, "template None"),
     ],
 )
-def test_a_clone_is_refused_what_a_section_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(PromptValidationError, match=told):
+def test_a_clone_is_refused_what_a_section_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PromptValidationError, match=message):
         MarkdownSection[Who](title="S", template="").clone(**changes)
 
 
@@ -477,9 +479,9 @@ def test_a_sections_repr_says_in_one_bounded_line_what_it_holds_and_none_of_its_
         tools=tools,
         children=[child],
     )
-    assert (
-        repr(section)
-        == "<MarkdownSection 'refunds' params=Who visibility=summary tools=['refund'] children=['food']>"
+    assert repr(section) == (
+        "<MarkdownSection 'refunds' params=Who visibility=summary "
+        "tools=['refund'] children=['food']>"
     )
     assert repr(child) == "<MarkdownSection 'food'>"
     many = MarkdownSection(
@@ -503,12 +505,12 @@ def test_one_section_may_stand_in_several_prompts() -> None:
 
 @pytest.mark.parametrize(
     "duplicate",
-    [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))],
+    [copy.copy, copy.deepcopy, lambda section: pickle.loads(pickle.dumps(section))],
     ids=["copy", "deep", "pickle"],
 )
 def test_a_copied_or_pickled_section_works_as_before(duplicate: Any) -> None:
     section = MarkdownSection[Who](title="S", template="$name", summary="$name?", tools=[TOOL])
-    twin = duplicate(section)
-    assert (twin.key, twin.params_type, twin.tools()) == ("s", Who, (TOOL,))
-    assert twin.render_body(Who("Ada"), path=("s",)) == "Ada"
-    assert twin.render_summary(Who("Ada"), path=("s",)) == "Ada?"
+    copied = duplicate(section)
+    assert (copied.key, copied.params_type, copied.tools()) == ("s", Who, (TOOL,))
+    assert copied.render_body(Who("Ada"), path=("s",)) == "Ada"
+    assert copied.render_summary(Who("Ada"), path=("s",)) == "Ada?"

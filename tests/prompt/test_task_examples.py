@@ -77,7 +77,7 @@ def test_a_section_of_examples_is_a_section() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("wrong_step", "message"),
     [
         (
             step(tool="gone"),
@@ -89,15 +89,15 @@ def test_a_section_of_examples_is_a_section() -> None:
     ids=["unknown tool", "other params", "no params"],
 )
 def test_a_step_that_no_tool_would_take_is_refused_with_path_and_index(
-    bad: TaskStep, told: str
+    wrong_step: TaskStep, message: str
 ) -> None:
     with pytest.raises(PromptValidationError) as caught:
         prompt(
             TaskExample(objective="Fine", steps=(step(),)),
-            TaskExample(objective="Bad", steps=(step(), bad)),
+            TaskExample(objective="Bad", steps=(step(), wrong_step)),
         )
     assert caught.value.section_path == ("examples",)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

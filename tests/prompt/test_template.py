@@ -140,35 +140,35 @@ def test_without_a_subscript_or_with_none_the_output_is_text() -> None:
     assert PromptTemplate[None](ns="n", key="k") == PromptTemplate(ns="n", key="k")
 
 
-# -------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # values
 
 
 @pytest.mark.parametrize(
     "duplicate",
-    [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), replace],
+    [copy.copy, copy.deepcopy, lambda template: pickle.loads(pickle.dumps(template)), replace],
     ids=["copy", "deep copy", "pickle", "replace"],
 )
 def test_a_duplicate_of_a_template_renders_alike(
     duplicate: Callable[[Any], PromptTemplate[Answer]],
 ) -> None:
     template = example()
-    twin = duplicate(template)
+    copied = duplicate(template)
     for params in (Who("Ada"), Who("Bob"), Who("")):
-        mine, its = template.render(params), twin.render(params)
-        assert (mine.text, mine.visibility) == (its.text, its.visibility)
-        assert [tool.name for tool in mine.tools] == [tool.name for tool in its.tools]
-    assert twin.structured_output == template.structured_output
+        before, after = template.render(params), copied.render(params)
+        assert (before.text, before.visibility) == (after.text, after.visibility)
+        assert [tool.name for tool in before.tools] == [tool.name for tool in after.tools]
+    assert copied.structured_output == template.structured_output
 
 
 def test_templates_of_the_same_sections_are_equal_and_hash_alike() -> None:
     shared = example().sections
-    one, other = (PromptTemplate[Answer](ns="n", key="k", sections=shared) for _ in range(2))
-    assert one == other
-    assert hash(one) == hash(other)
-    assert one != replace(one, key="other")
+    first, second = (PromptTemplate[Answer](ns="n", key="k", sections=shared) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert first != replace(first, key="other")
     text: object = PromptTemplate(ns="n", key="k", sections=shared)
-    assert one != text
+    assert first != text
 
 
 def test_replace_gives_a_checked_template() -> None:
@@ -190,25 +190,25 @@ def test_replace_gives_a_checked_template() -> None:
 def test_a_template_takes_any_iterable_of_sections_and_keeps_its_own_tuple() -> None:
     built = list(example().sections)
     template = PromptTemplate(ns="n", key="k", sections=built)
-    kept = template.sections
+    roots = template.sections
     built.clear()
-    assert template.sections is kept
-    assert len(kept) == 2
+    assert template.sections is roots
+    assert len(roots) == 2
 
 
-# -------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # binding, rendering
 
 
 @pytest.mark.claim("C-28", "PS-04")
 def test_bind_makes_a_new_prompt_each_time() -> None:
     template = example()
-    one, other = template.bind(Who("Ada")), template.bind()
-    assert isinstance(one, Prompt)
-    assert one is not other
-    assert one.template is other.template is template
-    assert "Hello Ada" in one.render().text
-    assert "Hello Ada" not in other.render().text
+    first, second = template.bind(Who("Ada")), template.bind()
+    assert isinstance(first, Prompt)
+    assert first is not second
+    assert first.template is second.template is template
+    assert "Hello Ada" in first.render().text
+    assert "Hello Ada" not in second.render().text
 
 
 def test_bind_takes_resources_as_well_as_params() -> None:

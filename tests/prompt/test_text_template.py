@@ -3,7 +3,7 @@
 import pickle
 import string
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, fields, make_dataclass
+from dataclasses import InitVar, dataclass, fields, is_dataclass, make_dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -60,7 +60,7 @@ def outcome(call: Callable[[], str]) -> tuple[str, object]:
 
 
 def oracle(source: str, params: object) -> tuple[str, object]:
-    names = [one.name for one in fields(params)] if hasattr(params, "__dataclass_fields__") else []  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    names = [f.name for f in fields(params)] if is_dataclass(params) else []
     return outcome(
         lambda: string.Template(source).substitute({name: getattr(params, name) for name in names})
     )
@@ -79,9 +79,9 @@ def test_compiled_substitution_equals_template_substitute_errors_included(
 ) -> None:
     params = params_of(values)
     compiled = CompiledTemplate(source)
-    wanted = oracle(source, params)
-    assert outcome(lambda: compiled.substitute(params)) == wanted
-    assert outcome(lambda: compiled.substitute(params)) == wanted  # also once the type is known
+    expected = oracle(source, params)
+    assert outcome(lambda: compiled.substitute(params)) == expected
+    assert outcome(lambda: compiled.substitute(params)) == expected  # also once the type is known
 
 
 @given(

@@ -105,14 +105,14 @@ class Expected:
 
     @property
     def text(self) -> str:
-        return "\n\n".join(one.part for one in self.shown)
+        return "\n\n".join(section.part for section in self.shown)
 
     @property
     def tools(self) -> list[str]:
-        return [name for one in self.shown for name in one.tools]
+        return [name for section in self.shown for name in section.tools]
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # strategies
 
 
@@ -159,10 +159,10 @@ def params() -> st.SearchStrategy[list[object]]:
     return st.tuples(
         st.none() | st.builds(Who, st.text(max_size=8)),
         st.none() | st.builds(Size, st.integers(), st.sampled_from(("$count", "%d", "items"))),
-    ).map(lambda pair: [one for one in pair if one is not None])
+    ).map(lambda pair: [value for value in pair if value is not None])
 
 
-# -------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the real sections
 
 
@@ -188,7 +188,7 @@ def sections(
     log = [] if asked is None else asked
     built: list[Section[Any]] = []
     for position, plan in enumerate(roots, start=1):
-        path, own = (*above, plan.key), f"{number}{position}"
+        path, place = (*above, plan.key), f"{number}{position}"
         built.append(
             MarkdownSection(
                 title=plan.title,
@@ -202,8 +202,8 @@ def sections(
                 visibility=_selector(
                     plan.visibility_form, plan.visibility, log, path, "visibility", flipped=flipped
                 ),
-                tools=[Tool[Nothing, Nothing](name=name) for name in plan.tool_names(own)],
-                children=sections(plan.children, log, path, f"{own}.", flipped=flipped),
+                tools=[Tool[Nothing, Nothing](name=name) for name in plan.tool_names(place)],
+                children=sections(plan.children, log, path, f"{place}.", flipped=flipped),
             )
         )
     return built
@@ -238,7 +238,7 @@ def _selector(
             return lambda params, *, session: ask(params, session)
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the model
 
 
@@ -250,14 +250,14 @@ def expected(
     session: object = None,
 ) -> Expected:
     """What a prompt of these sections shows, and which selectors it must ask for that."""
-    found = Expected()
-    by_type = {type(one): one for one in bound}
-    _expect(found, roots, by_type, visibility or {}, session=session)
-    return found
+    model = Expected()
+    by_type = {type(value): value for value in bound}
+    _expect(model, roots, by_type, visibility or {}, session=session)
+    return model
 
 
 def _expect(
-    found: Expected,
+    model: Expected,
     plans: Sequence[Plan],
     bound: Mapping[type, object],
     overrides: Mapping[SectionPath, SectionVisibility],
@@ -267,14 +267,14 @@ def _expect(
     number: str = "",
 ) -> None:
     for position, plan in enumerate(plans, start=1):
-        path, own = (*above, plan.key), f"{number}{position}"
+        path, place = (*above, plan.key), f"{number}{position}"
         params = None if plan.params is None else bound.get(plan.params, plan.params())
 
         def ask(which: str, form: str, path: SectionPath = path, params: object = params) -> None:
             if form != "constant":
-                given = params if "params" in form else None
-                found.asked.append(
-                    Asked(path, which, given, session if "session" in form else None)
+                taken_params = params if "params" in form else None
+                model.asked.append(
+                    Asked(path, which, taken_params, session if "session" in form else None)
                 )
 
         ask("enabled", plan.enabled_form)
@@ -282,38 +282,38 @@ def _expect(
             continue
         if path not in overrides:
             ask("visibility", plan.visibility_form)
-        shown = overrides.get(path, plan.visibility)
-        body = _filled(plan.text if shown is FULL else plan.summary or "", params)
-        if shown is SUMMARY:
+        visibility = overrides.get(path, plan.visibility)
+        body = _filled(plan.text if visibility is FULL else plan.summary or "", params)
+        if visibility is SUMMARY:
             children: list[str] = []
             for child in plan.children:  # the suffix names those that opening the section shows
                 of_child = None if child.params is None else bound.get(child.params, child.params())
                 if child.enabled_form != "constant":
-                    given = of_child if "params" in child.enabled_form else None
+                    taken_params = of_child if "params" in child.enabled_form else None
                     asked = Asked(
                         (*path, child.key),
                         "enabled",
-                        given,
+                        taken_params,
                         session if "session" in child.enabled_form else None,
                     )
-                    found.asked_for_suffixes.append(asked)
+                    model.asked_for_suffixes.append(asked)
                 if child.enabled:
                     children.append(child.key if not above else ".".join((*path, child.key)))
             suffix = _suffix(path, children)
             body = f"{body}\n\n{suffix}" if body else suffix
-        heading = f"{'#' * (len(path) + 1)} {own}. {plan.title}"
+        heading = f"{'#' * (len(path) + 1)} {place}. {plan.title}"
         part = f"{heading}\n\n{body}" if body else heading
-        tools = tuple(plan.tool_names(own)) if shown is FULL else ()
-        found.shown.append(Shown(path, plan, own, shown, part, tools))
-        if shown is FULL:
+        tools = tuple(plan.tool_names(place)) if visibility is FULL else ()
+        model.shown.append(Shown(path, plan, place, visibility, part, tools))
+        if visibility is FULL:
             _expect(
-                found,
+                model,
                 plan.children,
                 bound,
                 overrides,
                 session=session,
                 above=path,
-                number=f"{own}.",
+                number=f"{place}.",
             )
 
 
@@ -326,9 +326,8 @@ def _filled(text: str, params: object) -> str:
 
 def _suffix(path: SectionPath, children: Sequence[str]) -> str:
     key = ".".join(path)
+    start, tool = "---\n[This section is summarized.", f'call `read_section` with key "{key}"'
     if not children:
-        return f'---\n[This section is summarized. To view full content, call `read_section` with key "{key}".]'
-    return (
-        f'---\n[This section is summarized. Call `read_section` with key "{key}" to view full content including '
-        f"subsections: {', '.join(children)}.]"
-    )
+        return f"{start} To view full content, {tool}.]"
+    names = ", ".join(children)
+    return f"{start} C{tool[1:]} to view full content including subsections: {names}.]"
