@@ -8,8 +8,8 @@ from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
 
 if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: the one circle
-    from .prompt import Prompt
     from .renderer import RenderedPrompt
+    from .template import Prompt
 
 __all__ = ["Evaluator", "ToolContext", "revoke"]
 
