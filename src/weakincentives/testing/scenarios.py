@@ -196,22 +196,23 @@ def _world(
 type _Call = tuple[str, object]
 
 
-# Any: fields of Scenario and of Observed, each with its own type
-def _row(name: str, *script: Step | _Call | list[_Call], **values: Any) -> Scenario:
-    """Builds a scenario; values that are no fields of it are expectations.
+class _script:  # noqa: N801 - called like a function, for each row of the table
+    """A script; `expect` adds the outcome and makes a scenario of it."""
 
-    A script that ends with calls gets a last reply, `done`.
-    """
-    fields: dict[str, Any] = {"prompt": _world}
-    fields |= {name: values.pop(name) for name in Scenario.__slots__ if name in values}
-    expect: dict[str, object] = {"error": "", **values}
-    if not expect["error"] and script and not isinstance(script[-1], AssistantMessage):
-        script += (say("done"),)
-        expect.setdefault("text", "done")
-    steps = [_numbered(turn, step) for turn, step in enumerate(script, 1)]
-    spent = [step.usage for step in steps if isinstance(step, AssistantMessage)]
-    expect.setdefault("usage", sum(spent, TokenUsage()))
-    return Scenario(name=name, steps=tuple(steps), expect=expect, **fields)
+    # Any: fields of Scenario, each with its own type
+    def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: Any) -> None:
+        self._name, self._steps, self._options = name, script, {"prompt": _world, **options}
+
+    def expect(self, **outcome: object) -> Scenario:
+        """Adds a last reply, `done`, to a script that ends with calls and not with an error."""
+        script = self._steps
+        if "error" not in outcome and script and not isinstance(script[-1], AssistantMessage):
+            script += (say("done"),)
+            outcome.setdefault("text", "done")
+        steps = [_numbered(turn, step) for turn, step in enumerate(script, 1)]
+        spent = [step.usage for step in steps if isinstance(step, AssistantMessage)]
+        outcome = {"error": "", "usage": sum(spent, TokenUsage()), **outcome}
+        return Scenario(name=self._name, steps=tuple(steps), expect=outcome, **self._options)
 
 
 def _numbered(turn: int, step: Step | _Call | list[_Call]) -> Step:
@@ -239,291 +240,201 @@ def _open(*keys: str) -> _Call:
 
 
 _w = partial(_to, "work")
-_own = partial(_row, needs=Can.OWN_LOOP)
-_usage = partial(_row, needs=Can.USAGE)
-_shut = ("close_section", {"section_key": "more"})
+_own = partial(_script, needs=Can.OWN_LOOP)
+_usage = partial(_script, needs=Can.USAGE)
+_close = ("close_section", {"section_key": "more"})
 _opening, _closing = partial(_world, disclosure=Disclosure.OPEN), partial(_world, closable=True)
-_one, _many = partial(_world, output=_Tally), partial(_world, output=list[_Tally])
-_beside = InnerLoopConfig(parallel_tool_calls="isolated")
-_bad, _odd = say('{"count": "many"}'), "ünï 漢字 🙂 \"'\\"
-_half, _late, _over = say("Half of"), "limit/deadline", "limit/budget"
+_object, _objects = partial(_world, output=_Tally), partial(_world, output=list[_Tally])
+_isolated = InnerLoopConfig(parallel_tool_calls="isolated")
+_invalid, _unicode = say('{"count": "many"}'), "ünï 漢字 🙂 \"'\\"
+_half, _deadline, _budget = say("Half of"), "limit/deadline", "limit/budget"
 
 SCENARIOS = (
-    _row("an answer without a call", say("Hello."), text="Hello.", events="RCX", notes=""),
-    _own("an empty answer", say(""), text="", events="RCX"),
-    _row("text of all scripts", say(_odd), text=_odd),
-    _row("one call", _w("a"), notes="a", answers=("noted",), events="RCTCX"),
-    _row(
-        "arguments of all scripts",
-        _w(_odd),
-        ("peek", {}),
-        notes=_odd,
-        answers=("noted", f"notes: {_odd}"),
+    _script("an answer without a call", say("Hello.")).expect(
+        text="Hello.", events="RCX", notes=""
     ),
-    _row("calls of three turns", _w("a"), _w("b"), _w("c"), notes="a b c", events="RCTCTCTCX"),
-    _row("three calls of one turn", [_w("a"), _w("b"), _w("c")], notes="a b c", events="RCTTTCX"),
-    _row(
-        "one call sees what another wrote", [_w("a"), ("peek", {})], answers=("noted", "notes: a")
+    _own("an empty answer", say("")).expect(text="", events="RCX"),
+    _script("text of all scripts", say(_unicode)).expect(text=_unicode),
+    _script("one call", _w("a")).expect(notes="a", answers=("noted",), events="RCTCX"),
+    _script("arguments of all scripts", _w(_unicode), ("peek", {})).expect(
+        notes=_unicode, answers=("noted", f"notes: {_unicode}")
     ),
-    _row(
-        "words beside a call",
-        replace(call(_w("a")), text="Let me see."),
-        say("Seen."),
-        notes="a",
-        text="Seen.",
+    _script("calls of three turns", _w("a"), _w("b"), _w("c")).expect(
+        notes="a b c", events="RCTCTCTCX"
     ),
-    _row(
-        "a value is shown below the message",
-        _w("a", "count"),
-        answers=('noted\n\n{"count":1.0,"unit":"notes"}',),
+    _script("three calls of one turn", [_w("a"), _w("b"), _w("c")]).expect(
+        notes="a b c", events="RCTTTCX"
     ),
-    _row("no arguments mean the defaults", ("peek", ""), needs=Can.ARGUMENTS, answers=("notes: ",)),
-    _row("null means the default", ("peek", {"last": None}), answers=("notes: ",)),
-    _row(
-        "a long answer", _w("x" * 30_000), ("peek", {}), answers=("noted", f"notes: {'x' * 30_000}")
+    _script("one call sees what another wrote", [_w("a"), ("peek", {})]).expect(
+        answers=("noted", "notes: a")
+    ),
+    _script("words beside a call", replace(call(_w("a")), text="Let me see."), say("Seen.")).expect(
+        notes="a", text="Seen."
+    ),
+    _script("a value is shown below the message", _w("a", "count")).expect(
+        answers=('noted\n\n{"count":1.0,"unit":"notes"}',)
+    ),
+    _script("no arguments mean the defaults", ("peek", ""), needs=Can.ARGUMENTS).expect(
+        answers=("notes: ",)
+    ),
+    _script("null means the default", ("peek", {"last": None})).expect(answers=("notes: ",)),
+    _script("a long answer", _w("x" * 30_000), ("peek", {})).expect(
+        answers=("noted", f"notes: {'x' * 30_000}")
     ),
     _usage(
         "cached tokens",
         replace(call(_w("a")), usage=TokenUsage(20, 8, 5)),
         say("Oh", usage=TokenUsage(9, 4, 6)),
+    ).expect(),
+    _script("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh")).expect(
+        answers=("Aye.",), usage=TokenUsage(20, 10)
     ),
-    _row(
-        "a tool asks the model",
-        _w("a", "ask"),
-        say("Aye."),
-        say("Oh"),
-        answers=("Aye.",),
-        usage=TokenUsage(20, 10),
-    ),
-    _row(
-        "isolated calls",
-        [_w("a"), _w("b"), ("peek", {})],
-        config=_beside,
-        notes="a b",
-        events="RCTTTCX",
+    _script("isolated calls", [_w("a"), _w("b"), ("peek", {})], config=_isolated).expect(
+        notes="a b", events="RCTTTCX"
     ),
     # What fails is undone.
-    _row(
-        "a tool refuses", _w("a", "refuse"), notes="", book="", answers=("refused",), events="RCTCX"
+    _script("a tool refuses", _w("a", "refuse")).expect(
+        notes="", book="", answers=("refused",), events="RCTCX"
     ),
-    _row(
-        "a tool raises", _w("a", "raise"), notes="", book="", answers=("no luck",), events="RCTCX"
+    _script("a tool raises", _w("a", "raise")).expect(
+        notes="", book="", answers=("no luck",), events="RCTCX"
     ),
-    _row("a tool gives what is no JSON", _w("a", "nan"), notes="", book=""),
-    _row(
-        "what stands beside stays",
-        [_w("a", "book"), _w("b", "raise"), _w("c")],
-        notes="a c",
-        book="a",
+    _script("a tool gives what is no JSON", _w("a", "nan")).expect(notes="", book=""),
+    _script("what stands beside stays", [_w("a", "book"), _w("b", "raise"), _w("c")]).expect(
+        notes="a c", book="a"
     ),
-    _row("a second try", _w("a", "refuse"), _w("a"), notes="a", answers=("refused", "noted")),
+    _script("a second try", _w("a", "refuse"), _w("a")).expect(
+        notes="a", answers=("refused", "noted")
+    ),
     # The model's mistakes are answers to it.
-    _own(
-        "an unknown tool",
-        [("nix", {}), _w("a")],
-        answers=("Unknown tool 'nix'. Available", "noted"),
-        notes="a",
+    _own("an unknown tool", [("nix", {}), _w("a")]).expect(
+        answers=("Unknown tool 'nix'. Available", "noted"), notes="a"
     ),
-    _own(
-        "a tool of a hidden section",
-        _to("more", "a"),
-        answers=("Tool 'more' is closed; call",),
-        notes="",
+    _own("a tool of a hidden section", _to("more", "a")).expect(
+        answers=("Tool 'more' is closed; call",), notes=""
     ),
-    _row("a tool without a handler", _to("manual", "a"), answers=("cannot be called here",)),
-    _row(
-        "broken JSON",
-        [("work", '{"note": "'), _w("a")],
-        needs=Can.ARGUMENTS,
-        answers=("Invalid JSON", "noted"),
+    _script("a tool without a handler", _to("manual", "a")).expect(
+        answers=("cannot be called here",)
     ),
-    _row("a number for a text", ("work", {"note": 7}), answers=("note: ",), notes=""),
-    _row("a text for a number", ("peek", {"last": "all"}), answers=("last: ",)),
-    _row("a field too many", ("work", {"note": "x", "more": 1}), answers=("more: ",), notes=""),
-    _own("nothing to be closed", _shut, answers=("Unknown tool 'close_section'",)),
+    _script("broken JSON", [("work", '{"note": "'), _w("a")], needs=Can.ARGUMENTS).expect(
+        answers=("Invalid JSON", "noted")
+    ),
+    _script("a number for a text", ("work", {"note": 7})).expect(answers=("note: ",), notes=""),
+    _script("a text for a number", ("peek", {"last": "all"})).expect(answers=("last: ",)),
+    _script("a field too many", ("work", {"note": "x", "more": 1})).expect(
+        answers=("more: ",), notes=""
+    ),
+    _own("nothing to be closed", _close).expect(answers=("Unknown tool 'close_section'",)),
     # Sections open by injection or by a new start, and come to the same.
-    _row(
-        "a section without tools", _read("lore"), opened="", answers=("Long ago.",), events="RCTCX"
+    _script("a section without tools", _read("lore")).expect(
+        opened="", answers=("Long ago.",), events="RCTCX"
     ),
-    _row(
-        "a section with tools",
-        _read("more"),
-        _to("more", "a"),
-        _to("side", "b"),
-        notes="a b",
-        events="RCTICTCTCX",
+    _script("a section with tools", _read("more"), _to("more", "a"), _to("side", "b")).expect(
+        notes="a b", events="RCTICTCTCX"
     ),
-    _row(
-        "below what is hidden",
-        _read("more.deep"),
-        _to("deep", "a"),
-        opened="more more.deep more.side",
-        notes="a",
+    _script("below what is hidden", _read("more.deep"), _to("deep", "a")).expect(
+        opened="more more.deep more.side", notes="a"
     ),
-    _row(
-        "step by step",
-        _read("more"),
-        _read("more.deep"),
-        _to("deep", "a"),
-        notes="a",
-        events="RCTICTICTCX",
+    _script("step by step", _read("more"), _read("more.deep"), _to("deep", "a")).expect(
+        notes="a", events="RCTICTICTCX"
     ),
-    _row("what is open already", _read("more"), _read("more"), events="RCTICTCX"),
-    _row("a disabled section", _read("off"), answers=("Unknown section key: 'off'",), opened=""),
-    _row(
-        "state stays",
-        _w("a", "book"),
-        _read("more"),
-        _to("more", "b", "book"),
-        notes="a b",
-        book="a b",
+    _script("what is open already", _read("more"), _read("more")).expect(events="RCTICTCX"),
+    _script("a disabled section", _read("off")).expect(
+        answers=("Unknown section key: 'off'",), opened=""
     ),
-    _row(
-        "calls before an opening one",
-        [_w("a"), _read("more")],
-        _to("more", "b"),
-        notes="a b",
-        events="RCTTICTCX",
+    _script("state stays", _w("a", "book"), _read("more"), _to("more", "b", "book")).expect(
+        notes="a b", book="a b"
     ),
-    _row(
-        "a new tool is undone too",
-        _read("more"),
-        _to("more", "a", "raise"),
-        notes="",
-        opened="more more.side",
+    _script("calls before an opening one", [_w("a"), _read("more")], _to("more", "b")).expect(
+        notes="a b", events="RCTTICTCX"
     ),
-    _row(
-        "typed output after an opening",
-        _read("more"),
-        say(_Tally(2)),
-        prompt=_one,
-        output=_Tally(2),
+    _script("a new tool is undone too", _read("more"), _to("more", "a", "raise")).expect(
+        notes="", opened="more more.side"
     ),
-    _row("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT, events="RCTTICX"),
-    _row("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP, notes=""),
-    _row(
-        "open_sections",
-        _open("more"),
-        _to("more", "a"),
-        prompt=_opening,
-        opened="more",
-        events="RCTVRCTCX",
+    _script("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_object).expect(
+        output=_Tally(2)
     ),
-    _row(
-        "a tool opens a section",
-        _w("a", "open"),
-        _to("more", "b"),
-        notes="a b",
-        opened="more",
-        events="RCTVRCTCX",
+    _script("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT).expect(
+        events="RCTTICX"
     ),
-    _row(
-        "sent once", _to("send", "a"), _open("more"), _to("send", "a"), prompt=_opening, notes="a"
+    _script("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP).expect(
+        notes=""
     ),
-    _own("closing", _read("more"), _shut, prompt=_closing, events="RCTICTWCX"),
-    _own("a closed tool", _read("more"), _shut, _to("more", "a"), prompt=_closing, notes=""),
+    _script("open_sections", _open("more"), _to("more", "a"), prompt=_opening).expect(
+        opened="more", events="RCTVRCTCX"
+    ),
+    _script("a tool opens a section", _w("a", "open"), _to("more", "b")).expect(
+        notes="a b", opened="more", events="RCTVRCTCX"
+    ),
+    _script("sent once", _to("send", "a"), _open("more"), _to("send", "a"), prompt=_opening).expect(
+        notes="a"
+    ),
+    _own("closing", _read("more"), _close, prompt=_closing).expect(events="RCTICTWCX"),
+    _own("a closed tool", _read("more"), _close, _to("more", "a"), prompt=_closing).expect(
+        notes=""
+    ),
     _own(
-        "opening again",
-        _read("more"),
-        _shut,
-        _read("more"),
-        _to("more", "a"),
-        prompt=_closing,
-        notes="a",
-    ),
+        "opening again", _read("more"), _close, _read("more"), _to("more", "a"), prompt=_closing
+    ).expect(notes="a"),
     # Typed output.
-    _row(
-        "an object", say(_Tally(3, "apples")), prompt=_one, output=_Tally(3, "apples"), events="RCX"
+    _script("an object", say(_Tally(3, "apples")), prompt=_object).expect(
+        output=_Tally(3, "apples"), events="RCX"
     ),
-    _row("a list of objects", say({"items": [_Tally(1)]}), prompt=_many, output=[_Tally(1)]),
-    _row(
-        "an object after a call", _w("a"), say(_Tally(1)), prompt=_one, output=_Tally(1), notes="a"
+    _script("a list of objects", say({"items": [_Tally(1)]}), prompt=_objects).expect(
+        output=[_Tally(1)]
     ),
-    _own("an object with a null", say('{"count": 4, "unit": null}'), prompt=_one, output=_Tally(4)),
-    _own("an object in a fence", say('```json\n{"count": 4}\n```'), prompt=_one, output=_Tally(4)),
-    _own("a bare list", say([_Tally(1)]), prompt=_many, output=[_Tally(1)]),
-    _own("a repaired object", _bad, say(_Tally(5)), prompt=_one, output=_Tally(5), events="RCCX"),
+    _script("an object after a call", _w("a"), say(_Tally(1)), prompt=_object).expect(
+        output=_Tally(1), notes="a"
+    ),
+    _own("an object with a null", say('{"count": 4, "unit": null}'), prompt=_object).expect(
+        output=_Tally(4)
+    ),
+    _own("an object in a fence", say('```json\n{"count": 4}\n```'), prompt=_object).expect(
+        output=_Tally(4)
+    ),
+    _own("a bare list", say([_Tally(1)]), prompt=_objects).expect(output=[_Tally(1)]),
+    _own("a repaired object", _invalid, say(_Tally(5)), prompt=_object).expect(
+        output=_Tally(5), events="RCCX"
+    ),
     _own(
-        "repairs around a call",
-        say("5"),
-        _w("a"),
-        _bad,
-        say(_Tally(5)),
-        prompt=_one,
-        output=_Tally(5),
-        notes="a",
+        "repairs around a call", say("5"), _w("a"), _invalid, say(_Tally(5)), prompt=_object
+    ).expect(output=_Tally(5), notes="a"),
+    _own("never an object", _invalid, _invalid, _invalid, prompt=_object).expect(
+        error="response/output", events="RCCC"
     ),
-    _own("never an object", _bad, _bad, _bad, prompt=_one, error="response/output", events="RCCC"),
-    _own(
-        "no repairs",
-        _bad,
-        prompt=_one,
-        config=InnerLoopConfig(max_repairs=0),
-        error="response/output",
-        events="RC",
+    _own("no repairs", _invalid, prompt=_object, config=InnerLoopConfig(max_repairs=0)).expect(
+        error="response/output", events="RC"
     ),
     # Limits.
-    _row("a deadline that has passed", seconds=0, error=_late, events="R"),
-    _row(
-        "a tool outlasts the deadline",
-        [_w("a", "outlast"), _w("b")],
-        seconds=60,
-        error=_late,
-        notes="a",
+    _script("a deadline that has passed", seconds=0).expect(error=_deadline, events="R"),
+    _script("a tool outlasts the deadline", [_w("a", "outlast"), _w("b")], seconds=60).expect(
+        error=_deadline, notes="a"
     ),
-    _row(
-        "a tool outlasts the budget",
-        _w("a", "outlast"),
-        budget=Budget(max_seconds=60),
-        error=_late,
-        notes="a",
+    _script("a tool outlasts the budget", _w("a", "outlast"), budget=Budget(max_seconds=60)).expect(
+        error=_deadline, notes="a"
     ),
-    _row(
-        "turns",
-        _w("a"),
-        _w("b"),
-        config=InnerLoopConfig(max_turns=2),
-        error="limit/turns",
-        notes="a b",
+    _script("turns", _w("a"), _w("b"), config=InnerLoopConfig(max_turns=2)).expect(
+        error="limit/turns", notes="a b"
     ),
-    _row("requests", _w("a"), budget=Budget(max_calls=1), error=_over, notes="a", events="RCT"),
-    _row(
-        "tool calls",
-        [_w("a"), _w("b")],
-        budget=Budget(max_tool_calls=1),
-        error=_over,
-        notes="a",
-        events="RCT",
+    _script("requests", _w("a"), budget=Budget(max_calls=1)).expect(
+        error=_budget, notes="a", events="RCT"
     ),
-    _row("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1), notes="a"),
-    _usage(
-        "tokens",
-        _w("a"),
-        _w("b"),
-        budget=Budget(max_tokens=30),
-        error=_over,
-        notes="a",
-        events="RCTC",
+    _script("tool calls", [_w("a"), _w("b")], budget=Budget(max_tool_calls=1)).expect(
+        error=_budget, notes="a", events="RCT"
     ),
-    _row(
-        "and a start",
-        _open("more"),
-        _w("a"),
-        prompt=_opening,
-        budget=Budget(max_calls=2),
-        error=_over,
-        notes="a",
+    _script("a word after the last call", _w("a"), budget=Budget(max_tool_calls=1)).expect(
+        notes="a"
     ),
+    _usage("tokens", _w("a"), _w("b"), budget=Budget(max_tokens=30)).expect(
+        error=_budget, notes="a", events="RCTC"
+    ),
+    _script(
+        "and a start", _open("more"), _w("a"), prompt=_opening, budget=Budget(max_calls=2)
+    ).expect(error=_budget, notes="a"),
     # The provider fails.
     *[
-        _row(
-            f"a failure: {error}",
-            _w("a"),
-            fault,
-            needs=needs,
-            notes="a",
-            events="RCTC",
-            error=f"request/{error}",
+        _script(f"a failure: {error}", _w("a"), fault, needs=needs).expect(
+            notes="a", events="RCTC", error=f"request/{error}"
         )
         for needs, error, fault in (
             (Can.STATUS, "bad_request 400", ProviderFault("bad_request", 400)),
@@ -542,53 +453,28 @@ SCENARIOS = (
             (Can.TRANSPORT, "connection", ProviderFault("connection")),
         )
     ],
-    _row(
-        "no reply",
-        _w("a"),
-        ProviderFault("malformed"),
-        needs=Can.TRANSPORT,
-        error="response/malformed",
-        notes="a",
+    _script("no reply", _w("a"), ProviderFault("malformed"), needs=Can.TRANSPORT).expect(
+        error="response/malformed", notes="a"
     ),
-    _row(
-        "a failure at once",
-        ProviderFault("bad_request", 400),
-        needs=Can.STATUS,
-        error="request/bad",
-        events="RC",
+    _script("a failure at once", ProviderFault("bad_request", 400), needs=Can.STATUS).expect(
+        error="request/bad", events="RC"
     ),
-    _row(
-        "and once opened",
-        _read("more"),
-        ProviderFault("bad_request", 400),
-        needs=Can.STATUS,
-        error="request/bad",
+    _script(
+        "and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Can.STATUS
+    ).expect(error="request/bad"),
+    _script("an answer that was cut off", replace(_half, finish="length"), needs=Can.LENGTH).expect(
+        error="response/truncated"
     ),
-    _row(
-        "an answer that was cut off",
-        replace(_half, finish="length"),
-        needs=Can.LENGTH,
-        error="response/truncated",
+    _script("a filtered answer", replace(_half, finish="content_filter"), needs=Can.FILTER).expect(
+        error="response/content"
     ),
-    _row(
-        "a filtered answer",
-        replace(_half, finish="content_filter"),
-        needs=Can.FILTER,
-        error="response/content",
+    _script("a refusal", replace(_half, finish="refusal"), needs=Can.REFUSAL).expect(
+        error="response/refused", events="RC"
     ),
-    _row(
-        "a refusal",
-        replace(_half, finish="refusal"),
-        needs=Can.REFUSAL,
-        error="response/refused",
-        events="RC",
-    ),
-    _row(
+    _script(
         "a turn that was cut off",
         replace(call(_w("a")), finish="length"),
         needs=Can.OWN_LOOP | Can.LENGTH,
-        notes="",
-        error="response/truncated",
-    ),
+    ).expect(notes="", error="response/truncated"),
 )
 """Every scenario, by topic."""
