@@ -319,7 +319,7 @@ def resolve(name: str) -> object:
         if isinstance(value, ModuleType):
             with suppress(ModuleNotFoundError):
                 importlib.import_module(path)
-        fields = getattr(value, "__dataclass_fields__", {})
+        fields = getattr(value, "__dataclass_fields__", {}) | getattr(value, "__annotations__", {})
         if path != name.partition(".")[0]:
             value = fields[part] if part in fields else getattr(value, part)
     return value
