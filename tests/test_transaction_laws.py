@@ -1,6 +1,4 @@
-"""L3: a call that fails in whatever way leaves state and resources as they were. L10, for both
-together.
-"""
+"""L3: a call that fails leaves state and resources as they were; L10 for both together."""
 
 import asyncio
 from collections.abc import Callable

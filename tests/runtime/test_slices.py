@@ -1,6 +1,4 @@
-"""L10: whatever is appended, seeded, cleared, captured and put back, a slice equals its plain-list
-model.
-"""
+"""L10: after appends, seeds, clears, snapshots and restores, a slice equals its plain list."""
 
 from collections import Counter
 from dataclasses import dataclass, field
