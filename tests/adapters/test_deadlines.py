@@ -20,7 +20,7 @@ import openai
 import pytest
 
 from support.agents import prompt
-from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retried_later
+from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retry_later
 from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.portal import portal, run_on
@@ -109,7 +109,7 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour
 
 @apis
 def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
-    with HostileServer(retried_later(4)) as server:
+    with HostileServer(retry_later(4)) as server:
         adapter: OpenAIAdapter = OpenAIAdapter(
             "m", api=api, base_url=server.openai_url, api_key="test"
         )
@@ -154,7 +154,7 @@ def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
 
 
 def test_an_abandoned_ready_client_asks_no_second_time(given: list[openai.OpenAI]) -> None:
-    with HostileServer(retried_later(1)) as server:
+    with HostileServer(retry_later(1)) as server:
         given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
         adapter: OpenAIAdapter = OpenAIAdapter("m", client=given[0])
         with pytest.raises(Exception, match="throttled"):

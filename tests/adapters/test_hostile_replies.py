@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from support.agents import prompt
-from support.hostile_server import HostileServer, compressed, redirected
+from support.hostile_server import HostileServer, compressed, redirect
 from support.scripted_server import Raw, Say, ScriptedServer
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -109,7 +109,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 ) -> None:
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
-        with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
+        with HostileServer(redirect(to, status, f"go to {to}".encode())) as server:
             error, report = failure(door, connect(server.openai_url, api), deadline)
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
@@ -125,7 +125,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 def test_no_part_of_where_a_redirect_leads_tells_the_key(
     to: str, connect: Callable[..., OpenAIAdapter]
 ) -> None:
-    with HostileServer(redirected(to)) as server:
+    with HostileServer(redirect(to)) as server:
         error, report = failure(evaluate, connect(server.openai_url, "chat"))
     assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
     assert KEY not in report

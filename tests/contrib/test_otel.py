@@ -467,7 +467,7 @@ def test_calls_side_by_side_have_their_spans_when_and_where_they_run(how: str) -
         {"invoke_agent agent": [{"chat": []}, meeting, meeting, {"chat": []}]}
     ]
     calls = [span for span in telemetry.spans if span.name == "execute_tool meets"]
-    ids = {(span.attributes or {})["gen_ai.tool.call.id"] for span in calls}
+    ids = {str((span.attributes or {})["gen_ai.tool.call.id"]) for span in calls}
     assert ids == {"call_1", "call_2"}
     (first, second), [_, *_, last] = calls, telemetry.spans
     assert (second.start_time or 0) < (first.end_time or 0) < (last.start_time or 0)

@@ -27,8 +27,8 @@ __all__ = [
     "Connection",
     "HostileServer",
     "compressed",
-    "redirected",
-    "retried_later",
+    "redirect",
+    "retry_later",
 ]
 
 _PAUSE = 0.05
@@ -124,14 +124,15 @@ def _reply(status: str, *headers: str, body: bytes = b"{}") -> Behaviour:
     return behave
 
 
-def retried_later(seconds: float) -> Behaviour:
+def retry_later(seconds: float) -> Behaviour:
     """Wants the client to ask again after `seconds`."""
     return _reply("429 Slow down", f"retry-after: {seconds}", "content-type: application/json")
 
 
-def redirected(to: str, status: int = 307, body: bytes = b"") -> Behaviour:
-    """Sends the client elsewhere."""
-    return _reply(f"{status} Elsewhere", f"location: {to}", body=body)
+def redirect(to: str | None, status: int = 307, body: bytes = b"") -> Behaviour:
+    """Sends the client elsewhere, or does not say where."""
+    location = [] if to is None else [f"location: {to}"]
+    return _reply(f"{status} Elsewhere", *location, body=body)
 
 
 def compressed(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.agents import prompt
-from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirected, retried_later
+from support.hostile_server import BEHAVIOURS, HostileServer, compressed, redirect, retry_later
 from support.scripted_server import Say, ScriptedServer
 from weakincentives.adapters.litellm import LiteLLMAdapter
 from weakincentives.evaluation.errors import DeadlineExceededError, PromptEvaluationError
@@ -99,7 +99,7 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(model: str, behavio
 
 @routes
 def test_a_deadline_ends_retries(model: str) -> None:
-    with HostileServer(retried_later(4)) as server:
+    with HostileServer(retry_later(4)) as server:
         adapter = connect(server, model)
         if model == ANTHROPIC:  # LiteLLM retries nothing there
             for door in DOORS:
@@ -141,7 +141,7 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
 ) -> None:
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
-        with HostileServer(redirected(to, status, f"go to {to}".encode())) as server:
+        with HostileServer(redirect(to, status, f"go to {to}".encode())) as server:
             error, report = failure(door, connect(server, model), deadline)
             assert len(server.requests) == 1
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
@@ -149,6 +149,14 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
         assert "base_url" in error.remedy
         assert KEY not in report
     assert elsewhere.requests == ()
+
+
+@routes
+@doors
+def test_a_redirect_to_nowhere_is_a_redirect(model: str, door: Door) -> None:
+    with HostileServer(redirect(None, 302)) as server:
+        error, _ = failure(door, connect(server, model))
+    assert (error.code, error.status) == ("redirect", 302)
 
 
 @routes
