@@ -1,4 +1,4 @@
-"""What all filesystems do alike: paths, reading, changing, searching, limits and messages."""
+"""All filesystems agree on paths, reading, changing, searching, limits and messages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -185,7 +185,7 @@ def test_a_file_replaces_a_file_by_rename_and_moves_to_a_directory_that_is_made_
 
 
 @pytest.mark.parametrize("sort", ["memory", "host"])
-def test_what_is_read_only_refuses_every_change(sort: str, tmp_path: Path) -> None:
+def test_a_read_only_filesystem_refuses_every_change(sort: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1")
     memory, host = (
         InMemoryFilesystem({"a": "1"}, read_only=True),

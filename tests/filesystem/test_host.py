@@ -42,7 +42,7 @@ def jail() -> Generator[tuple[Path, Path]]:
 
 
 def look(outside: Path) -> object:
-    """All that the host says of what lies outside, access times left out."""
+    """Returns what the host says of all that lies outside, without access times."""
     stats = [
         (path, path.lstat(), path.is_file() and path.read_bytes())
         for path in sorted(outside.rglob("*"))
@@ -54,7 +54,7 @@ def look(outside: Path) -> object:
 
 
 def furnish(root: Path, outside: Path) -> None:
-    """What an archive from anywhere could hold."""
+    """Fills the root with what an archive from anywhere could hold."""
     (root / "plain/deep").mkdir(parents=True)
     (root / "plain/file").write_text("inside")
     (root / "plain/deep/file").write_text("inside")
@@ -80,8 +80,9 @@ def furnish(root: Path, outside: Path) -> None:
 def try_all(
     files: Filesystem, path: str, other: str, dice: random.Random | None = None
 ) -> list[object]:
-    """What a filesystem can do, done to a path: what came back. With dice, all that reads but a few
-    of the rest.
+    """Calls every method with a path and returns the results.
+
+    With dice, it calls all that read and a few of the rest.
     """
     look: list[Callable[[], object]] = [
         lambda: files.read_bytes(path),
@@ -519,7 +520,7 @@ def test_a_file_that_is_still_being_written_is_not_there_yet(tmp_path: Path) -> 
     files.close()
 
 
-def test_what_a_killed_writer_left_goes_with_its_directory_and_comes_back_with_it(
+def test_the_file_of_a_killed_writer_goes_and_comes_back_with_its_directory(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "folder" / "inner").mkdir(parents=True)

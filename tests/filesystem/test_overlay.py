@@ -1,6 +1,4 @@
-"""Forks: what is done in one stays in it, and a merge is as if it had been done on the base after
-all, or nothing.
-"""
+"""A fork keeps its changes, and a merge repeats them on its base or changes nothing."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -110,7 +108,7 @@ def test_a_search_counts_as_reading_what_it_searched() -> None:
     assert not base.exists("found")
 
 
-def test_what_a_fork_rolled_back_is_not_merged() -> None:
+def test_a_merge_leaves_out_changes_that_the_fork_rolled_back() -> None:
     base = InMemoryFilesystem({"a": "1"})
     fork = base.fork()
     fork.write_text("kept", "1")

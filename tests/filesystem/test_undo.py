@@ -208,7 +208,7 @@ class Failing(HostFilesystem):
         super()._put(path, entry)
 
 
-def test_one_put_back_that_fails_does_not_stop_the_rest_and_can_be_tried_again(
+def test_an_entry_that_cannot_be_put_back_does_not_stop_the_rest_and_is_tried_again(
     tmp_path: Path,
 ) -> None:
     files = Failing(tmp_path)
@@ -228,7 +228,7 @@ def test_one_put_back_that_fails_does_not_stop_the_rest_and_can_be_tried_again(
     files.close()
 
 
-def test_what_failed_on_the_way_to_an_older_snapshot_is_tried_again_too(tmp_path: Path) -> None:
+def test_a_failure_on_the_way_to_an_older_snapshot_is_tried_again(tmp_path: Path) -> None:
     files = Failing(tmp_path)
     for name in "ab":
         files.write_text(name, "old")

@@ -1,6 +1,4 @@
-"""A section with files: what is mounted, what each tool shows and changes, and what is told of a
-mistake.
-"""
+"""A section with files: its mounts, what each tool shows and changes, and answers to mistakes."""
 
 import logging
 import pickle
@@ -356,7 +354,7 @@ def test_a_clone_has_files_of_its_own(tmp_path: Path) -> None:
         assert other.content() == {"a": b"1"}
 
 
-def test_a_clone_binds_again_to_what_it_is_given(tmp_path: Path) -> None:
+def test_a_clone_takes_other_mounts_files_and_access(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "1", {"a": "1"}), folder(tmp_path / "2", {"b": "2"})
     section = WorkspaceSection(mounts=[HostMount(first)])
     closed = section.clone(read_only=True, key="closed", title="Closed")
@@ -439,12 +437,12 @@ A_PATH: Any = Path("/x")
         (lambda: WorkspaceSection().clone(mount=()), "no argument 'mount'"),
     ],
 )
-def test_what_cannot_work_is_refused_when_it_is_made(make: Any, message: str) -> None:
+def test_a_section_that_cannot_work_is_refused_when_it_is_made(make: Any, message: str) -> None:
     with pytest.raises(PromptValidationError, match=message):
         make()
 
 
-def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path: Path) -> None:
+def test_a_mount_that_cannot_be_copied_is_reported_when_it_is_copied(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "12345", "b": "67890", "d/a": "1"})
     root = str(tmp_path)
     for mounts, message in (
@@ -467,7 +465,7 @@ def test_what_cannot_be_copied_is_told_to_the_author_when_it_is_copied(tmp_path:
         assert caught.value.section_path == ("workspace",)
 
 
-def test_mounts_that_make_no_tree_are_told_to_the_author_too(tmp_path: Path) -> None:
+def test_mounts_that_make_no_tree_are_reported_when_they_are_copied(tmp_path: Path) -> None:
     folder(tmp_path, {"a": "12345"})
     mounts = [HostMount(tmp_path), HostMount(tmp_path, mount_path="a")]
     prompt = Prompt(ns="n", key="k", sections=[WorkspaceSection(mounts=mounts)])
@@ -518,7 +516,7 @@ def test_names_that_would_look_like_further_lines_are_quoted() -> None:
         assert agent.use("grep", pattern="x").endswith("\n\n'a\\nb/ (0 bytes)':1: x")
 
 
-def test_links_and_special_files_are_told_as_such(tmp_path: Path) -> None:
+def test_a_listing_marks_links_and_special_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     with at_work(WorkspaceSection(filesystem=lambda: HostFilesystem(tmp_path))) as agent:
         assert "link (no regular file, cannot be opened)" in agent.use("list_directory")
@@ -564,7 +562,7 @@ def test_a_long_line_is_cut() -> None:
         ),
     ],
 )
-def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, message: str) -> None:
+def test_a_file_that_is_no_text_is_neither_shown_nor_edited(data: bytes, message: str) -> None:
     with over({"f": data}) as agent:
         assert agent.refused("read_file", path="f") == message
         assert agent.refused("edit_file", path="f", old="c", new="d") == message
@@ -589,7 +587,7 @@ def test_what_is_no_text_is_neither_shown_nor_edited(data: bytes, message: str) 
         ({"path": "f", "limit": -1}, "offset is 1 and limit -1; both count from 1"),
     ],
 )
-def test_a_mistaken_read_is_told_what_to_do_and_not_logged(
+def test_a_wrong_read_is_answered_with_the_remedy_and_not_logged(
     arguments: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with over({"f": "1\n2\n", "d/x": "", "empty": ""}) as agent, caplog.at_level(logging.WARNING):
@@ -849,7 +847,7 @@ def test_a_call_that_fails_leaves_the_files_as_before(tmp_path: Path) -> None:
             assert agent.content() == {"a": b"1", "d/b": b"2", "c": b"3"}
 
 
-def test_calls_that_run_at_once_answer_and_leave_what_they_would_in_order() -> None:
+def test_parallel_calls_answer_and_change_files_as_calls_in_order_do() -> None:
     calls = call(
         ("read_file", {"path": "a"}),
         ("edit_file", {"path": "a", "old": "1", "new": "9"}),

@@ -1,4 +1,4 @@
-"""Filesystems of every sort, operations on them, and a dict that says what they should come to."""
+"""Filesystems of every sort, operations on them, and a dict as their model."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesy
 
 SORTS = ("memory", "host", "fork of memory", "fork of host")
 
-PLACE = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a directory in it, made with a name of its own
+PLACE = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - tests make a directory with a new name in it
 """Where files cost no disk access, if there is such a place."""
 
 type Tree = dict[str, bytes | None]
@@ -22,7 +22,7 @@ type Tree = dict[str, bytes | None]
 
 @contextmanager
 def filesystem(sort: str, files: Tree | None = None) -> Generator[Filesystem]:
-    """A filesystem of a sort with some content; that of a fork is its base's."""
+    """Yields a filesystem of a sort with some content, which for a fork is in its base."""
     with tempfile.TemporaryDirectory(dir=PLACE) as root:
         host = HostFilesystem(root)
         new_files: Filesystem = host if "host" in sort else InMemoryFilesystem()
@@ -44,9 +44,7 @@ def tree(files: Filesystem) -> Tree:
 
 
 def host_tree(root: str | Path) -> dict[str, tuple[int, int, bytes]]:
-    """Mode, time and content of all below a directory, as the host tells them; of directories the
-    mode alone.
-    """
+    """Returns mode, time and content of all below a directory; of directories the mode alone."""
     stats: dict[str, tuple[int, int, bytes]] = {}
     for above, directories, names in os.walk(root):
         for name in directories:
@@ -68,7 +66,7 @@ class Do:
     more: str = ""
 
     def on(self, files: Filesystem) -> type[Exception] | None:
-        """Carries it out; gives the kind of the error that it raised."""
+        """Carries the operation out; returns the type of the error that it raised."""
         try:
             match self.what:
                 case "write":
@@ -90,7 +88,7 @@ class Do:
         return None
 
     def on_tree(self, files: Tree) -> type[Exception] | None:
-        """The same on a dict."""
+        """Carries the operation out on a dict, as `on` does."""
         try:
             self._on_tree(files)
         except OSError as error:

@@ -53,7 +53,7 @@ class HttpHarness:
 
 
 def played(step: Played) -> Step:
-    """The step in the server's words."""
+    """Returns the step in the server's terms."""
     match step:
         case ProviderFault(code=_, status=int() as status, kind=kind, retry_after=wait):
             return Fail(status, code=kind, retry_after=wait)
@@ -72,7 +72,7 @@ def played(step: Played) -> Step:
 
 
 def sent_by_chat(request: Request) -> Sent:
-    """What a Chat Completions request shows the model."""
+    """Reads a Chat Completions request."""
     messages = request.json["messages"]
     return Sent(
         tuple([message["content"] for message in messages if message["role"] == "user"]),
@@ -88,7 +88,7 @@ def sent_by_chat(request: Request) -> Sent:
 
 
 def sent_by_responses(request: Request) -> Sent:
-    """What a Responses request shows the model."""
+    """Reads a Responses request."""
     items = request.json["input"]
     return Sent(
         tuple([item["content"] for item in items if item.get("role") == "user"]),
@@ -104,9 +104,7 @@ def sent_by_responses(request: Request) -> Sent:
 
 
 def sent_by_messages(request: Request) -> Sent:
-    """What an Anthropic Messages request shows the model; of a tool `mcp__server__name` the last
-    part.
-    """
+    """Reads an Anthropic Messages request; of a tool `mcp__server__name` it takes the last part."""
     texts: list[str] = []
     answers: list[tuple[str, str]] = []
     for message in request.json["messages"]:

@@ -35,7 +35,7 @@ def shown(*keys: str) -> Counts:
     return count_sections(events)
 
 
-def test_a_section_that_was_read_is_shown_with_what_it_shows() -> None:
+def test_reading_a_section_counts_it_and_the_sections_that_it_shows() -> None:
     sizes = {"": 0, "guide": 19, "guide.open": 20, "guide.shut": 20, "off": 0}
     rows = shown()["n/k"]
     assert {path: row[0] for path, row in rows.items()} == sizes

@@ -38,7 +38,7 @@ def test_events_are_a_sequence_filtered_by_type_and_by_field() -> None:
         events[ProviderCalled].where(trun=1)
 
 
-def test_a_recording_keeps_what_is_published_until_it_stops_and_each_event_once() -> None:
+def test_a_recording_holds_each_published_event_once_until_it_stops() -> None:
     events, bus, other = RecordedEvents(), InProcessEventBus(), InProcessEventBus()
     assert events.watch(bus) is bus
     events.watch(bus)
@@ -59,7 +59,7 @@ class Noted:
     items: tuple[int, ...] = ()
 
 
-def test_a_line_has_what_tells_the_event_from_others() -> None:
+def test_a_line_holds_the_fields_that_distinguish_the_event() -> None:
     assert event_line(Noted("a")) == "Noted name='a'"
     assert event_line(Noted("a", "hidden", (1, 2))) == "Noted name='a' items=(1, 2)"
     assert event_line(called(2, "down")) == "ProviderCalled turn=2 error='down'"

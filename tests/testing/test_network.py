@@ -161,7 +161,7 @@ def test_an_unknown_value_of_the_ini_option_is_refused_with_those_there_are(auth
     ran.stderr.fnmatch_lines(["*wink_network is 'true'; use 'fixtures', 'loopback' or 'any'*"])
 
 
-def test_a_test_is_told_whom_it_tried_to_reach_and_what_to_do_even_where_a_client_hides_it(
+def test_a_refusal_names_the_host_and_the_remedy_even_where_a_client_hides_it(
     author: Author,
 ) -> None:
     ran = author.runs(
@@ -213,7 +213,7 @@ def test_the_ini_option_opens_the_network_for_tests_with_fixtures_too(author: Au
     author.runs(tests).assert_outcomes(failed=1)
 
 
-def test_what_a_test_says_to_pytest_socket_holds(author: Author) -> None:
+def test_marks_of_pytest_socket_hold(author: Author) -> None:
     ran = author.runs(
         f"""{REACH}
 @pytest.mark.enable_socket

@@ -1,4 +1,4 @@
-"""What the plugin promises to authors, seen as they see it: pytest's own outcomes and words."""
+"""The plugin keeps its promises to authors, by pytest's own outcomes and output."""
 
 import os
 import subprocess
@@ -205,7 +205,7 @@ class TestOld(unittest.TestCase):
     )
 
 
-def test_what_a_test_published_is_forgotten_after_it(author: Author) -> None:
+def test_the_events_of_a_test_are_released_after_it(author: Author) -> None:
     ran = author.runs("""
 import gc, weakref
 

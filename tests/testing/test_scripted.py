@@ -51,7 +51,7 @@ def test_a_call_that_is_no_pair_is_refused_with_the_remedy() -> None:
             call(*arguments)
 
 
-def test_a_script_of_other_things_than_messages_says_which_one_is_wrong() -> None:
+def test_a_script_with_an_invalid_reply_says_which_reply_is_wrong() -> None:
     script: Any = [call(("probe", {})), "Hello.", None, say("x")]
     error = r"reply 2 of the script is 'Hello\.'; write say\(…\) or call\(…\)"
     with pytest.raises(TypeError, match=error):

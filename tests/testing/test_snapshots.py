@@ -241,7 +241,7 @@ def test_a_file_grows_by_one_state_for_a_summarized_section_unless_more_are_give
 
 
 @pytest.mark.parametrize("wrong", ["text", (), ("text",), None, shop().render()])
-def test_what_is_no_prompt_is_refused(wrong: object) -> None:
+def test_a_value_that_is_no_prompt_is_refused(wrong: object) -> None:
     with pytest.raises(
         TypeError, match="compare a Prompt, a PromptTemplate or what render_states returned"
     ):
@@ -324,7 +324,7 @@ def test_a_changed_contract_is_named_by_its_tool() -> None:
     assert '+      "description": "As on the receipt.",' in lines
 
 
-def test_new_and_lost_states_sections_and_tools_are_told() -> None:
+def test_new_and_lost_states_sections_and_tools_are_reported() -> None:
     more = MarkdownSection(title="More", template="x", summary="y", visibility=SUMMARY)
     plain, wide = shop(refunds="Same."), shop(refunds="Same.", more=more)
     assert [one for one in summary(plain, wide) if "changed" not in one] == [
@@ -343,7 +343,7 @@ def test_new_and_lost_states_sections_and_tools_are_told() -> None:
     ]
 
 
-def test_a_changed_output_is_told() -> None:
+def test_a_changed_output_is_reported() -> None:
     def asking(output: Any) -> PromptTemplate[Any]:
         return PromptTemplate[output](ns="t", key="k", sections=[])
 
@@ -354,7 +354,7 @@ def test_a_changed_output_is_told() -> None:
     ]
 
 
-def test_tools_in_another_order_are_told() -> None:
+def test_tools_in_another_order_are_reported() -> None:
     def with_(*names: str) -> PromptTemplate[Any]:
         tools = [Tool[Refund, Refund](name=name, description="x") for name in names]
         task = MarkdownSection(title="a", template="a", tools=tools)
@@ -367,7 +367,7 @@ def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
     assert diff_lines("", GOLDEN) == ["run pytest with --snapshot-update to write it"]
 
 
-def test_an_edited_file_is_told_even_where_no_part_of_it_changed() -> None:
+def test_an_edited_file_is_reported_even_where_no_part_of_it_changed() -> None:
     edited = GOLDEN.replace("\n\n## Tool", "\n\n\n## Tool")
     assert diff_lines(edited, GOLDEN) == [
         "the file was edited; where that is meant, run pytest with --snapshot-update"
