@@ -115,7 +115,8 @@ class LoopAdapter(ProviderAdapter):
         [completed] = self._perform(evaluation, self.journal(evaluation.tools))
         return _response(completed)
 
-    async def evaluate_async[Out](
+    # It takes what the base takes and one keyword more, which pyright compares with all of them.
+    async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
         events = self._perform_async(Evaluation(self, prompt, **options))
@@ -352,19 +353,19 @@ class Evaluation[Out]:
         tools, streamed = self.tools, self._operation.streamed
         calls = tools.next_batch(action.calls) if journal is None else action.calls[:1]
         if streamed:
-            for call in calls:
-                yield ToolCallStarted(call)
+            for started in calls:
+                yield ToolCallStarted(started)
+        call, signal = calls[0], None
         outcomes: Sequence[ToolExecutionOutcome]
-        signal = None
-        if len(calls) > 1:
-            outcomes, signal = yield from tools.execute_parallel(calls)
-        elif journal is None:
-            outcomes = ((yield from tools.execute(calls[0])),)
+        if journal is not None:
+            outcomes = [journal.execute(call, partial(self._execute, call))]
+        elif len(calls) == 1:
+            outcomes = [(yield from tools.execute(call))]
         else:
-            outcomes = (journal.execute(calls[0], partial(self._execute, calls[0])),)
+            outcomes, signal = yield from tools.execute_parallel(calls)
         if streamed:
-            for call, outcome in zip(calls, outcomes, strict=False):
-                yield ToolCallFinished(call, outcome.message)
+            for finished, outcome in zip(calls, outcomes, strict=False):
+                yield ToolCallFinished(finished, outcome.message)
         try:
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections

@@ -1,8 +1,8 @@
 """The loop around evaluations: opens the sections that the model requests and evaluates again."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 from ..limits import Budget, Clock, Deadline, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
@@ -25,9 +25,8 @@ from .response import PromptResponse
 
 __all__ = ["Execution", "ExecutionOptions", "Expansion", "ExpansionLimitError", "MainLoop"]
 
-# `...`: adapters with the seed's signature take no `call_history`, which only few prompts need.
-type _Evaluate[Out] = Callable[..., PromptResponse[Out]]
-type _EvaluateAsync[Out] = Callable[..., Awaitable[PromptResponse[Out]]]
+# Any: adapters with the seed's signature take no `call_history`, which only few prompts need.
+type _Evaluate = Callable[..., Any]
 
 
 class ExpansionLimitError(LimitError):
@@ -107,7 +106,7 @@ class MainLoop:
         `evaluate` raises.
         """
         evaluations = _Evaluations(self, prompt, **options)
-        evaluate: _Evaluate[Out] = evaluations.adapter.evaluate
+        evaluate: _Evaluate = evaluations.adapter.evaluate
         with evaluations.operation, prompt.resources:
             while True:
                 with evaluations:
@@ -119,7 +118,7 @@ class MainLoop:
     ) -> Execution[Out]:
         """Does as `execute`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
-        evaluate: _EvaluateAsync[Out] = evaluations.adapter.evaluate_async
+        evaluate: _Evaluate = evaluations.adapter.evaluate_async
         with evaluations.operation:
             async with prompt.resources:
                 while True:
