@@ -429,14 +429,11 @@ class _RunJournal:
 def _answer_to_json(ask: Callable[[], AssistantMessage]) -> Record:
     try:
         answer = ask()
-    except Exception as error:
-        return {"error": _error_to_json(error)}
-    calls = [
-        replace(call, name=sendable(call.name), arguments=sendable(call.arguments))
-        for call in answer.tool_calls
-    ]
-    answer = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
-    try:
+        calls = [
+            replace(call, name=sendable(call.name), arguments=sendable(call.arguments))
+            for call in answer.tool_calls
+        ]
+        answer = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
         return {"answer": serde.dump(answer)}
     except Exception as error:
         return {"error": _error_to_json(error)}
