@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
 from inspect import Parameter, signature
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, Unpack
 
 from ..generics import Parametrized
@@ -264,8 +265,6 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             raise self._refusal(
                 f"{name} {text!r} is no text; write a string with $field placeholders"
             )
-        from textwrap import dedent  # on first use: its patterns are slow to compile
-
         return dedent(text).strip()
 
     def _refusal(self, message: str) -> PromptValidationError:
