@@ -7,7 +7,10 @@ import re
 import tomllib
 from collections import Counter
 from importlib.metadata import requires
+from io import StringIO
 from pathlib import Path
+from token import NAME
+from tokenize import generate_tokens
 
 import pytest
 from markdown_it import MarkdownIt
@@ -19,6 +22,19 @@ PAGES = sorted(
     page
     for pattern in ("README.md", "llms.md", "docs/**/*.md", "specs/**/*.md")
     for page in ROOT.glob(pattern)
+)
+# Identifiers that readers had to decode, and the words that they might come back as.
+BANNED_WORDS = set(
+    re.findall(
+        r"\w+",
+        """
+    ports specialised Specialised door Scene scene Visit Written tool_spec Fault faults status_fault
+    request_fault Given converse harmless Flow Came Attempt together _alone Work WorkKind gave heard
+    _Living _Made _Mark born Link by_hand overlaid held_against _Life Takeover _tell _hear _settle
+    spares ONCE speakable Mistake
+    came held living made mine said those told whole
+        """,
+    )
 )
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 PROJECT = (ROOT / "pyproject.toml").read_text()
@@ -121,6 +137,23 @@ def test_every_make_command_in_a_document_exists(page: Path) -> None:
         for target in re.findall(r"^\$?\s*(?:\w+=\S+ )*make ([a-z-]+)", source, re.MULTILINE)
     ]
     assert [target for target in shown if target not in targets] == []
+
+
+@pytest.mark.parametrize("file", [*MODULES, *PAGES], ids=where)
+def test_names_in_code_are_the_field_s_own_terms(file: Path) -> None:
+    """These names have plainer ones, such as `ValidationIssue` for `Fault`; use a noun or a verb."""
+    sources = (
+        [file.read_text()]
+        if file.suffix == ".py"
+        else [source for language, source in fences(file) if language == "python"]
+    )
+    tokens = [
+        token.string
+        for source in sources
+        for token in generate_tokens(StringIO(source).readline)
+        if token.type == NAME
+    ]
+    assert sorted(BANNED_WORDS & set(tokens)) == []
 
 
 def test_every_make_target_says_what_it_does() -> None:
