@@ -69,7 +69,7 @@ class Bridge:
         return name
 
     def find_tool(self, name: str) -> str | None:
-        """Returns the prompt's name of the tool that the CLI knows as `mcp__server__name`, if any."""
+        """Returns the prompt's name of the tool that the CLI calls `mcp__server__name`, if any."""
         head, _, rest = name.partition("__")
         server, _, tool = rest.partition("__")
         return tool if head == "mcp" and tool in self._tools.get(server, ()) else None

@@ -23,18 +23,8 @@ _OUTPUT_TOOL = "StructuredOutput"  # by which the CLI takes typed output
 _FIRST_BACKOFF_MS = 500
 _MOST_BACKOFF_MS = 32_000
 _JITTER = 1.25
-_TURN_COUNTS = (
-    "input_tokens",
-    "cache_creation_input_tokens",
-    "cache_read_input_tokens",
-    "output_tokens",
-)
-_TOTAL_COUNTS = (
-    "inputTokens",
-    "cacheCreationInputTokens",
-    "cacheReadInputTokens",
-    "outputTokens",
-)
+_TURN_COUNTS = "input_tokens cache_creation_input_tokens cache_read_input_tokens output_tokens"
+_TOTAL_COUNTS = "inputTokens cacheCreationInputTokens cacheReadInputTokens outputTokens"
 
 
 class TurnReader:
@@ -159,8 +149,8 @@ class TurnReader:
                 return error_from_request(PROVIDER, "provider_failed", message)
 
 
-def _usage(counts: Mapping[str, AnyJson], names: tuple[str, str, str, str]) -> TokenUsage:
-    fresh, written, cached, output = (counts.get(name) or 0 for name in names)
+def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
+    fresh, written, cached, output = [counts.get(name) or 0 for name in names.split()]
     return TokenUsage(fresh + written + cached, output, cached)
 
 
