@@ -108,7 +108,7 @@ def _find(view: PromptView, key: str) -> SectionNode | None:
     return node if node is not None and view.is_enabled(node) else None
 
 
-def _closed(view: PromptView, node: SectionNode) -> list[SectionNode]:
+def _sections_to_open(view: PromptView, node: SectionNode) -> list[SectionNode]:
     """The summarized sections among `node` and those above it, from the root down."""
     sections = (*view.registry.ancestors(node), node)
     return [section for section in sections if view.visibility_of(section) is not _FULL]
@@ -123,12 +123,12 @@ def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[Rea
     node = _find(view, key)
     if node is None:
         return ToolResult(message=f"Unknown section key: '{key:.{_MAX_KEY}}'", success=False)
-    closed = _closed(view, node)
+    to_open = _sections_to_open(view, node)
     # what the prompt would show, and the tools it would have, were the section FULL
     opened = view.with_visibility({node.path: _FULL})
     texts, tools, _ = opened.render(opened.visible_sections(node))
     content = "\n\n".join(texts)
-    if not closed:
+    if not to_open:
         return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
     if tools and view.disclosure is Disclosure.SPLIT:  # reading brings no tools here
         return ToolResult(
@@ -137,10 +137,10 @@ def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[Rea
         )
     paths: dict[SectionPath, None] = {}
     if tools:  # open as little as shows the section and keeps its tools where they are
-        paths = dict.fromkeys([*[section.path for section in closed], node.path])
-        if closed[0] is not node:  # the sections above open as well and bring their tools
+        paths = dict.fromkeys([*[section.path for section in to_open], node.path])
+        if to_open[0] is not node:  # the sections above open as well and bring their tools
             opened = view.with_visibility(dict.fromkeys(paths, _FULL))
-            tools = opened.render(opened.visible_sections(closed[0])).tools
+            tools = opened.render(opened.visible_sections(to_open[0])).tools
         paths.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
     return ToolResult(
         message=f"Content of section '{key}':",
@@ -157,10 +157,10 @@ def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[o
             raise ToolValidationError(f"Unknown section key: '{key}'")
         nodes[node.path] = node
     for node in nodes.values():
-        closed = _closed(view, node)
-        if not closed:
+        to_open = _sections_to_open(view, node)
+        if not to_open:
             raise ToolValidationError(f"Section '{node.key}' is already expanded.")
-        for section in closed:
+        for section in to_open:
             if section.path not in nodes:
                 raise ToolValidationError(
                     f"Section '{node.key}' is inside '{section.key}': open '{section.key}' first."
@@ -185,7 +185,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
     node = _find(view, key)
     if node is None:
         raise ToolValidationError(f"Unknown section key: '{key}'")
-    if view.decisions.opened.get(node.path) is not _FULL or _closed(view, node):
+    if view.decisions.opened.get(node.path) is not _FULL or _sections_to_open(view, node):
         raise ToolValidationError(f"Section '{key}' is not one that you opened.")
     # all tools of the subtree: another call of the same turn may have opened a section in it
     subtree = view.registry.sections[node.index : node.end]
@@ -287,13 +287,13 @@ def how_to_open(view: PromptView, tool_name: str) -> str | None:
     Raises `PromptRenderError` for a condition that fails.
     """
     node = view.registry.get_section(view.registry.tool_paths.get(tool_name, ()))
-    closed = [] if node is None or not view.is_enabled(node) else _closed(view, node)
-    if not closed:
+    to_open = [] if node is None or not view.is_enabled(node) else _sections_to_open(view, node)
+    if not to_open:
         return None
-    tool = view.disclosure_tool(closed[-1])
-    if tool == READ_SECTION or len(closed) == 1:  # reading a section opens those around it
-        return f"call {tool} with key '{closed[-1].key}' first"
-    return f"call {tool} with keys {', '.join([repr(node.key) for node in closed])} first"
+    tool = view.disclosure_tool(to_open[-1])
+    if tool == READ_SECTION or len(to_open) == 1:  # reading a section opens those around it
+        return f"call {tool} with key '{to_open[-1].key}' first"
+    return f"call {tool} with keys {', '.join([repr(node.key) for node in to_open])} first"
 
 
 def _with_handler(tool: AnyTool, view: PromptView) -> AnyTool:
