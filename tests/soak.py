@@ -38,7 +38,7 @@ from weakincentives.testing.conformance import (
     run,
     scenarios,
 )
-from weakincentives.testing.scenarios import Can, Scenario
+from weakincentives.testing.scenarios import Capability, Scenario
 
 type Ways = tuple[Way, ...]
 
@@ -138,9 +138,11 @@ def played(subject: Subject, chance: random.Random) -> str:
     scenario = composed(subject, chance)
     way = chance.choice(subject.ways[:2])
     got = run(scenario, subject.harness, way)
-    wanted = run(scenario, ScriptedHarness(inject=Can.INJECT in subject.harness.can))
+    wanted = run(
+        scenario, ScriptedHarness(inject=Capability.INJECT in subject.harness.capabilities)
+    )
     for name in ENDS:
-        if name == "usage" and Can.USAGE not in subject.harness.can:
+        if name == "usage" and Capability.USAGE not in subject.harness.capabilities:
             continue
         if getattr(got, name) != getattr(wanted, name):
             raise ConformanceError(
@@ -150,7 +152,7 @@ def played(subject: Subject, chance: random.Random) -> str:
 
 
 def _events(scenario: Scenario, subject: Subject) -> str:
-    inject = Can.INJECT in subject.harness.can
+    inject = Capability.INJECT in subject.harness.capabilities
     if scenario not in _KNOWN.setdefault(inject, {}):
         _KNOWN[inject][scenario] = run(scenario, ScriptedHarness(inject=inject)).events
     return _KNOWN[inject][scenario]

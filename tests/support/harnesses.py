@@ -12,8 +12,8 @@ from weakincentives.adapters.core import ProviderAdapter
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import AssistantMessage
 from weakincentives.limits import Clock
-from weakincentives.testing.conformance import Sent, Stage
-from weakincentives.testing.scenarios import Can, ProviderFault
+from weakincentives.testing.conformance import SentRequest, Stage
+from weakincentives.testing.scenarios import Capability, ProviderFault
 from weakincentives.testing.scenarios import Step as Played
 
 __all__ = ["HttpHarness", "played", "sent_by_chat", "sent_by_messages", "sent_by_responses"]
@@ -25,15 +25,15 @@ class HttpHarness:
     def __init__(
         self,
         make: Callable[..., ProviderAdapter],
-        sent: Callable[[Request], Sent],
-        can: Can = ~Can(0),  # noqa: B008 - immutable
+        sent: Callable[[Request], SentRequest],
+        capabilities: Capability = ~Capability(0),  # noqa: B008 - immutable
         *,
         play: Callable[[Played], Scripted] | None = None,
     ) -> None:
         self._make = make
         self._sent = sent
         self._play = play or played
-        self.can = can
+        self.capabilities = capabilities
 
     @contextmanager
     def open(
@@ -44,7 +44,7 @@ class HttpHarness:
             isinstance(steps[-1], AssistantMessage) and steps[-1].finish in ("stop", "tool_calls")
         )
         # a vendor's loop may ask again after a failure
-        insists = Can.OWN_LOOP not in self.can and not ends_well
+        insists = Capability.OWN_LOOP not in self.capabilities and not ends_well
         with ScriptedServer(*script, *script[-1:] * (8 * insists), strict=not insists) as server:
             yield Stage(
                 self._make(server, config=config, clock=clock),
@@ -71,10 +71,10 @@ def played(step: Played) -> Step:
             )
 
 
-def sent_by_chat(request: Request) -> Sent:
+def sent_by_chat(request: Request) -> SentRequest:
     """Reads a Chat Completions request."""
     messages = request.json["messages"]
-    return Sent(
+    return SentRequest(
         tuple([message["content"] for message in messages if message["role"] == "user"]),
         tuple([tool["function"]["name"] for tool in request.json.get("tools", ())]),
         tuple(
@@ -87,10 +87,10 @@ def sent_by_chat(request: Request) -> Sent:
     )
 
 
-def sent_by_responses(request: Request) -> Sent:
+def sent_by_responses(request: Request) -> SentRequest:
     """Reads a Responses request."""
     items = request.json["input"]
-    return Sent(
+    return SentRequest(
         tuple([item["content"] for item in items if item.get("role") == "user"]),
         tuple([tool["name"] for tool in request.json.get("tools", ())]),
         tuple(
@@ -103,7 +103,7 @@ def sent_by_responses(request: Request) -> Sent:
     )
 
 
-def sent_by_messages(request: Request) -> Sent:
+def sent_by_messages(request: Request) -> SentRequest:
     """Reads an Anthropic Messages request; of a tool `mcp__server__name` it takes the last part."""
     texts: list[str] = []
     answers: list[tuple[str, str]] = []
@@ -120,7 +120,7 @@ def sent_by_messages(request: Request) -> Sent:
                 case _:
                     pass
     names = [tool["name"].rpartition("__")[2] for tool in request.json.get("tools", ())]
-    return Sent(tuple(texts), tuple(names), tuple(answers))
+    return SentRequest(tuple(texts), tuple(names), tuple(answers))
 
 
 def _texts(blocks: Any) -> list[str]:

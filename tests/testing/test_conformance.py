@@ -34,7 +34,7 @@ from weakincentives.testing.conformance import (
     run,
     scenarios,
 )
-from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
+from weakincentives.testing.scenarios import SCENARIOS, Capability, Scenario
 
 # Any below: prompts of every output.
 
@@ -45,7 +45,7 @@ def openai(api: Any) -> HttpHarness:
             "m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **options
         )
 
-    return HttpHarness(make, sent_by_chat if api == "chat" else sent_by_responses, ~Can(0))
+    return HttpHarness(make, sent_by_chat if api == "chat" else sent_by_responses, ~Capability(0))
 
 
 HARNESSES: dict[str, Harness] = {

@@ -21,15 +21,15 @@ from ..limits import Clock, Deadline, TokenUsage
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..runtime.session import Session
 from ..visibility import SectionVisibility, VisibilityOverrides
-from .scenarios import SCENARIOS, Can, Note, ProviderFault, Scenario, Step, World
+from .scenarios import SCENARIOS, Capability, Note, ProviderFault, Scenario, Step, World
 from .scripted import ScriptedAdapter, SeenRequest
 
 __all__ = [
     "ConformanceError",
     "Harness",
-    "Observed",
+    "RunOutcome",
     "ScriptedHarness",
-    "Sent",
+    "SentRequest",
     "Stage",
     "check",
     "run",
@@ -47,7 +47,7 @@ class ConformanceError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRequest:
     """One request as the model saw it: the user's texts, the tools, and the tools' answers.
 
     An answer is a call id and a text.
@@ -63,13 +63,13 @@ class Stage:
     """An adapter with a script behind it, and all requests so far."""
 
     adapter: ProviderAdapter
-    sent: Callable[[], Sequence[Sent]]
+    sent: Callable[[], Sequence[SentRequest]]
 
 
 class Harness(Protocol):
-    """Puts a script behind an adapter; `can` says which scenarios it can play."""
+    """Puts a script behind an adapter; `capabilities` says which scenarios it can play."""
 
-    can: Can
+    capabilities: Capability
 
     def open(
         self, steps: Sequence[Step], /, *, config: InnerLoopConfig, clock: Clock
@@ -85,7 +85,7 @@ class ScriptedHarness:
         self, adapter: Callable[..., ScriptedAdapter] = ScriptedAdapter, *, inject: bool = True
     ) -> None:
         self._adapter = adapter
-        self.can = ~Can(0) if inject else ~Can.INJECT
+        self.capabilities = ~Capability(0) if inject else ~Capability.INJECT
 
     @contextmanager
     def open(
@@ -93,19 +93,19 @@ class ScriptedHarness:
     ) -> Generator[Stage]:
         """Plays the steps as the adapter's replies."""
         replies = [_error(step) if isinstance(step, ProviderFault) else step for step in steps]
-        inject = Can.INJECT in self.can
+        inject = Capability.INJECT in self.capabilities
         adapter = self._adapter(replies, dynamic_tools=inject, config=config, clock=clock)
         yield Stage(adapter, lambda: [_sent(request) for request in adapter.requests])
 
 
-def _sent(request: SeenRequest) -> Sent:
+def _sent(request: SeenRequest) -> SentRequest:
     texts = [message.content for message in request.messages if isinstance(message, UserMessage)]
     answers = [
         (message.call_id, message.content)
         for message in request.messages
         if isinstance(message, ToolMessage)
     ]
-    return Sent(tuple(texts), request.tool_names, tuple(answers))
+    return SentRequest(tuple(texts), request.tool_names, tuple(answers))
 
 
 def _error(fault: ProviderFault) -> PromptEvaluationError:
@@ -117,7 +117,7 @@ def _error(fault: ProviderFault) -> PromptEvaluationError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class RunOutcome:
     """The outcome of a run, as plain values.
 
     `error` has phase, code, status and seconds to wait. `notes`, `book` and `opened` are the state
@@ -138,7 +138,7 @@ class Observed:
     events: str
     log: tuple[str, ...]
     answers: tuple[str, ...]
-    sent: tuple[Sent, ...]
+    sent: tuple[SentRequest, ...]
 
 
 _END = ("text", "output", "error", "notes", "book", "opened", "visible", "tools")
@@ -163,7 +163,7 @@ _INCIDENTAL = {
 }
 
 
-def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> Observed:
+def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> RunOutcome:
     """Plays a scenario with `MainLoop` or the adapter alone; raises all but evaluation errors."""
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
@@ -190,7 +190,7 @@ def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> Observed:
     ]
     after = prompt.render(session=session)
     failed = isinstance(result, PromptEvaluationError)
-    return Observed(
+    return RunOutcome(
         text=None if failed else result.text,
         output=None if failed else result.output,
         error=_describe(result) if failed else "",
@@ -252,7 +252,7 @@ def _constant_fields(event: _Any) -> list[object]:
 
 def scenarios(harness: Harness) -> tuple[Scenario, ...]:
     """Returns the scenarios of `SCENARIOS` that `harness` can play."""
-    return tuple([scenario for scenario in SCENARIOS if scenario.needs in harness.can])
+    return tuple([scenario for scenario in SCENARIOS if scenario.needs in harness.capabilities])
 
 
 def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
@@ -263,12 +263,13 @@ def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
     if not ways:
         ways = "execute", "execute_async"
         # only MainLoop goes on after a section was opened by a new start
-        if "V" not in _reference(scenario, inject=Can.INJECT in harness.can).events:
+        if "V" not in _reference(scenario, inject=Capability.INJECT in harness.capabilities).events:
             ways += "evaluate", "evaluate_async"
-            ways += ("stream", "stream_async") if Can.STREAM in harness.can else ()
+            ways += ("stream", "stream_async") if Capability.STREAM in harness.capabilities else ()
     for way in ways:
         try:
-            differences = list(_differences(scenario, harness.can, run(scenario, harness, way)))
+            outcome = run(scenario, harness, way)
+            differences = list(_differences(scenario, harness.capabilities, outcome))
         except AssertionError as error:  # a harness raises it for requests outside of its script
             differences = [str(error)]
         if differences:
@@ -276,21 +277,18 @@ def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
 
 
 @cache
-def _reference(scenario: Scenario, *, inject: bool) -> Observed:
+def _reference(scenario: Scenario, *, inject: bool) -> RunOutcome:
     return run(scenario, ScriptedHarness(inject=inject))
 
 
-def _differences(scenario: Scenario, can: Can, outcome: Observed) -> Iterator[str]:
-    inject = Can.INJECT in can
+def _differences(
+    scenario: Scenario, capabilities: Capability, outcome: RunOutcome
+) -> Iterator[str]:
+    inject = Capability.INJECT in capabilities
     reference = _reference(scenario, inject=inject)
-    # a vendor's loop may have asked again
-    is_usage_unknown = Can.USAGE not in can or (outcome.error and Can.OWN_LOOP not in can)
-    for name, expected in scenario.expect.items():
-        value = getattr(outcome, name)
-        if not (name == "usage" and is_usage_unknown) and not _fits(name, value, expected, can):
-            yield f"{name}: {value!r} instead of {expected!r}"
+    yield from _unmet_expectations(scenario, capabilities, outcome)
     references = [reference]
-    if Can.INJECT not in scenario.needs:
+    if Capability.INJECT not in scenario.needs:
         references.append(_reference(scenario, inject=not inject))
     for other in references:
         # an adapter may write the JSON of typed output otherwise
@@ -298,7 +296,7 @@ def _differences(scenario: Scenario, can: Can, outcome: Observed) -> Iterator[st
             value, expected = getattr(outcome, name), getattr(other, name)
             if value != expected:
                 yield f"{name}: {value!r}, but the scripted adapter's {expected!r}"
-    if Can.OWN_LOOP | Can.USAGE in can and outcome.log != reference.log:
+    if Capability.OWN_LOOP | Capability.USAGE in capabilities and outcome.log != reference.log:
         yield f"log: {outcome.log}, but the scripted adapter's {reference.log}"
     last_tools = _user_tools(outcome.sent[-1].tools) if outcome.sent else ""
     if not outcome.error and last_tools != outcome.tools:
@@ -307,17 +305,31 @@ def _differences(scenario: Scenario, can: Can, outcome: Observed) -> Iterator[st
     for call_id, content in _answers(reference).items():
         if content not in answers.get(call_id, ""):
             yield f"answer to {call_id}: {answers.get(call_id)!r} instead of {content!r}"
-    if Can.OWN_LOOP in can:
+    if Capability.OWN_LOOP in capabilities:
         yield from _request_differences(outcome.sent, reference.sent)
 
 
-def _answers(outcome: Observed) -> dict[str, str]:
+def _unmet_expectations(
+    scenario: Scenario, capabilities: Capability, outcome: RunOutcome
+) -> Iterator[str]:
+    is_usage_known = Capability.USAGE in capabilities
+    if outcome.error and Capability.OWN_LOOP not in capabilities:
+        is_usage_known = False  # a vendor's loop may have asked again
+    for name, expected in scenario.expect.items():
+        value = getattr(outcome, name)
+        if name == "usage" and not is_usage_known:
+            continue
+        if not _fits(name, value, expected, capabilities):
+            yield f"{name}: {value!r} instead of {expected!r}"
+
+
+def _answers(outcome: RunOutcome) -> dict[str, str]:
     return dict([answer for request in outcome.sent for answer in request.answers])
 
 
-def _fits(name: str, value: _Any, expected: _Any, can: Can) -> bool:
+def _fits(name: str, value: _Any, expected: _Any, capabilities: Capability) -> bool:
     match name:
-        case "events" if Can.INJECT not in can:
+        case "events" if Capability.INJECT not in capabilities:
             expected = expected.replace("I", "VR")
         case "answers":
             return len(value) == len(expected) and all(map(str.__contains__, value, expected))
@@ -328,7 +340,9 @@ def _fits(name: str, value: _Any, expected: _Any, can: Can) -> bool:
     return bool(value == expected)
 
 
-def _request_differences(requests: Sequence[Sent], expected: Sequence[Sent]) -> Iterator[str]:
+def _request_differences(
+    requests: Sequence[SentRequest], expected: Sequence[SentRequest]
+) -> Iterator[str]:
     """Yields how requests differ from what they must hold; there may be more words around it."""
     if len(requests) != len(expected):
         yield f"{len(requests)} requests instead of {len(expected)}"

@@ -18,10 +18,10 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..visibility import SectionPath, SectionVisibility
 from .scripted import call, say
 
-__all__ = ["SCENARIOS", "Can", "Note", "ProviderFault", "Scenario", "Step", "World"]
+__all__ = ["SCENARIOS", "Capability", "Note", "ProviderFault", "Scenario", "Step", "World"]
 
 
-class Can(Flag):
+class Capability(Flag):
     """What an adapter and its harness are capable of; scenarios that need more are left out."""
 
     INJECT = auto()  # takes further tools while a conversation runs: `supports_dynamic_tools`
@@ -59,7 +59,7 @@ type Step = AssistantMessage | ProviderFault
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
-    """A script and its outcome: `expect` holds values by field of `Observed`.
+    """A script and its outcome: `expect` holds values by field of `RunOutcome`.
 
     Of answers and errors it holds a part. An evaluation gets `config`, a deadline in `seconds` and
     `budget`. Injection and restart must reach the same outcome, unless the scenario needs
@@ -70,7 +70,7 @@ class Scenario:
     steps: tuple[Step, ...]
     expect: Mapping[str, object]
     prompt: Callable[[], Prompt[Any]]  # Any: prompts of every output
-    needs: Can = Can(0)  # noqa: RUF009 - immutable
+    needs: Capability = Capability(0)  # noqa: RUF009 - immutable
     config: InnerLoopConfig = InnerLoopConfig()  # noqa: RUF009 - frozen
     seconds: float | None = None
     budget: Budget | None = None
@@ -240,8 +240,8 @@ def _open(*keys: str) -> _Call:
 
 
 _w = partial(_to, "work")
-_own = partial(_script, needs=Can.OWN_LOOP)
-_usage = partial(_script, needs=Can.USAGE)
+_own = partial(_script, needs=Capability.OWN_LOOP)
+_usage = partial(_script, needs=Capability.USAGE)
 _close = ("close_section", {"section_key": "more"})
 _opening, _closing = partial(_world, disclosure=Disclosure.OPEN), partial(_world, closable=True)
 _object, _objects = partial(_world, output=_Tally), partial(_world, output=list[_Tally])
@@ -274,7 +274,7 @@ SCENARIOS = (
     _script("a value is shown below the message", _w("a", "count")).expect(
         answers=('noted\n\n{"count":1.0,"unit":"notes"}',)
     ),
-    _script("no arguments mean the defaults", ("peek", ""), needs=Can.ARGUMENTS).expect(
+    _script("no arguments mean the defaults", ("peek", ""), needs=Capability.ARGUMENTS).expect(
         answers=("notes: ",)
     ),
     _script("null means the default", ("peek", {"last": None})).expect(answers=("notes: ",)),
@@ -316,7 +316,7 @@ SCENARIOS = (
     _script("a tool without a handler", _to("manual", "a")).expect(
         answers=("cannot be called here",)
     ),
-    _script("broken JSON", [("work", '{"note": "'), _w("a")], needs=Can.ARGUMENTS).expect(
+    _script("broken JSON", [("work", '{"note": "'), _w("a")], needs=Capability.ARGUMENTS).expect(
         answers=("Invalid JSON", "noted")
     ),
     _script("a number for a text", ("work", {"note": 7})).expect(answers=("note: ",), notes=""),
@@ -354,12 +354,14 @@ SCENARIOS = (
     _script("typed output after an opening", _read("more"), say(_Tally(2)), prompt=_object).expect(
         output=_Tally(2)
     ),
-    _script("twice in one turn", [_read("more"), _read("more")], needs=Can.INJECT).expect(
+    _script("twice in one turn", [_read("more"), _read("more")], needs=Capability.INJECT).expect(
         events="RCTTICX"
     ),
-    _script("too early", [_read("more"), _to("more", "a")], needs=Can.INJECT | Can.OWN_LOOP).expect(
-        notes=""
-    ),
+    _script(
+        "too early",
+        [_read("more"), _to("more", "a")],
+        needs=Capability.INJECT | Capability.OWN_LOOP,
+    ).expect(notes=""),
     _script("open_sections", _open("more"), _to("more", "a"), prompt=_opening).expect(
         opened="more", events="RCTVRCTCX"
     ),
@@ -437,44 +439,44 @@ SCENARIOS = (
             notes="a", events="RCTC", error=f"request/{error}"
         )
         for needs, error, fault in (
-            (Can.STATUS, "bad_request 400", ProviderFault("bad_request", 400)),
-            (Can.STATUS, "authentication 401", ProviderFault("authentication", 401)),
-            (Can.STATUS, "permission 403", ProviderFault("permission", 403)),
-            (Can.STATUS, "not_found 404", ProviderFault("not_found", 404)),
-            (Can.STATUS, "throttled 429", ProviderFault("throttled", 429)),
-            (Can.STATUS, "server_error 500", ProviderFault("server_error", 500)),
-            (Can.CODES, "throttled 429 7s", ProviderFault("throttled", 429, retry_after=7)),
+            (Capability.STATUS, "bad_request 400", ProviderFault("bad_request", 400)),
+            (Capability.STATUS, "authentication 401", ProviderFault("authentication", 401)),
+            (Capability.STATUS, "permission 403", ProviderFault("permission", 403)),
+            (Capability.STATUS, "not_found 404", ProviderFault("not_found", 404)),
+            (Capability.STATUS, "throttled 429", ProviderFault("throttled", 429)),
+            (Capability.STATUS, "server_error 500", ProviderFault("server_error", 500)),
+            (Capability.CODES, "throttled 429 7s", ProviderFault("throttled", 429, retry_after=7)),
             (
-                Can.CODES,
+                Capability.CODES,
                 "context_length 400",
                 ProviderFault("context_length", 400, "context_length_exceeded"),
             ),
-            (Can.CODES, "quota 429", ProviderFault("quota", 429, "insufficient_quota")),
-            (Can.TRANSPORT, "connection", ProviderFault("connection")),
+            (Capability.CODES, "quota 429", ProviderFault("quota", 429, "insufficient_quota")),
+            (Capability.TRANSPORT, "connection", ProviderFault("connection")),
         )
     ],
-    _script("no reply", _w("a"), ProviderFault("malformed"), needs=Can.TRANSPORT).expect(
+    _script("no reply", _w("a"), ProviderFault("malformed"), needs=Capability.TRANSPORT).expect(
         error="response/malformed", notes="a"
     ),
-    _script("a failure at once", ProviderFault("bad_request", 400), needs=Can.STATUS).expect(
+    _script("a failure at once", ProviderFault("bad_request", 400), needs=Capability.STATUS).expect(
         error="request/bad", events="RC"
     ),
     _script(
-        "and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Can.STATUS
+        "and once opened", _read("more"), ProviderFault("bad_request", 400), needs=Capability.STATUS
     ).expect(error="request/bad"),
-    _script("an answer that was cut off", replace(_half, finish="length"), needs=Can.LENGTH).expect(
-        error="response/truncated"
-    ),
-    _script("a filtered answer", replace(_half, finish="content_filter"), needs=Can.FILTER).expect(
-        error="response/content"
-    ),
-    _script("a refusal", replace(_half, finish="refusal"), needs=Can.REFUSAL).expect(
+    _script(
+        "an answer that was cut off", replace(_half, finish="length"), needs=Capability.LENGTH
+    ).expect(error="response/truncated"),
+    _script(
+        "a filtered answer", replace(_half, finish="content_filter"), needs=Capability.FILTER
+    ).expect(error="response/content"),
+    _script("a refusal", replace(_half, finish="refusal"), needs=Capability.REFUSAL).expect(
         error="response/refused", events="RC"
     ),
     _script(
         "a turn that was cut off",
         replace(call(_w("a")), finish="length"),
-        needs=Can.OWN_LOOP | Can.LENGTH,
+        needs=Capability.OWN_LOOP | Capability.LENGTH,
     ).expect(notes="", error="response/truncated"),
 )
 """Every scenario, by topic."""

@@ -15,8 +15,8 @@ import soak
 from support.harnesses import HttpHarness, played, sent_by_messages
 from support.scripted_server import Call, Request, Say, ScriptedServer
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
-from weakincentives.testing.conformance import Sent, check, scenarios
-from weakincentives.testing.scenarios import SCENARIOS, Can, Scenario
+from weakincentives.testing.conformance import SentRequest, check, scenarios
+from weakincentives.testing.scenarios import SCENARIOS, Capability, Scenario
 from weakincentives.testing.scenarios import Step as Played
 
 _OUTPUT = "StructuredOutput"  # the tool by which the CLI takes typed output
@@ -47,9 +47,11 @@ def play(step: Played) -> Any:  # Any: a step, or a function that makes one by t
     return say
 
 
-def sent(request: Request) -> Sent:
+def sent(request: Request) -> SentRequest:
     seen = sent_by_messages(request)
-    return Sent(seen.texts, tuple([name for name in seen.tools if name != _OUTPUT]), seen.answers)
+    return SentRequest(
+        seen.texts, tuple([name for name in seen.tools if name != _OUTPUT]), seen.answers
+    )
 
 
 def harness(*, inject: bool) -> HttpHarness:
@@ -65,8 +67,14 @@ def harness(*, inject: bool) -> HttpHarness:
             **changes,
         )
 
-    lacks = Can.OWN_LOOP | Can.STREAM | Can.CODES | Can.ARGUMENTS | Can.FILTER
-    return HttpHarness(make, sent, ~(lacks if inject else lacks | Can.INJECT), play=play)
+    lacks = (
+        Capability.OWN_LOOP
+        | Capability.STREAM
+        | Capability.CODES
+        | Capability.ARGUMENTS
+        | Capability.FILTER
+    )
+    return HttpHarness(make, sent, ~(lacks if inject else lacks | Capability.INJECT), play=play)
 
 
 RESTARTS, INJECTS = harness(inject=False), harness(inject=True)

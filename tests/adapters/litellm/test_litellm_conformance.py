@@ -10,8 +10,8 @@ import soak
 from support.harnesses import HttpHarness, played, sent_by_chat, sent_by_messages
 from support.scripted_server import Raw, Request, ScriptedServer, Step
 from weakincentives.adapters.litellm import LiteLLMAdapter
-from weakincentives.testing.conformance import Sent, check, scenarios
-from weakincentives.testing.scenarios import SCENARIOS, Can, ProviderFault, Scenario
+from weakincentives.testing.conformance import SentRequest, check, scenarios
+from weakincentives.testing.scenarios import SCENARIOS, Capability, ProviderFault, Scenario
 from weakincentives.testing.scenarios import Step as Played
 
 
@@ -22,7 +22,11 @@ def play(step: Played) -> Step:
     )
 
 
-def harness(model: str, sent: Callable[[Request], Sent], lacks: Can = Can(0)) -> HttpHarness:  # noqa: B008 - immutable
+def harness(
+    model: str,
+    sent: Callable[[Request], SentRequest],
+    lacks: Capability = Capability(0),  # noqa: B008 - immutable
+) -> HttpHarness:
     # Any: prompts of every output
     def make(server: ScriptedServer, **changes: Any) -> LiteLLMAdapter:
         url = server.url if model.startswith("anthropic/") else server.openai_url
@@ -36,7 +40,9 @@ HARNESSES = {
     # Arguments are JSON values there, not texts; filtered is called refused, and LiteLLM calls it
     # filtered again.
     "anthropic": harness(
-        "anthropic/claude-sonnet-4-5", sent_by_messages, Can.CODES | Can.ARGUMENTS | Can.REFUSAL
+        "anthropic/claude-sonnet-4-5",
+        sent_by_messages,
+        Capability.CODES | Capability.ARGUMENTS | Capability.REFUSAL,
     ),
 }
 # What LiteLLM makes of a stream: a refusal is gone from it, and one that holds nothing is an empty
