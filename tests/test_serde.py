@@ -670,22 +670,6 @@ def test_a_pattern_that_the_engine_does_not_take_is_refused_with_the_remedy(patt
         line_matcher(pattern)
 
 
-def test_the_door_has_these_names() -> None:
-    assert set(serde.__all__) == {
-        "Json",
-        "JsonSchema",
-        "dump",
-        "dump_json",
-        "dump_json_lossless",
-        "dump_lossless",
-        "json_schema",
-        "check_unique_keys",
-        "line_matcher",
-        "parse",
-        "parse_json",
-    }
-
-
 # -------------------------------------------------------------------------------------------------------
 # unique keys
 
