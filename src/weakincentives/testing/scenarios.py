@@ -201,7 +201,8 @@ class _script:  # noqa: N801 - called like a function, for each row of the table
 
     # Any: fields of Scenario, each with its own type
     def __init__(self, name: str, *script: Step | _Call | list[_Call], **options: Any) -> None:
-        self._name, self._steps, self._options = name, script, {"prompt": _world, **options}
+        self._name, self._steps = name, script
+        self._options: dict[str, Any] = {"prompt": _world, **options}
 
     def expect(self, **outcome: object) -> Scenario:
         """Adds a last reply, `done`, to a script that ends with calls and not with an error."""
