@@ -102,7 +102,7 @@ def story(
     budget: Budget | None,
     asynchronous: bool,
 ) -> Any:
-    """Everything that can be seen of one evaluation."""
+    """All that an observer can see of one evaluation."""
     session = Session()
     events: list[object] = []
     session.bus.subscribe(Event, events.append)

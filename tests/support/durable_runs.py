@@ -1,7 +1,7 @@
 """An agent for tests of durable runs: it says what really happened in a file of facts that no
 rollback reaches.
 
-Its model decides by the conversation alone, as a provider does, so any life of a run goes the same
+Its model decides by the conversation alone, as a provider does, so any attempt of a run goes the same
 way.
 """
 

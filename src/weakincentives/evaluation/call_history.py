@@ -14,7 +14,7 @@ _UNKNOWN = "This call was begun before and its outcome is unknown; it is not run
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call that has begun; until it ends, `result` says that its outcome is unknown."""
+    """One call that began; until it ends, `result` says that its outcome is unknown."""
 
     # Any: results of all tools.
     result: ToolResult[Any] = field(default_factory=lambda: ToolResult(_UNKNOWN, success=False))
@@ -31,7 +31,7 @@ class CallHistory:
 
         The function takes the tool's name and the arguments, and says whether an earlier evaluation
         made the call: the first call with some arguments is the first one recorded with them, and
-        so on. Calls beyond the history are new, and recorded as begun.
+        so on. Calls beyond the history are new, and get a record.
         """
         counts: Counter[tuple[str, str]] = Counter()
 

@@ -1,7 +1,8 @@
-"""A run's record stands for its work: a later life takes it over, and what is not recorded runs."""
+"""A later attempt of a run replays its records and runs the steps that have none."""
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -37,7 +38,7 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
 from weakincentives.testing.scripted import Reply, SeenRequest
 
-GIVEN = to_input(Job("it"))
+INPUT = to_input(Job("it"))
 
 # Any: records and results are JSON.
 type Records = list[tuple[str, Any]]
@@ -48,18 +49,20 @@ def facts(tmp_path: Path) -> Facts:
     return Facts(tmp_path / "facts")
 
 
-def through_json(records: Records) -> Records:
+def through_json(records: Sequence[tuple[str, Any]]) -> Records:
     return [(name, json.loads(json.dumps(record))) for name, record in records]
 
 
-def life(one: DurableAgent[Any], records: Records = [], given: Any = GIVEN) -> tuple[Any, Records]:  # noqa: B006 - never changed
-    """The result of a life of the run that starts with these records, and all records at its end."""
+def attempt(
+    agent: DurableAgent[Any], records: Sequence[tuple[str, Any]] = (), run_input: Any = INPUT
+) -> tuple[Any, Records]:
+    """Runs an attempt that begins with these records; returns the result and all records."""
     steps = RecordedSteps(through_json(records), run_id="run")
-    return execute_run(one, given, steps), steps.records
+    return execute_run(agent, run_input, steps), steps.records
 
 
 def without_times(records: Records) -> Records:
-    """What does not differ from life to life: neither times nor the tokens of intents."""
+    """What does not differ from attempt to attempt: neither times nor the tokens of intents."""
     return [
         (
             name,
@@ -88,7 +91,7 @@ both = pytest.mark.parametrize("dynamic", [True, False])
 def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None:
     one = agent(facts, dynamic=dynamic)
     execution, session = inline(one)
-    result, _ = life(one)
+    result, _ = attempt(one)
     told = to_execution(one, result)
     assert told.output == execution.output == Answer(12)
     assert told == replace(execution, response=replace(execution.response, transcript=()))
@@ -98,7 +101,7 @@ def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None
 
 def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
     """They are compared with records that other versions wrote."""
-    _, records = life(agent(facts))
+    _, records = attempt(agent(facts))
     assert [name for name, _ in records] == [
         *("start", "provider", "tool:note", "tool:fail", "intent:send", "tool:send"),
         *("provider", "tool:unknown", "tool:note", "tool:look", "provider", "tool:read_section"),
@@ -116,7 +119,7 @@ def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
 
 
 def test_a_tool_step_holds_the_answer_and_what_became_of_the_session(facts: Facts) -> None:
-    steps = dict(life(agent(facts))[1])
+    steps = dict(attempt(agent(facts))[1])
     assert steps["tool:read_section"]["outcome"]["call"]["tools"] == ["late", "later"]
     assert set(steps["tool:replace"]["state"]["set"]) == {
         "support.agents:Note",
@@ -140,16 +143,16 @@ def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
     template = PromptTemplate(ns="tests", key="outer", sections=[outer])
     script = [calls(("nest", '{"name": "x"}')), say("from within"), say("done")]
     one = durable(MainLoop(ScriptedAdapter(script)), template.bind)
-    result, records = life(one, given=to_input())
+    result, records = attempt(one, run_input=to_input())
     assert [name for name, _ in records] == ["start", "provider", "tool:nest", "provider"]
     assert records[2][1]["outcome"]["call"]["message"]["content"] == "from within"
-    assert life(one, records, to_input())[0] == result
+    assert attempt(one, records, to_input())[0] == result
 
 
 def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
     one = agent(facts, story=[calls(("note", "{}"), ("look", "{}")), STORY[-1]])
     one.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
-    _, records = life(one)
+    _, records = attempt(one)
     assert [name for name, _ in records] == [
         "start",
         "provider",
@@ -167,13 +170,13 @@ def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(
     facts: Facts, *, dynamic: bool
 ) -> None:
     one = agent(facts, dynamic=dynamic)
-    whole, records = life(one)
+    whole, records = attempt(one)
     once = facts.read()
     for kept in range(len(records) + 1):
         if kept and records[kept - 1][0].startswith("intent:"):
             continue  # whose outcome is unknown: see the next test
         facts.path.unlink(missing_ok=True)
-        result, again = life(one, records[:kept])
+        result, again = attempt(one, records[:kept])
         assert facts.read() == once[len(once) - len(facts.read()) :]
         assert result == whole
         assert without_times(again) == without_times(records)
@@ -181,10 +184,10 @@ def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(
 
 def test_an_at_most_once_call_that_was_begun_is_answered_as_unknown(facts: Facts) -> None:
     one = agent(facts)
-    _, records = life(one)
+    _, records = attempt(one)
     at = [name for name, _ in records].index("intent:send")
     facts.path.unlink()
-    result, again = life(one, records[: at + 1])
+    result, again = attempt(one, records[: at + 1])
     assert "send" not in {words[1] for words in facts.read()}
     answer = again[at + 1][1]["outcome"]["call"]["message"]
     assert answer["success"] is False
@@ -197,11 +200,11 @@ def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is
 ) -> None:
     story = (*STORY[:1], *STORY[2:])
     one = agent(facts, story=story, dynamic=False)
-    whole, records = life(one)
+    whole, records = attempt(one)
     names = [name for name, _ in records]
     again = names.index("tool:send", names.index("tool:read_section"))
     facts.path.unlink()
-    assert life(one, records[:again])[0] == whole
+    assert attempt(one, records[:again])[0] == whole
     assert [words for words in facts.read() if words[1] == "send"] == []
     assert records[again][1]["outcome"]["call"]["message"]["content"].startswith("Sent.")
 
@@ -216,30 +219,30 @@ def swaps(records: Records) -> list[Records]:
 
 def test_no_two_steps_can_change_places(facts: Facts) -> None:
     one = agent(facts)
-    _, records = life(one)
+    _, records = attempt(one)
     mutants = swaps(records)
     assert len(mutants) >= len(records) - 2
     for mutant in mutants:
         with pytest.raises(ReplayError):
-            life(one, mutant)
+            attempt(one, mutant)
 
 
 def test_a_record_of_another_prompt_is_refused(facts: Facts) -> None:
     one = agent(facts)
-    _, records = life(one)
+    _, records = attempt(one)
     other = agent(facts, extra=[Tool(name="new", handler=None, params_type=Job)])
     assert other.version != one.version
     with pytest.raises(
         ReplayError, match="'start' of run 'run' was recorded for another request or prompt"
     ):
-        life(other, records)
+        attempt(other, records)
 
 
 def test_a_record_of_other_params_is_refused(facts: Facts) -> None:
     one = agent(facts)
-    _, records = life(one)
+    _, records = attempt(one)
     with pytest.raises(ReplayError, match="'provider'"):
-        life(one, records, to_input(Job("something else")))
+        attempt(one, records, to_input(Job("something else")))
 
 
 def test_the_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path) -> None:
@@ -267,7 +270,7 @@ class CrashError(BaseException):
 def test_a_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
     facts: Facts, place: str, *, dynamic: bool
 ) -> None:
-    whole, _ = life(agent(Facts(facts.path.with_suffix(".plain")), dynamic=dynamic))
+    whole, _ = attempt(agent(Facts(facts.path.with_suffix(".plain")), dynamic=dynamic))
     plain = Counter(map(tuple, Facts(facts.path.with_suffix(".plain")).read()))
     at = 0
     while True:
@@ -282,13 +285,13 @@ def test_a_crash_repeats_at_most_the_step_that_it_hit_and_with_the_same_key(
 
         steps = RecordedSteps(run_id="run")
         try:
-            execute_run(agent(facts, dynamic=dynamic, hook=crash), GIVEN, steps)
+            execute_run(agent(facts, dynamic=dynamic, hook=crash), INPUT, steps)
         except CrashError:
             pass
         else:
             assert at > 5
             return
-        result, _ = life(agent(facts, dynamic=dynamic), steps.records)
+        result, _ = attempt(agent(facts, dynamic=dynamic), steps.records)
         happened = Counter(map(tuple, facts.read()))
         repeated, lost = happened - plain, plain - happened
         assert set(repeated) <= set(plain)  # the idempotency key is a part of the fact
@@ -323,8 +326,8 @@ def throttled() -> ThrottleError:
 )
 def test_a_failure_of_the_provider_is_recorded_and_final(error: PromptEvaluationError) -> None:
     given = to_input()
-    result, records = life(failing(error), given=given)
-    again, _ = life(failing(ValueError("never asked")), records, given)
+    result, records = attempt(failing(error), run_input=given)
+    again, _ = attempt(failing(ValueError("never asked")), records, given)
     assert again == result
     with pytest.raises(type(error)) as caught:
         to_execution(failing(error), result)
@@ -341,7 +344,7 @@ def test_a_text_that_no_file_could_hold_is_recorded_without_what_is_broken_in_it
         replace(STORY[-1], text=' {"total": 12}\udc00'),
     ]
     with pytest.raises(PromptEvaluationError, match="not the declared output"):
-        to_execution(agent(facts), life(agent(facts, story=[*story, *story[1:] * 3]))[0])
+        to_execution(agent(facts), attempt(agent(facts, story=[*story, *story[1:] * 3]))[0])
 
 
 def test_what_is_no_failure_of_an_evaluation_ends_every_life_the_same() -> None:
@@ -362,7 +365,7 @@ def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
     assert "error" not in result
     while not deadline.has_passed(utc_now()):
         pass
-    assert life(one, steps.records, given)[0] == result
+    assert attempt(one, steps.records, given)[0] == result
 
 
 def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_life() -> None:
@@ -374,9 +377,9 @@ def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_l
         return PromptEvaluationError("no answer in time", phase="request", code="timeout")
 
     given = to_input(deadline=deadline)
-    result, records = life(failing(slow), given=given)
+    result, records = attempt(failing(slow), run_input=given)
     assert [name for name, _ in records] == ["start", "provider"]
-    again, _ = life(failing(ValueError("never asked")), records, given)
+    again, _ = attempt(failing(ValueError("never asked")), records, given)
     assert again == result
     with pytest.raises(DeadlineExceededError, match="during a request"):
         to_execution(failing(slow), result)
@@ -384,7 +387,7 @@ def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_l
 
 def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:
     one = agent(facts)
-    result, _ = life(one, given=to_input(Job("it"), budget=Budget(max_calls=1)))
+    result, _ = attempt(one, run_input=to_input(Job("it"), budget=Budget(max_calls=1)))
     with pytest.raises(PromptEvaluationError, match="max_calls=1"):
         to_execution(one, result)
     assert "sent 3" in result["session"]
@@ -396,7 +399,7 @@ def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) ->
 def test_a_run_goes_on_from_a_session_and_hands_it_back(facts: Facts) -> None:
     one, before = agent(facts), Session()
     before.dispatch(Note("from before"))
-    result, _ = life(one, given=to_input(Job("it"), session=before))
+    result, _ = attempt(one, run_input=to_input(Job("it"), session=before))
     after = one.session("x")
     after.restore(after.parse_snapshot(result["session"], types=one.types))
     assert [note.text for note in after[Note]] == ["from before", "sent 3"]
@@ -422,7 +425,7 @@ def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> N
     with pytest.raises(
         SerdeError, match="Stray: no type of that name is known here; give it in types="
     ):
-        life(one)
+        attempt(one)
 
 
 @dataclass(frozen=True)
@@ -453,16 +456,16 @@ def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
 def test_state_that_json_would_change_is_refused_at_the_step_that_made_it() -> None:
     steps = RecordedSteps()
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
-        execute_run(loose(handler_state=Loose(b"x")), GIVEN, steps)
+        execute_run(loose(handler_state=Loose(b"x")), INPUT, steps)
     assert [name for name, _ in steps.records] == ["start", "provider"]
-    result, _ = life(loose(handler_state=Loose("x")))
+    result, _ = attempt(loose(handler_state=Loose("x")))
     assert json.loads(result["session"])["slices"][f"{__name__}:Loose"] == [{"what": "x"}]
 
 
 def test_state_that_json_would_change_is_refused_before_a_run_begins() -> None:
     steps = RecordedSteps([])
     with pytest.raises(SerdeError, match=r"Loose\.0\.what: JSON makes a str of this bytes"):
-        execute_run(loose(Loose(b"x"), handler_state=Loose("x")), GIVEN, steps)
+        execute_run(loose(Loose(b"x"), handler_state=Loose("x")), INPUT, steps)
     assert steps.records == []
 
 
@@ -520,19 +523,21 @@ def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
     facts = Facts(Path("/dev/null"))
     one = agent(facts, story=[*turns, STORY[-1]], dynamic=dynamic)
     execution, session = inline(one)
-    whole, records = life(one)
+    whole, records = attempt(one)
     assert (whole["session"], whole["text"]) == (session, execution.text)
     kept = data.draw(st.integers(0, len(records)))
     if kept and records[kept - 1][0].startswith("intent:"):
         kept -= 1
-    result, again = life(one, records[:kept])
+    result, again = attempt(one, records[:kept])
     assert result == whole
     assert without_times(again) == without_times(records)
 
 
 def test_records_grow_with_the_steps_and_not_with_the_conversation(facts: Facts) -> None:
     def size(turns: int) -> int:
-        _, records = life(agent(facts, story=[*[calls(("send", '{"a": 1}'))] * turns, STORY[-1]]))
+        _, records = attempt(
+            agent(facts, story=[*[calls(("send", '{"a": 1}'))] * turns, STORY[-1]])
+        )
         return len(json.dumps(records))
 
     small, middle, large = size(20), size(40), size(80)
