@@ -86,7 +86,7 @@ def template(
     )
 
 
-# --- L1
+# --- L1: keys round-trip
 
 
 def answer_of(rendered: RenderedPrompt[Any], name: str, arguments: object) -> ToolResult[Any]:
@@ -102,7 +102,7 @@ def answer_of(rendered: RenderedPrompt[Any], name: str, arguments: object) -> To
 def test_every_key_that_is_shown_is_accepted_by_the_tool_that_is_named_with_it(
     data: st.DataObject,
 ) -> None:
-    # L1
+    # L1: keys round-trip
     roots = data.draw(forests(3))
     disclosure = data.draw(st.sampled_from(Disclosure))
     rendered = template(roots, disclosure).render(
@@ -137,7 +137,7 @@ def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
         yield from _all(plan.children)
 
 
-# --- L2
+# --- L2: reading shows what the prompt would
 
 
 @pytest.mark.claim("C-20", "DT-11", "DT-13")
@@ -146,7 +146,7 @@ def _all(roots: Sequence[Plan]) -> Iterable[Plan]:
 def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(
     data: st.DataObject,
 ) -> None:
-    # L2
+    # L2: reading shows what the prompt would
     roots = data.draw(forests(3))
     assume(roots)
     disclosure = data.draw(st.sampled_from(Disclosure))
@@ -209,7 +209,7 @@ def test_what_is_read_is_what_the_prompt_would_show_were_the_section_full(
                 assert rendered.tool_paths == after.tool_paths
 
 
-# --- L8
+# --- L8: injection equals restart
 
 
 @dataclass(frozen=True)
@@ -449,7 +449,7 @@ def test_injection_and_restart_come_to_the_same_for_the_same_choices(data: st.Da
 def test_what_is_shown_as_a_summary_opens_by_its_tool_whatever_has_changed(
     data: st.DataObject,
 ) -> None:
-    # L8, for the tools that start again
+    # L8: injection equals restart; for the tools that start again
     roots = data.draw(forests(3))
     disclosure = data.draw(st.sampled_from([Disclosure.OPEN, Disclosure.SPLIT]))
     world = World(roots, disclosure)
@@ -507,7 +507,7 @@ class Static(OpenAIAdapter):
 def test_they_come_to_the_same_through_the_real_sdk(
     api: Any, roots: tuple[Plan, ...], drawn: list[int]
 ) -> None:
-    # L8, a sample
+    # L8: injection equals restart; a sample
     prompt = World(roots).template()
     model = Model(drawn, closes=False, stirs=False)
     start = Beginning({}, {}, without_session=False)

@@ -82,7 +82,7 @@ hows = {"asynchronous": st.booleans(), "config": st.sampled_from([InnerLoopConfi
 
 
 # ---------------------------------------------------------------------------------------------
-# L3
+# L3: a failing call leaves no trace
 
 
 @pytest.mark.claim("TL-41")
@@ -189,7 +189,7 @@ def looked(step: Do, files: Filesystem) -> object:
 
 
 # ---------------------------------------------------------------------------------------------
-# L10
+# L10: a slice equals its list
 
 
 class StateAndResourcesGoBackTogether(RuleBasedStateMachine):

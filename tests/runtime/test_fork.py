@@ -1,4 +1,4 @@
-"""L10 for forks, and when a session can merge one."""
+"""Law L10 for forks (a slice equals its list), and when a session can merge one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def test_a_fork_has_the_id_of_its_session() -> None:
 
 
 # ---------------------------------------------------------------------------------------------
-# L10
+# L10: a slice equals its list
 
 
 # What is done to a slice of a fork, and to a list.

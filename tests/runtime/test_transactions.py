@@ -66,7 +66,7 @@ def raised(kind: type[BaseException]) -> BaseException:
     return ExceptionGroup("several", [ValueError()]) if kind is ExceptionGroup else kind()
 
 
-# ------------------------------------------------------------------------------------------- L3
+# --- L3: a failing call leaves no trace
 # over nested blocks
 
 

@@ -310,7 +310,7 @@ def test_a_param_description_keeps_what_the_schema_says_beside_it(
 def test_the_rendered_prompt_and_an_event_report_stale_overrides(
     store: LocalPromptOverridesStore,
 ) -> None:
-    # L7
+    # L7: only fresh overrides apply
     then, now = (
         template(MarkdownSection(title="A", template=body, summary="s")) for body in ("then", "now")
     )

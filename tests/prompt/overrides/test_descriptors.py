@@ -141,7 +141,7 @@ def params_types(draw: st.DrawFn) -> type[Any]:
 @pytest.mark.claim("PS-35")
 @given(params_types(), params_types())
 def test_contracts_are_equal_exactly_when_the_schemas_are(a: type[Any], b: type[Any]) -> None:
-    # L6
+    # L6: JSON round-trips
     assert (contract(a) == contract(b)) == (serde.json_schema(a) == serde.json_schema(b))
 
 
@@ -166,7 +166,7 @@ print(PromptTemplate(ns="tests", key="stable", sections=[section]).descriptor.ha
 
 
 def test_hashes_are_the_same_in_every_process() -> None:
-    # L6
+    # L6: JSON round-trips
     here = Path(__file__).parents[3] / "src"
     hashes = {
         subprocess.run(

@@ -126,7 +126,7 @@ def built(roots: Sequence[Plan], disclosure: Disclosure) -> PromptTemplate[Any]:
 def test_over_random_trees_fresh_overrides_are_as_written_by_the_author_and_stale_ones_as_absent(
     data: st.DataObject,
 ) -> None:
-    # L7, L2
+    # L7: only fresh overrides apply, and L2: reading shows what the prompt would
     then = data.draw(forests(2))
     assume(then)
     disclosure = data.draw(st.sampled_from((Disclosure.READ, Disclosure.SPLIT)))
@@ -281,7 +281,7 @@ def test_texts_of_every_kind_apply_while_fresh_and_only_then(
     wanted: dict[TextId, str],
     opened: set[SectionPath],
 ) -> None:
-    # L7
+    # L7: only fresh overrides apply
     now = then | edits
     visibility = dict.fromkeys(opened, FULL)
     units = [unit for unit in UNITS if all(then[text_id] == now[text_id] for text_id in unit)]
@@ -321,7 +321,7 @@ def test_a_seeded_prompt_renders_as_without_a_store(
 
 @pytest.mark.parametrize("path", [("task",), ("more",)])
 def test_a_body_override_never_displaces_a_summary(path: SectionPath, tmp_path: Path) -> None:
-    # L7
+    # L7: only fresh overrides apply
     template = authored(dict.fromkeys([*IDS, TextId("summary", "examples")], "The author's."))
     store = LocalPromptOverridesStore(tmp_path)
     store.upsert(template.descriptor, SectionOverride(path=path, body="Overridden."))
