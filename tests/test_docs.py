@@ -83,15 +83,15 @@ def prints(page: Path) -> list[tuple[str, str]]:
     """What each Python block with a `text` block right below it prints, and what that block says."""
     module = ModuleType(f"printed_{page.stem.replace('-', '_')}")
     sys.modules[module.__name__] = module
-    found: list[tuple[str, str]] = []
+    outputs: list[tuple[str, str]] = []
     for token, after in pairwise([*tokens(page), Token("end", "", 0)]):
         if token.type == "fence" and token.info == "python":
             out = StringIO()
             with redirect_stdout(out):
                 exec(compile(token.content, str(page), "exec"), module.__dict__)  # noqa: S102 - our own pages
             if after.type == "fence" and after.info == "text":
-                found.append((out.getvalue(), after.content))
-    return found
+                outputs.append((out.getvalue(), after.content))
+    return outputs
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_the_table_of_errors_lists_every_code() -> None:
                     codes.add(code)
                 case ast.Call(func=ast.Name(kind), keywords=keywords) if kind.endswith("Error"):
                     codes.update(
-                        repr(one.value.value).strip("'")
-                        for one in keywords
-                        if one.arg == "code" and isinstance(one.value, ast.Constant)
+                        repr(keyword.value.value).strip("'")
+                        for keyword in keywords
+                        if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
                     )
                 case _:
                     pass
@@ -166,9 +166,9 @@ def test_the_table_of_options_lists_every_argument_with_its_default(
     defaults = re.findall(
         r"^\| `(\w+)` \| `(True|False|[\d.]+|\"\w+\")` \|", page.read_text(), re.MULTILINE
     )
-    told = {name: ast.literal_eval(default) for name, default in defaults if name in arguments}
-    assert told
-    assert told == {name: arguments[name].default for name in told}
+    shown = {name: ast.literal_eval(default) for name, default in defaults if name in arguments}
+    assert shown
+    assert shown == {name: arguments[name].default for name in shown}
 
 
 def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None:
@@ -180,7 +180,7 @@ def test_the_table_of_events_lists_every_event_with_fields_that_it_has() -> None
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page.read_text(), re.MULTILINE)
     assert {name for name, _ in rows} == published - {"Event"}
     fields = [(name, field) for name, cell in rows for field in re.findall(r"`(\w+)`", cell)]
-    assert [one for one in fields if not hasattr(getattr(events, one[0]), one[1])] == []
+    assert [pair for pair in fields if not hasattr(getattr(events, pair[0]), pair[1])] == []
 
 
 def test_the_table_of_findings_lists_every_code_with_its_severity() -> None:
@@ -215,16 +215,21 @@ def test_a_page_names_nothing_in_code_that_does_not_exist(page: Path) -> None:
     """Words that only a name is like: with a line below or a capital in them. Tests have a test of
     their own.
     """
-    found = tokens(page)
+    page_tokens = tokens(page)
     known = (
         FOREIGN
         | names_in_code()
-        | {word for one in found if one.type == "fence" for word in WORD.findall(one.content)}
+        | {
+            word
+            for token in page_tokens
+            if token.type == "fence"
+            for word in WORD.findall(token.content)
+        }
     )
     inline = [
         child.content
-        for one in found
-        for child in one.children or ()
+        for token in page_tokens
+        for child in token.children or ()
         if child.type == "code_inline"
     ]
     words = {word for text in inline if "::" not in text for word in WORD.findall(text)}

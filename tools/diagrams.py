@@ -226,10 +226,10 @@ def session_fold() -> Picture:
         note(f"  {params}")
         return ToolResult(message="", success=next(iter(session[purse])).left >= 0)
 
-    def hear(event: events.Event) -> None:
+    def publish_note(event: events.Event) -> None:
         note(type(event).__name__ + ("" if getattr(event, "success", True) else ", failed"))
 
-    session.bus.subscribe(events.Event, hear)
+    session.bus.subscribe(events.Event, publish_note)
     tool = Tool[Any, None](name="pay", handler=pay, params_type=spent)  # Any: as above
     prompt = Prompt[None](
         ns="shop", key="p", sections=[MarkdownSection(title="Task", template="Pay.", tools=[tool])]
@@ -303,8 +303,8 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
     def there() -> str:
         return ", ".join(
             [
-                *(type(one).__name__ for one in session[booking]),
-                *(one.path for one in files.glob("*")),
+                *(type(value).__name__ for value in session[booking]),
+                *(file.path for file in files.glob("*")),
             ]
         )
 
@@ -332,13 +332,15 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
     except KeyboardInterrupt:
         then = "goes on to the caller"
     if not then:
-        [answer] = [one for one in adapter.requests[1].messages if isinstance(one, ToolMessage)]
+        [answer] = [
+            message for message in adapter.requests[1].messages if isinstance(message, ToolMessage)
+        ]
         then = f"{'answer' if answer.success else 'failed'}: {re.split(" (?:for )?'|[.:] ", answer.content)[0]}"
     return (
         wrote,
         there() or "nothing",
         then,
-        "".join(type(one).__name__ for one in session[events.ToolInvoked]),
+        "".join(type(event).__name__ for event in session[events.ToolInvoked]),
     )
 
 
@@ -349,22 +351,22 @@ def inner_loop() -> Picture:
     config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
     machine = InnerLoop(text="", structured_output=StructuredOutputConfig(Refund), config=config)
     # by state and input, the names of what comes next
-    found: dict[type[Action], dict[str, dict[str, None]]] = {}
+    steps_by_input: dict[type[Action], dict[str, dict[str, None]]] = {}
     waiting = [(machine, machine.start(now))]
     seen: set[tuple[object, ...]] = set()
     for loop, step in waiting:  # which grows meanwhile
         if (state := (type(step), len(loop.pending), loop.repairs)) in seen:
             continue
         seen.add(state)
-        for what, given in _inputs(step).items():
-            names = found.setdefault(type(step), {}).setdefault(what, {})
+        for what, value in _inputs(step).items():
+            names = steps_by_input.setdefault(type(step), {}).setdefault(what, {})
             for at in (now, now + timedelta(days=1)):
                 after = deepcopy(loop)
                 try:
                     take = (
-                        after.receive(given, at)
-                        if isinstance(given, AssistantMessage)
-                        else after.submit(given, at)
+                        after.receive(value, at)
+                        if isinstance(value, AssistantMessage)
+                        else after.submit(value, at)
                     )
                     waiting.append((after, take))
                     names[type(take).__name__] = None
@@ -386,7 +388,7 @@ def inner_loop() -> Picture:
     picture.line((62, 12), (40, 12), (40, 48), arrow=True)
     drawn_arrows = {
         (kind.__name__, name)
-        for kind, leads in found.items()
+        for kind, leads in steps_by_input.items()
         for names in leads.values()
         for name in names
     }
@@ -395,7 +397,9 @@ def inner_loop() -> Picture:
         picture.line(*points, arrow=True)
     assert drawn_arrows == _ARROWS.keys(), "an arrow is missing"  # noqa: S101 - likewise
     inputs = [
-        (what, " or ".join(names)) for leads in found.values() for what, names in leads.items()
+        (what, " or ".join(names))
+        for leads in steps_by_input.values()
+        for what, names in leads.items()
     ]
     for number, (what, following) in enumerate(inputs):
         picture.text(10, 228 + LINE * number, what)
@@ -426,13 +430,13 @@ def _inputs(step: Action) -> Mapping[str, AssistantMessage | list[ToolExecutionO
                 "receive(the declared output)": AssistantMessage(text='{"order": "7"}'),
                 "receive(any other text)": AssistantMessage(text="?"),
             } | {
-                f"receive(finish={one!r})": AssistantMessage(finish=one)
-                for one in get_args(Finish.__value__)[2:]
+                f"receive(finish={finish!r})": AssistantMessage(finish=finish)
+                for finish in get_args(Finish.__value__)[2:]
             }
         case ToolCalls(calls):
             ended = [
-                ToolExecutionOutcome(one.call_id, ToolMessage(one.call_id, ""), success=True)
-                for one in calls
+                ToolExecutionOutcome(call.call_id, ToolMessage(call.call_id, ""), success=True)
+                for call in calls
             ]
             return {
                 "submit(outcomes of all calls)": ended,
@@ -462,7 +466,7 @@ def override_merge() -> str:
         "is gone": MarkdownSection(title="Other", template=base),
     }
 
-    def found(prompt: Prompt[None], text: str) -> Row:
+    def describe(prompt: Prompt[None], text: str) -> Row:
         rendered = prompt.render()
         stored, body = rendered.overrides, rendered.text.partition("\n\n")[2]
         by = {text: "the code's", override: "the override"}.get(body, "both changes")
@@ -473,14 +477,14 @@ def override_merge() -> str:
         with TemporaryDirectory() as folder:
             store = LocalPromptOverridesStore(folder)
             first, now = [
-                PromptTemplate[None](ns="shop", key="reply", sections=[one])
-                for one in (codes["stays as it was"], section)
+                PromptTemplate[None](ns="shop", key="reply", sections=[part])
+                for part in (codes["stays as it was"], section)
             ]
             store.upsert(first.descriptor, SectionOverride(path=("task",), body=override))
             prompt = Prompt(now, overrides_store=store)
-            before, done = found(prompt, section.template), store.rebase(prompt.descriptor)
+            before, done = describe(prompt, section.template), store.rebase(prompt.descriptor)
             how = "merged" if done.merged else "conflict" if done.conflicts else "nothing to do"
-            rows.append((what, *before, how, *found(prompt, section.template)))
+            rows.append((what, *before, how, *describe(prompt, section.template)))
     return table(
         ("the code's text", "override", "shown", "`rebase`", "override then", "shown then"), rows
     )
@@ -508,8 +512,8 @@ def layers() -> Picture:
 
 
 DRAWING: dict[str, Callable[[], Figure]] = {
-    one.__name__.replace("_", "-"): one
-    for one in (
+    draw.__name__.replace("_", "-"): draw
+    for draw in (
         prompt_tree,
         disclosure_states,
         session_fold,
