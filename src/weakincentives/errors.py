@@ -18,6 +18,8 @@ The model's own mistakes, such as an unknown tool or broken arguments, are answe
 never raised.
 """
 
+from contextlib import suppress
+from types import BuiltinFunctionType, MemberDescriptorType
 from typing import NamedTuple
 
 __all__ = [
@@ -68,11 +70,26 @@ class SerdeError(WeakIncentivesError, ValueError):
 
 
 def copy_error[E: WeakIncentivesError](error: E, **attributes: object) -> E:
-    """Returns a copy of `error` with other `attributes`, and with its cause and traceback."""
-    # Neither a constructor nor `__reduce__` runs: a subclass may take other arguments.
-    twin = type(error).__new__(type(error), *error.args)
+    """Returns a copy of `error` with other `attributes`, and with its chain and traceback.
+
+    A `raise` in `__exit__` replaces the context of the copy; set it again after that.
+    """
+    # Neither constructors nor `__reduce__` run: a subclass may take other arguments.
+    kind = type(error)
+    new = next(
+        method
+        for base in kind.__mro__
+        if isinstance(method := vars(base).get("__new__"), BuiltinFunctionType)
+    )
+    twin: E = new(kind, *error.args)
+    twin.args = error.args
+    for member in [member for base in kind.__mro__ for member in vars(base).values()]:
+        if isinstance(member, MemberDescriptorType):  # `__slots__`, and fields of `OSError`
+            with suppress(AttributeError):  # it has no value
+                member.__set__(twin, member.__get__(error))
     vars(twin).update(vars(error), **attributes)
-    twin.__cause__ = error.__cause__
+    twin.__cause__, twin.__context__ = error.__cause__, error.__context__
+    twin.__suppress_context__ = error.__suppress_context__
     return twin.with_traceback(error.__traceback__)
 
 

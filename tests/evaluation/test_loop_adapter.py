@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
@@ -22,12 +23,13 @@ from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolC
 from weakincentives.prompt.errors import VisibilityExpansionRequired
 from weakincentives.runtime.events import (
     Event,
+    Operation,
     ProviderCalled,
     ToolInvoked,
     ToolsInjected,
 )
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
+from weakincentives.testing import Reply, ScriptedAdapter, SeenRequest, call, say
 from weakincentives.visibility import SectionVisibility, VisibilityOverrides
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -269,3 +271,18 @@ def test_a_script_may_decide_by_the_request() -> None:
 
     response = ScriptedAdapter([reply]).evaluate(agent(), session=Session())
     assert response.output == Args(1)
+
+
+@pytest.mark.parametrize("reply", [say(Args()), ValueError("no")], ids=["answered", "failed"])
+def test_a_request_is_published_before_its_operation_ends(reply: Reply) -> None:
+    seen: list[str] = []
+
+    def listen(operation: Operation) -> None:
+        operation.on_end(lambda _: seen.append(operation.kind))
+
+    session = Session()
+    session.bus.subscribe(Operation, listen)
+    session.bus.subscribe(ProviderCalled, lambda _: seen.append("ProviderCalled"))
+    with suppress(ValueError):
+        ScriptedAdapter([reply]).evaluate(agent(), session=session)
+    assert seen == ["ProviderCalled", "request", "evaluation"]

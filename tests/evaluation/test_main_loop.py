@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -810,3 +810,39 @@ def test_outside_a_main_loop_nothing_is_recorded() -> None:
     pay = call(("pay", {}))
     dynamic(pay, pay, say("done")).evaluate(manual(paying(paid), tool(ok)), session=Session())
     assert paid == [3, 3]
+
+
+class OwnError(PromptEvaluationError, OSError):
+    """An error whose `__new__`, constructor and slots are its own."""
+
+    __slots__ = ("place",)
+
+    def __new__(cls, *, place: str) -> Self:
+        return super().__new__(cls, 5, place)
+
+    def __init__(self, *, place: str) -> None:
+        OSError.__init__(self, 5, place)
+        PromptEvaluationError.__init__(self, "lost", phase="request", code="lost")
+        self.place = place
+
+
+@pytest.mark.parametrize("script", [[], [read("more")]], ids=["first", "restarted"])
+def test_an_error_with_its_own_constructor_keeps_what_it_says(script: list[Reply]) -> None:
+    raised = OwnError(place="here")
+
+    def fail(seen: SeenRequest) -> AssistantMessage:
+        try:
+            raise KeyError("why")
+        except KeyError:
+            raised.add_note("noted")
+            raise raised  # noqa: B904 - without `from`, it has a context
+
+    loop = MainLoop(static(*script, fail))
+    with pytest.raises(OwnError) as caught:
+        loop.execute(manual(tool(ok)), session=Session())
+    error = caught.value
+    assert (error.place, error.errno, error.__notes__) == ("here", 5, ["noted"])
+    assert error.turns == len(script) + 1
+    # `raise` in an `except` block has a context and suppresses nothing
+    assert isinstance(error.__context__, KeyError)
+    assert (error.__cause__, error.__suppress_context__) == (None, False)

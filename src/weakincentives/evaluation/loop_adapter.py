@@ -293,8 +293,9 @@ class Evaluation[Out]:
             return
         self._operation.__exit__(kind, complete, trace)
         try:
-            raise complete from error.__cause__
+            raise complete
         finally:
+            complete.__context__ = error.__context__  # and not the error that it replaces
             del complete  # an exception must not lead to itself by its traceback
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
@@ -396,31 +397,29 @@ class Evaluation[Out]:
         """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
         operation = self._operation
         started, answer, error = perf_counter(), _NO_ANSWER, None
-        try:
-            with operation.part(
-                "request", operation.model, streamed=operation.streamed
-            ) as set_result:
+        with operation.part("request", operation.model, streamed=operation.streamed) as set_result:
+            try:
                 message, failure = yield Ask(self.connection, request, operation.streamed)
                 answer = self._checked(request, message, failure)
                 set_result(answer)
-        except BaseException as raised:  # an interrupt, and the end of a stream, too
-            error = f"{type(raised).__name__}: {raised}"
-            raise
-        finally:
-            self._publish(
-                ProviderCalled(
-                    adapter=operation.provider,
-                    turn=request.turn,
-                    seconds=perf_counter() - started,
-                    usage=answer.usage,
-                    finish=answer.finish if error is None else "",
-                    tool_calls=len(answer.tool_calls),
-                    error=error,
-                    text=answer.text,
-                    repair=_repair(request),
-                    session_id=self._session_id,
+            except BaseException as raised:  # an interrupt, and the end of a stream, too
+                error = f"{type(raised).__name__}: {raised}"
+                raise
+            finally:
+                self._publish(
+                    ProviderCalled(
+                        adapter=operation.provider,
+                        turn=request.turn,
+                        seconds=perf_counter() - started,
+                        usage=answer.usage,
+                        finish=answer.finish if error is None else "",
+                        tool_calls=len(answer.tool_calls),
+                        error=error,
+                        text=answer.text,
+                        repair=_repair(request),
+                        session_id=self._session_id,
+                    )
                 )
-            )
         return answer
 
     def _checked(

@@ -199,7 +199,12 @@ class _Evaluations[Out]:
             self._expand(error)
             return True
         if isinstance(error, PromptEvaluationError) and self._expansions:
-            raise self._with_usage(error) from error.__cause__
+            complete = self._with_usage(error)
+            try:
+                raise complete
+            finally:
+                complete.__context__ = error.__context__  # and not the error that it replaces
+                del complete  # an exception must not lead to itself by its traceback
         return False
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:

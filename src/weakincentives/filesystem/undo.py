@@ -136,7 +136,7 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 if versions[-1].newer is None:
                     raise ValueError(
                         "this snapshot is of another filesystem, or an older one was restored "
-                        "since; restore the oldest first where it was made"
+                        "since; restore where it was made, newer ones before older ones"
                     )
                 versions.append(versions[-1].newer)
             originals: dict[str, E | None] = {}
