@@ -571,6 +571,24 @@ def test_closing_and_reading_in_one_turn_come_to_the_same_by_injection_and_resta
     assert [event.tool_names for event in withdrawn] == [("own",)]
 
 
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_section_that_is_read_again_shows_the_child_that_the_same_turn_has_read(
+    dynamic: bool,
+) -> None:
+    session = Session()
+    turn = call(
+        ("read_section", {"section_key": "a.b"}),
+        ("close_section", {"section_key": "a"}),
+        ("read_section", {"section_key": "a"}),
+    )
+    child = hidden("b", tool_named("deep"))
+    prompt = template_of(hidden("a", tool_named("own"), children=[child]), closable=True)
+    adapter = ScriptedAdapter([read("a"), turn, say()], dynamic_tools=dynamic)
+    MainLoop(adapter).execute(prompt, session=session)
+    assert remembered(session) == {("a",): FULL, ("a", "b"): FULL}
+    assert {"own", "deep"} <= {*adapter.requests[-1].tool_names}
+
+
 def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for() -> None:
     prompt = template_of(*(hidden(key, tool_named(f"of-{key}")) for key in "abc"))
     session = Session()

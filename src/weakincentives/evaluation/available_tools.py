@@ -42,7 +42,9 @@ class AvailableTools:
         self._publish = publish
         self._tools: dict[str, AnyTool] = {tool.name: tool for tool in rendered.tools}
         self._view = rendered.view.copy()  # the same rendered prompt may be evaluated elsewhere
-        self._arriving: set[str] = set()  # names of the tools of sections that this turn has read
+        # what this turn has read: the sections, which `apply` opens, and the names of their tools
+        self._read: dict[SectionPath, SectionVisibility] = {}
+        self._arriving: set[str] = set()
 
     @property
     def decisions(self) -> SectionDecisions:
@@ -65,7 +67,7 @@ class AvailableTools:
         """Returns the tool's handler; a disclosure tool's acts on the sections as they are now."""
         if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
             return tool.handler
-        return disclosure_handler(tool.name, self._view)
+        return disclosure_handler(tool.name, self._view, self._read)
 
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
         """Returns the visibility of all sections that are shown now."""
@@ -90,7 +92,8 @@ class AvailableTools:
         A section that was read opens at the end of the turn, by `apply`.
         """
         match answer, params:
-            case ReadSectionResult(expanded_tools=tools), _:
+            case ReadSectionResult(expanded_tools=tools, opened=paths), _:
+                self._read |= dict.fromkeys(paths, SectionVisibility.FULL)
                 self._arriving.update([tool.name for tool in tools])
             case CloseSectionResult(closed=path), _:
                 self._view = self._view.with_visibility({path: SectionVisibility.SUMMARY})
@@ -109,6 +112,7 @@ class AvailableTools:
         removed = [name for name in change.closed_tools if self._tools.pop(name, None) is not None]
         if removed:
             self._publish(ToolsWithdrawn(tuple(removed), key, session_id=session_id))
+        self._read.clear()
         self._arriving.clear()
         if change.opened:
             self._view = self._view.with_visibility(

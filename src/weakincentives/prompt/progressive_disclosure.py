@@ -8,6 +8,7 @@ show. They change nothing: the tool executor records which sections their result
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..protocols import StateView
@@ -35,6 +36,7 @@ __all__ = [
 MAX_REASON = 256
 _MAX_KEY = 500
 _FULL = SectionVisibility.FULL
+_NOTHING: Mapping[SectionPath, SectionVisibility] = {}
 
 
 _DOTTED = "Nested sections use dot notation (e.g., 'parent.child')."
@@ -117,7 +119,11 @@ def _sections_to_open(view: PromptView, node: SectionNode) -> list[SectionNode]:
 # The docstrings of the next three functions are the tools' descriptions, which the model reads.
 
 
-def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[ReadSectionResult]:
+def _read_section(
+    view: PromptView,
+    params: ReadSectionParams,
+    also_open: Mapping[SectionPath, SectionVisibility] = _NOTHING,
+) -> ToolResult[ReadSectionResult]:
     """Read the full content of a summarized section."""
     key = params.section_key
     node = _find(view, key)
@@ -125,7 +131,7 @@ def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[Rea
         return ToolResult(message=f"Unknown section key: '{key:.{_MAX_KEY}}'", success=False)
     to_open = _sections_to_open(view, node)
     # what the prompt would show, and the tools it would have, were the section FULL
-    opened = view.with_visibility({node.path: _FULL})
+    opened = view.with_visibility({**also_open, node.path: _FULL})
     texts, tools, _ = opened.render(opened.visible_sections(node))
     content = "\n\n".join(texts)
     if not to_open:
@@ -139,7 +145,7 @@ def _read_section(view: PromptView, params: ReadSectionParams) -> ToolResult[Rea
     if tools:  # open as little as shows the section and keeps its tools where they are
         paths = dict.fromkeys([*[section.path for section in to_open], node.path])
         if to_open[0] is not node:  # the sections above open as well and bring their tools
-            opened = view.with_visibility(dict.fromkeys(paths, _FULL))
+            opened = view.with_visibility({**also_open, **dict.fromkeys(paths, _FULL)})
             tools = opened.render(opened.visible_sections(to_open[0])).tools
         paths.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
     return ToolResult(
@@ -225,9 +231,16 @@ _TOOLS = (
 
 
 # Any: see `_Answer`.
-def disclosure_handler(name: str, view: PromptView) -> ToolHandler[Any, Any]:
-    """The handler of the disclosure tool `name`, which answers by `view`."""
+def disclosure_handler(
+    name: str, view: PromptView, also_open: Mapping[SectionPath, SectionVisibility] = _NOTHING
+) -> ToolHandler[Any, Any]:
+    """The handler of the disclosure tool `name`, which answers by `view`.
+
+    `also_open` are sections that the same turn has read: they open with those that are read now.
+    """
     answer = _ANSWERS[name]
+    if also_open and name == READ_SECTION:
+        answer = partial(_read_section, also_open=also_open)
 
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[Any]:  # noqa: ARG001 - every handler takes it
         try:
