@@ -288,7 +288,7 @@ def tool_transaction() -> str:
         )
         wrote, *then = _one_call(name, arguments, end)
         rows.append((code(how if wrote else f"{name} {arguments}"), wrote, *then))
-    return table(("call, or how the handler ends", "written", "left", "then", "event"), rows)
+    return table(("call or handler's end", "writes", "remaining writes", "result", "event"), rows)
 
 
 def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) -> Row:
