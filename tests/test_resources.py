@@ -394,7 +394,7 @@ def test_a_scope_that_is_a_word_is_refused() -> None:
 def test_a_binding_in_the_place_of_a_value_is_refused_with_the_remedy() -> None:
     binding = Binding(Clock, lambda _: Clock())
     with pytest.raises(
-        TypeError, match=r"bound for Clock is a Binding itself; bind it by ResourceRegistry\.of"
+        TypeError, match=r"the value for Clock is a Binding; pass it to ResourceRegistry\.of"
     ):
         _ = ResourceRegistry() | {Clock: binding}
 
@@ -537,7 +537,7 @@ def test_a_forked_call_and_its_prompt_get_the_same_fork_and_the_context_keeps_th
 def test_a_call_resource_with_state_is_not_isolated() -> None:
     made = Binding(InMemoryFilesystem, lambda _: InMemoryFilesystem(), scope=Scope.TOOL_CALL)
     with of(made) as context, context.fork() as resources:
-        with pytest.raises(NotIsolatedError, match="InMemoryFilesystem can be put back"):
+        with pytest.raises(NotIsolatedError, match="InMemoryFilesystem can be restored"):
             resources.get(InMemoryFilesystem)
         assert resources.refused
 

@@ -175,12 +175,12 @@ REFUSED = [
     (
         (Who("a"), Who("b")),
         "Duplicate params type supplied to prompt.",
-        "Who was given twice; give one.",
+        "Who was passed twice; pass one.",
     ),
     (
         (Who("a"), Who("a")),
         "Duplicate params type supplied to prompt.",
-        "Who was given twice; give one.",
+        "Who was passed twice; pass one.",
     ),
     (
         (Unused(),),

@@ -83,8 +83,8 @@ def test_a_section_of_examples_is_a_section() -> None:
             step(tool="gone"),
             "task example 1 calls 'gone' with Search: no section has a tool of that name",
         ),
-        (step(input=Answer("x")), "task example 1 calls 'search' with Answer: give it Search"),
-        (step(input={"query": "x"}), "task example 1 calls 'search' with dict: give it Search"),
+        (step(input=Answer("x")), "task example 1 calls 'search' with Answer: pass Search"),
+        (step(input={"query": "x"}), "task example 1 calls 'search' with dict: pass Search"),
     ],
     ids=["unknown tool", "other params", "no params"],
 )

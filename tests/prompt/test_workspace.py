@@ -448,7 +448,7 @@ def test_a_mount_that_cannot_be_copied_is_reported_when_it_is_copied(tmp_path: P
     for mounts, message in (
         (
             [HostMount(tmp_path, max_bytes=9, include=("?",))],
-            "'b' of 5 bytes makes it more than 9 bytes; exclude files",
+            "'b' of 5 bytes brings the copy above 9 bytes; exclude files",
         ),
         (
             [HostMount(tmp_path), HostMount(tmp_path, mount_path="d")],

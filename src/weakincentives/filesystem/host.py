@@ -1,8 +1,8 @@
 """A directory of the host as a filesystem, from which no path leads out.
 
-Every access walks from a descriptor of the root, one name at a time and through no link; no path
-text is checked first and used later. A file with a second hard link may lie outside as well, so it
-is out of bounds as links are.
+Every access opens one name after the other, from a descriptor of the root, and follows no link. No
+check of a path happens before its use, so nobody can change the path in between. A file with a
+second hard link may also lie outside of the root, so the filesystem refuses it as it refuses links.
 """
 
 import errno
@@ -151,7 +151,7 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
 
     @contextmanager
     def _open_file(self, path: str) -> Generator[tuple[BufferedReader, os.stat_result]]:
-        """Opens a regular file, and yields what the host says of it as well."""
+        """Opens a regular file, and yields it with its status."""
         with self._open_parent(path) as (parent, name):
             # Opening a device may do something, so this checks before, and then what it opened.
             _check_regular(_stat(parent, name), path)
@@ -159,7 +159,7 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
                 yield file, _check_regular(os.fstat(file.fileno()), path)
 
     def _scan(self, path: str) -> Iterator[FileStat]:
-        """Yields all in a directory, unsorted, and files of writers that work or were killed."""
+        """Yields the entries of a directory, unsorted, temporary files of writers included."""
         prefix = "" if path == "." else path + "/"
         with self._open_parent(path) as (parent, name):
             descriptor = _open_directory(parent, name, path)
@@ -199,7 +199,7 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
             return None
 
     def _put(self, path: str, entry: _Entry | None) -> None:
-        # What is to be removed may have gone, and what held it as well.
+        # The entry to remove, or its directory, may be gone already.
         ignored = () if entry else (FileNotFoundError, NotADirectoryError)
         with suppress(*ignored), self._open_parent(path) as (parent, name):
             try:
@@ -230,19 +230,19 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
             os.rename(name, new, src_dir_fd=parent, dst_dir_fd=new_parent)
 
     def _remove(self, path: str, kind: Kind | None) -> None:
-        doomed = [(path, kind)]
-        for name, name_kind in doomed:  # grows until all is there, before the first goes
+        to_remove = [(path, kind)]
+        for name, name_kind in to_remove:  # grows until it is complete
             if name_kind == "other":
                 raise file_error(PermissionError, name)
             if name_kind == "directory":
-                doomed += [(entry.path, entry.kind) for entry in self._scan(name)]
-            if len(doomed) > self.limits.entries or name.count("/") > self.limits.depth:
+                to_remove += [(entry.path, entry.kind) for entry in self._scan(name)]
+            if len(to_remove) > self.limits.entries or name.count("/") > self.limits.depth:
                 raise FilesystemLimitError(
                     f"{path!r} holds more than one delete may remove; delete parts of it first"
                 )
-        for name, _ in reversed(doomed):
+        for name, _ in reversed(to_remove):
             self._record(name)
-        for name, _ in reversed(doomed):
+        for name, _ in reversed(to_remove):
             self._put(name, None)
 
 
@@ -281,7 +281,7 @@ def _open_directory(parent: int, name: str, path: str) -> int:
 
 
 def _write_file(parent: int, name: str, entry: _Entry, old: os.stat_result | None) -> None:
-    """Makes or replaces a file at one stroke."""
+    """Creates or replaces a file atomically."""
     temporary = RESERVED + os.urandom(8).hex()
     content = entry.content
     try:

@@ -1,8 +1,8 @@
-"""Forks: a fork is a tree over another filesystem that knows what it read there and what it did.
+"""Forks: a fork is a tree of changes over another filesystem, its base.
 
 The tree holds only what the fork changed; any other name stands for the entry of the base. The fork
-records what it sees of the base. A merge looks again: if the base is the same, it repeats the
-fork's operations there.
+records what it reads from the base. A merge reads that again: if the base still returns the same,
+the merge repeats the fork's operations on it.
 """
 
 from contextlib import nullcontext
@@ -137,7 +137,7 @@ class _BaseDirectory(Directory):
 
 
 def _observe(base: Filesystem, method: str, path: str) -> tuple[_Value, object]:
-    """Returns what the base returns or raises, and of it what must be the same at a merge."""
+    """Returns the base's result or error, and the summary of it that a merge compares."""
     try:
         value = base.stat(path).kind if method == "kind" else getattr(base, method)(path)
     except (OSError, ValueError) as error:

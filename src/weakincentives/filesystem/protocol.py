@@ -1,4 +1,4 @@
-"""What a filesystem is: its protocol, its entries and its errors; nothing here stores a file."""
+"""The protocol of a filesystem, its entries and its errors; nothing here stores a file."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
@@ -49,7 +49,7 @@ def file_error(error_type: type[OSError], path: str) -> OSError:
 
 
 class Filesystem(Snapshotable, Protocol):
-    """Files and directories below one root; subclasses inherit what the abstract methods allow.
+    """Files and directories below one root; the other methods build on the abstract ones.
 
     Besides `PathError` and `FilesystemLimitError`, methods raise the builtin `FileNotFoundError`,
     `IsADirectoryError`, `NotADirectoryError`, `FileExistsError`, and `PermissionError` for links,
@@ -68,7 +68,7 @@ class Filesystem(Snapshotable, Protocol):
 
     @abstractmethod
     def write_bytes(self, path: str, data: bytes, /) -> None:
-        """Makes or replaces a file at one stroke, and makes the directories above it.
+        """Creates or replaces a file atomically, and creates the directories above it.
 
         A replaced file keeps its mode.
         """

@@ -25,7 +25,7 @@ _BYTES_PER_CHARACTER = 4  # at most, in UTF-8
 _MAX_PATTERN = 10_000
 
 _TOKEN = re.compile(
-    # turns on white space and comments, with which no other rule here reckons
+    # the flag for white space and comments, which the other rules here cannot read
     r"(?P<verbose> \(\? [a-zA-Z]* x )"
     r"| \\[pPxuU] \{ [^}]* \}"
     r"| \{ \s* (?P<least>\d+) \s* (?: , \s* (?P<most>\d*) \s* )? \}"
@@ -51,8 +51,8 @@ def is_text(data: bytes) -> bool:
 def pattern_size(pattern: str) -> int:
     """Returns how many states the engine may be in at once; sometimes too many, never too few.
 
-    A repeat such as `{0,50}` multiplies what it repeats; after a group that is all of the pattern
-    until there. Raises `ValueError` for a pattern that turns on verbose mode.
+    A repeat such as `{0,50}` multiplies the size of what it repeats; after a group, the size of the
+    whole pattern up to there. Raises `ValueError` for a pattern that turns on verbose mode.
     """
     if not re.search(r"[\\.+*?()\[\]{}|^$]", pattern):
         return 1  # the engine searches for a plain text as such
@@ -117,7 +117,7 @@ class LineSearch:
             yield from matches
 
     def _chunks(self, path: str, text: str) -> Iterator[str]:
-        """Yields whole lines, as many as match between two looks at the clock, and at least one."""
+        """Yields one or more whole lines, as many as it matches between two checks of the clock."""
         start = 0
         while start + self._characters_per_check < len(text):
             end = text.rfind("\n", start, start + self._characters_per_check)

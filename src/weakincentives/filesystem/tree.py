@@ -1,6 +1,6 @@
-"""A tree of files in memory, which the filesystem in memory and forks have in common.
+"""A tree of files in memory, which `InMemoryFilesystem` and forks have in common.
 
-Files do not change, they only give way to others.
+A `File` never changes; a write puts another one in its place.
 """
 
 from time import time
@@ -29,7 +29,7 @@ class File:
 
 
 class Directory:
-    """Nodes by name. One that is in no tree does not change, so a version can keep it."""
+    """Nodes by name. A directory that was removed from its tree no longer changes."""
 
     kind: Kind = "directory"
 

@@ -1,9 +1,9 @@
 """Undo: a filesystem records what it changes, so that it can go back to an earlier version.
 
-A version holds the entries that have changed since, as they were, and the next newer version. Each
-change records first and changes then, so an interrupt leaves at most a record too many; putting
-entries back twice is as putting them back once. The filesystem refers to its newest version
-weakly: it records nothing while nobody holds a snapshot.
+A version holds the original of each entry that has changed since, and the next newer version. Each
+change records the original first, so an interrupt leaves at most one record too many; restoring an
+entry twice has the same result as once. The filesystem refers to its newest version weakly: it
+records nothing while nobody holds a snapshot.
 """
 
 from abc import abstractmethod

@@ -57,7 +57,7 @@ def parse_structured_output[Out](output_text: str, rendered: _DeclaresOutput[Out
     """Parses the typed answer in `output_text`: its first fenced JSON block, else the whole text.
 
     Accepts what an evaluation accepts: a null for an absent field, and an array in an object with
-    the one property `items`. Raises `OutputParseError` with every fault for any other answer, and
+    the one property `items`. Raises `OutputParseError` with every issue for any other answer, and
     for a prompt that declares no output.
     """
     if rendered.structured_output is None:

@@ -1,4 +1,4 @@
-"""The import path of `Prompt` and `RenderedPrompt`, which stand beside what makes them."""
+"""Exports `Prompt` and `RenderedPrompt` from the modules that define them."""
 
 from .renderer import RenderedPrompt
 from .template import Prompt

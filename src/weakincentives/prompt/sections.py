@@ -197,7 +197,9 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         clone = type(self)(*_copied(positional), **arguments)
         vars(clone).update(attributes)
         if "children" not in changes:  # the constructor may have used the same ones again
-            children = [c.clone() if c in self.children else c for c in clone.children]
+            children = [
+                child.clone() if child in self.children else child for child in clone.children
+            ]
             clone.children = tuple(children)
         clone._compile()  # noqa: SLF001 - its own class
         return clone
@@ -248,7 +250,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         if default is not None and not isinstance(default, params or ()):
             name = "no params" if params is None else params.__name__
             raise self._refusal(
-                f"default_params is {default!r}, and the section takes {name}; give that"
+                f"default_params is {default!r}, but the section takes {name}; pass one of these"
             )
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)

@@ -67,14 +67,14 @@ class TaskExamplesSection(Section[None]):
             for step in example.steps:
                 called = tool(step.tool)
                 if called is None:
-                    fault = "no section has a tool of that name"
+                    problem = "no section has a tool of that name"
                 elif not isinstance(step.input, called.params_type):
-                    fault = f"give it {called.params_type.__name__}"
+                    problem = f"pass {called.params_type.__name__}"
                 else:
                     continue
                 raise PromptValidationError(
                     f"task example {index} calls {step.tool!r} with "
-                    f"{type(step.input).__name__}: {fault}",
+                    f"{type(step.input).__name__}: {problem}",
                     section_path=path,
                 )
 

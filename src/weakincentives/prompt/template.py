@@ -120,7 +120,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
 
     @cached_property
     def _descriptor(self) -> PromptDescriptor:
-        # here, since it loads OpenSSL for its hashes, and few prompts have overrides
+        # Imported here: its hashes load OpenSSL, and few prompts have overrides.
         from .overrides.descriptors import describe
 
         return describe(self.ns, self.key, self.registry)
@@ -185,7 +185,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         overrides_store: PromptOverridesStore | None = None,
         overrides_tag: str = "latest",
     ) -> None: ...
-    # Any: the overloads say what may be given; the template checks it.
+    # Any: the overloads name the arguments; the template checks them.
     def __init__(
         self,
         template: PromptTemplate[OutputT] | None = None,
@@ -278,8 +278,8 @@ class Prompt(Parametrized, Generic[OutputT]):
         """Renders text and tools; `params` replace the bound ones for this call only.
 
         `session` feeds conditions and holds visibility overrides, which `visibility_overrides`
-        beat. The `decisions` of a conversation that goes on replace both, and the conditions that
-        were asked in it. Raises `PromptRenderError` with the path of the section.
+        beat. To continue a conversation, pass its `decisions`: they replace both, and conditions
+        that it has already evaluated. Raises `PromptRenderError` with the path of the section.
         """
         return self._renderer.render(
             param_lookup={**self._params, **self._by_type(params)},
@@ -303,7 +303,7 @@ class Prompt(Parametrized, Generic[OutputT]):
             if kind in by_type:
                 raise PromptValidationError(
                     "Duplicate params type supplied to prompt.",
-                    detail=f"{kind.__name__} was given twice; give one.",
+                    detail=f"{kind.__name__} was passed twice; pass one.",
                 )
             if kind not in types:
                 names = ", ".join(sorted(known.__name__ for known in types)) or "none"

@@ -1,7 +1,8 @@
 """The section that gives a prompt files: copies of the host's folders, or the author's filesystem.
 
-It reaches the disk through `weakincentives.filesystem` alone, when a tool first needs the files.
-Importing that takes as long as all of `weakincentives.prompt`, so functions do it.
+The section reaches the disk only through `weakincentives.filesystem`, when a tool first needs the
+files. That package takes as long to import as all of `weakincentives.prompt`, so functions import
+it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,7 +59,7 @@ class HostMount:
         from ..filesystem import FilesystemLimitError, FilesystemLimits, HostFilesystem
 
         prefix = "" if self.mount_path == "." else f"{self.mount_path}/"
-        room, folders = self.max_bytes, ["."]
+        bytes_left, folders = self.max_bytes, ["."]
         limits = FilesystemLimits(file_bytes=self.max_bytes)
         with closing(HostFilesystem(self.host_path, read_only=True, limits=limits)) as host:
             while folders:
@@ -69,10 +70,10 @@ class HostMount:
                     if entry.kind == "directory":
                         folders.append(path)
                     elif entry.kind == "file" and _matches_any(self.include, path):
-                        room -= entry.size
-                        if room < 0:
+                        bytes_left -= entry.size
+                        if bytes_left < 0:
                             raise FilesystemLimitError(
-                                f"{path!r} of {entry.size:,} bytes makes it more than "
+                                f"{path!r} of {entry.size:,} bytes brings the copy above "
                                 f"{self.max_bytes:,} bytes; exclude files or raise max_bytes"
                             )
                         yield prefix + path, host.read_bytes(path)

@@ -19,9 +19,9 @@ from .tool import AnyTool, Effect, Tool, ToolHandler, ToolResult
 
 __all__ = ["READING_TOOLS", "WRITING_TOOLS", "FileText", "Listing", "Matches"]
 
-# characters of an answer, a line of a file, a line that matched
+# the most characters of an answer, of a line of a file, and of a matching line
 _MAX_ANSWER, _MAX_LINE, _MAX_MATCH = 40_000, 2_000, 500
-_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # lines shown around an edit, and in all
+_CONTEXT_LINES, _MAX_EDITED_LINES = 3, 40  # the lines around an edit, and the most in total
 
 _FILE = {"description": "Path of the file below the root, such as 'src/app.py'."}
 _DIRECTORY = {"description": "Path of a directory below the root; '.' is the root."}
@@ -143,7 +143,7 @@ class Matches:
 
 @contextmanager
 def _files(context: ToolContext) -> Generator[Filesystem]:
-    """Gives the filesystem to a handler; its errors become answers to the model, without a log."""
+    """Yields the filesystem; its errors become answers to the model, and nothing logs them."""
     filesystem = context.resources.get(Filesystem)
     try:
         yield filesystem
@@ -259,7 +259,7 @@ type _PageParams = ListDirectoryParams | ReadFileParams | GlobParams | GrepParam
 def _page[T](
     subject: str, items: Iterable[T], params: _PageParams, show: Callable[[T], str]
 ) -> tuple[str, tuple[T, ...]]:
-    """Returns a message on `items`, and the page that `params` ask for and one answer can hold."""
+    """Returns a message about `items`, and those that `params` request and one answer can hold."""
     start, room, more = params.offset, _MAX_ANSWER, ""
     if start < 1 or params.limit < 1:
         raise ToolValidationError(f"offset is {start} and limit {params.limit}; both count from 1")

@@ -30,9 +30,9 @@ class ResourceError(WeakIncentivesError, LookupError):
 
 
 class NotIsolatedError(BaseException):
-    """A call that runs beside others asked for something shared, so it must run by itself.
+    """A parallel call asked for a resource that calls cannot share, so it must run alone.
 
-    It is no `Exception`, so that a handler that catches those cannot turn it into an answer.
+    It derives from `BaseException`, so that `except Exception` of a handler does not catch it.
     """
 
 
@@ -51,12 +51,12 @@ class Scope(Enum):
 class Binding[T]:
     """Says how the resource of one type is made: `Binding(Clock, lambda resources: SystemClock())`.
 
-    The provider may ask `resources` for others. At the end of its scope a resource is closed by its
-    `close()`. A context manager without `close()` is entered when it is made and left at the end.
-    An `async def` provider runs when `async with` enters the context; `aclose()`, leaving the
-    asynchronous context manager, or a plain or `async` `close()` ends what it returns. `eager`
-    singletons are made on entry, others by the first `get`. A resource that is not `owned` is never
-    closed.
+    The provider may ask `resources` for others. At the end of the scope the container calls the
+    resource's `close()`; it enters a context manager without `close()` at its creation and leaves
+    it at the end. An `async def` provider runs when `async with` enters the context; for its
+    resource the container tries `aclose()`, then leaving the asynchronous context manager, then a
+    plain or `async` `close()`. It creates `eager` singletons on entry and others at the first
+    `get`. It never closes a resource that is not `owned`.
 
     Raises `ValueError` for an eager or asynchronous binding of another scope than `SINGLETON` and
     for a provider that does not take one argument; `TypeError` for a scope that is no `Scope`.
@@ -99,8 +99,8 @@ class Binding[T]:
         """
         if isinstance(value, Binding):
             raise TypeError(
-                f"what is bound for {kind_name(protocol)} is a Binding itself; "
-                "bind it by ResourceRegistry.of(Binding(…))"
+                f"the value for {kind_name(protocol)} is a Binding; "
+                "pass it to ResourceRegistry.of(Binding(…))"
             )
         return cls(protocol, lambda _: value, eager=True, owned=False)
 

@@ -1,12 +1,12 @@
 """Containers make the resources of a registry on first use and close them, newest first.
 
 `ResourceContext` holds what lives as long as a prompt's resources are open, `CallResources` what
-lives for one tool call, and `ForkedResources` the forks of a call that runs beside others.
+lives for one tool call, and `ForkedResources` the forks of a parallel call.
 """
 
 import sys
 
-# contextvars and threading have the same, and more to import
+# `threading` has the same lock, and takes longer to import
 from _thread import RLock
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
@@ -30,12 +30,12 @@ __all__ = ["CallResources", "ForkedResources", "ResourceContext", "release"]
 
 # Any, here and below: resources of all types, and snapshots and forks that only they can read.
 
-# By whether the provider is asynchronous: the first of these methods that a value has ends it.
+# By whether the provider is asynchronous: the first method that the value has closes it.
 _CLOSING_METHODS = {False: ("close", "__exit__"), True: ("aclose", "__aexit__", "close")}
 
 
 class Instance:
-    """One resource that was made: its value, and the exit of the context manager it came from."""
+    """One created resource: its value, and the exit of the context manager that returned it."""
 
     __slots__ = ("binding", "exit", "value")
 
@@ -86,15 +86,15 @@ class Instances:
     """The open resources of one scope, oldest first.
 
     It is a `Snapshotable` itself: on rollback it closes the instances created since the savepoint.
-    Their values may have existed before, such as files of the host, so it first restores the states
-    that they had when they were made.
+    Such an instance may stand for something older, such as files of the host, so the rollback first
+    restores the state that it had at its creation.
     """
 
     __slots__ = ("_savepoints", "lock", "state", "to_close")
 
     def __init__(self) -> None:
         self.lock = RLock()
-        # by id and oldest first, since transactions nest; weak, since not everybody releases them
+        # by id, oldest first, since transactions nest; weak, since a caller may never release one
         self._savepoints = WeakValueDictionary[int, Savepoint]()
         self.to_close: list[Instance] = []  # when the scope ends, oldest first
         self._replace(())
@@ -124,7 +124,7 @@ class Instances:
         return _run_now(self.create_async(binding, resolver))
 
     async def create_async(self, binding: Binding[Any], resolver: Resources) -> Any:
-        """Does as `create`; waits only for an asynchronous provider."""
+        """Returns a new value as `create` does, and awaits an asynchronous provider."""
         instance = Instance(binding)
         captured: list[tuple[Savepoint, Any]] = []
         provider: Callable[[Resources], Any] = binding.provider  # its value, or a coroutine of it
@@ -136,7 +136,7 @@ class Instances:
             elif iscoroutine(instance.value):
                 instance.value.close()
                 raise ResourceError(
-                    f"the provider of {kind_name(binding.protocol)} gave a coroutine; "
+                    f"the provider of {kind_name(binding.protocol)} returned a coroutine; "
                     "declare it with `async def`"
                 )
             manager = instance.value
@@ -183,7 +183,7 @@ class Instances:
     def restore(self, savepoint: Savepoint, /) -> None:
         if self.state.instances is not savepoint.instances:
             self.remove(savepoint.to_close, savepoint.instances)
-        error = ResourceError("made in what is undone")
+        error = ResourceError("created in a transaction that was rolled back")
         _close_now(savepoint.to_close, error, savepoint.initial_states)
 
     def release(self, savepoint: Savepoint, /) -> None:
@@ -196,7 +196,7 @@ class Instances:
             states.pop(instance, None)
 
 
-_NO_INSTANCES = Instances()  # of every call for which nothing of its own can be made
+_NO_INSTANCES = Instances()  # of each call that cannot have resources of its own
 
 
 def release(part: Snapshotable, snapshot: Any) -> None:
@@ -212,7 +212,7 @@ class ResourceContext:
     It is a context manager and an asynchronous one. Only the outermost entry opens it, and only the
     last exit closes. Resources are closed newest first; an error on closing is logged and the rest
     are closed. Iteration yields what a transaction must be able to restore: each resource that is
-    `Snapshotable`, and the fact that others were not made yet. Threads may share a context.
+    `Snapshotable`, and a part that closes the resources created since. Threads may share a context.
     """
 
     def __init__(self, registry: ResourceRegistry | None = None) -> None:
@@ -249,7 +249,7 @@ class ResourceContext:
         return CallResources(self)
 
     def fork(self) -> "ForkedResources":
-        """Returns the resources of one tool call that runs beside others, as a context manager."""
+        """Returns the resources of one parallel tool call, as a context manager."""
         return ForkedResources(self)
 
     def __iter__(self) -> Iterator[Snapshotable]:
@@ -323,7 +323,7 @@ class ResourceContext:
 
 
 class CallResources:
-    """The resources of one tool call: its own `TOOL_CALL` ones, and all that outlive it.
+    """The resources of one tool call: its own of `TOOL_CALL` scope, and those of the context.
 
     A context manager that closes the call's own on exit. Iteration yields what the call's
     transaction must be able to restore.
@@ -368,7 +368,7 @@ class CallResources:
 
 
 class ForkedResources(CallResources):
-    """The resources of a call that runs beside others: it gets forks of singletons with state.
+    """The resources of a parallel call: it gets forks of singletons with state.
 
     `get` raises `NotIsolatedError` for a resource that cannot be forked. `refused` then stays true,
     whatever the handler does with the error. `prompt_resources` stands for the `resources` of the
@@ -404,7 +404,7 @@ class ForkedResources(CallResources):
         if not isinstance(value, Snapshotable):
             return value
         if binding.scope is not Scope.SINGLETON:
-            self.refuse(f"{name} can be put back and is not forked")
+            self.refuse(f"{name} can be restored and is not forked")
         with self.instances.lock:
             if id(value) not in self._forks:
                 if not isinstance(value, Forkable):
@@ -498,11 +498,11 @@ async def _close(
     *,
     wait: bool = False,
 ) -> None:
-    """Closes and removes `instances`, newest first; context managers are told of `error`.
+    """Closes and removes `instances`, newest first, and passes `error` to context managers.
 
-    Those in `initial_states` are first restored to these. An error does not stop the rest and is
-    raised at the end; a step that an interrupt broke off runs once more, unless it waits. After an
-    interrupt from elsewhere `instances` holds what is left to be closed.
+    It first restores instances in `initial_states` to these. After an error it continues, and
+    raises the error at the end. It repeats a step that an interrupt stopped once, unless the step
+    awaits. If an interrupt stops the function itself, `instances` holds those still open.
     """
     raised: BaseException | None = None
     states = {} if initial_states is None else initial_states
@@ -542,7 +542,7 @@ def _close_now(
     error: BaseException | None,
     initial_states: dict[Instance, Any] | None = None,
 ) -> None:
-    """Does as `_close` without waiting, and to the end whatever interrupts it."""
+    """Closes as `_close` does, without awaiting, and finishes after an interrupt."""
     while instances:
         try:
             _run_now(_close(instances, error, initial_states))
@@ -558,7 +558,7 @@ def _run_now[T](coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
-    raise AssertionError("it waits")
+    raise AssertionError("the coroutine awaited something")
 
 
 def _log_error(message: str, kind: Kind) -> None:

@@ -180,7 +180,7 @@ def test_without_a_repository_the_root_must_be_given(monkeypatch: pytest.MonkeyP
     monkeypatch.chdir("/")
     with pytest.raises(
         OverridesStoreError,
-        match=r"make the folder \.weakincentives at the top of your project, or give root=",
+        match=r"make the folder \.weakincentives at the top of your project, or pass root=",
     ):
         LocalPromptOverridesStore()
 
@@ -378,7 +378,7 @@ def test_a_file_cut_off_anywhere_is_an_error_and_no_smaller_file(
     whole = stored(store)
     cut = data.draw(st.integers(0, len(whole.rstrip()) - 1))
     store.path(PLACE).write_bytes(whole[:cut])
-    with pytest.raises(OverridesStoreError, match="mend"):
+    with pytest.raises(OverridesStoreError, match="remove the cause"):
         LocalPromptOverridesStore(tmp_path).resolve(template().descriptor)
     store.path(PLACE).unlink()
 

@@ -113,8 +113,9 @@ def _accept(_text: str) -> None:
 class OverridableText:
     """A text as the code has it.
 
-    `hash` stands for everything that an author sees of the part that the text belongs to. `check`
-    raises `PromptValidationError` for another text that the prompt could not be rendered with.
+    `hash` covers all texts of the section or tool that the text belongs to; an example has its own.
+    `check` raises `PromptValidationError` for a replacement that the prompt could not be rendered
+    with.
     """
 
     text: str
@@ -183,7 +184,7 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class PromptOverride:
-    """What a store holds for one prompt and tag: texts that apply and texts that are stale.
+    """The stored texts of one prompt and tag: those that apply and those that are stale.
 
     It is false when it is empty.
     """
@@ -211,7 +212,7 @@ class PromptOverridesStore(Protocol):
     """
 
     def resolve(self, descriptor: PromptDescriptor, tag: str = "latest") -> PromptOverride:
-        """Returns the stored texts, those that do not fit the prompt's present code as stale."""
+        """Returns the stored texts; those written against other code are stale."""
         ...
 
     def upsert(
@@ -225,7 +226,7 @@ class PromptOverridesStore(Protocol):
         ...
 
     def delete(self, stored: OverridesTag, text: TextId | None = None) -> bool:
-        """Deletes one text, by default all of them, and says whether there was any."""
+        """Deletes one text, by default all of them; returns whether any was stored."""
         ...
 
     def seed(self, prompt: HasDescriptor, tag: str = "latest") -> PromptOverride:

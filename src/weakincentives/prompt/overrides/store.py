@@ -34,7 +34,7 @@ from .rebase import Rebase, rebase
 __all__ = ["LocalPromptOverridesStore", "PromptOverridesStore"]
 
 _SCHEMA = 1
-_MARKS = (".weakincentives", ".git", "pyproject.toml")
+_ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         parts = (*stored.ns.split("/"), stored.key, stored.tag)
         for part in parts:
             if re.fullmatch(KEY, part) is None:
-                rule = "use 1 to 64 of a-z, 0-9, '.', '_' and '-', no mark first"
+                rule = "use 1 to 64 of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
                 raise _error(stored, f"{part!r} cannot be part of its path; {rule}")
         return self._inside(stored, self.folder.joinpath(*parts[:-1], parts[-1] + suffix))
 
@@ -132,10 +132,10 @@ class LocalPromptOverridesStore(PromptOverridesStore):
     def replace(
         self, descriptor: PromptDescriptor, texts: Mapping[TextId, str], tag: str = "latest"
     ) -> tuple[StaleOverride, ...]:
-        """Does as `upsert` for texts by id."""
+        """Stores texts by id, as `upsert` does."""
         for text_id, text in texts.items():
             descriptor.check(text_id, text)
-        changes = _written(texts, descriptor)
+        changes = _to_entries(texts, descriptor)
         with self._edited(OverridesTag(descriptor.ns, descriptor.key, tag)) as entries:
             entries.update(changes)
         return _resolve(changes, descriptor, tag).stale
@@ -159,7 +159,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
             if text.text and text.accepts_overrides
         }
         with self._edited(OverridesTag(descriptor.ns, descriptor.key, tag)) as entries:
-            for text_id, entry in _written(own, descriptor).items():
+            for text_id, entry in _to_entries(own, descriptor).items():
                 entries.setdefault(text_id, entry)
         return _resolve(entries, descriptor, tag)
 
@@ -173,7 +173,7 @@ class LocalPromptOverridesStore(PromptOverridesStore):
         review = self.path(stored, ".conflicts.md")
         with self._edited(stored) as entries:
             merged, conflicts = rebase(descriptor, _resolve(entries, descriptor, tag).stale)
-            entries.update(_written(merged, descriptor))
+            entries.update(_to_entries(merged, descriptor))
             result = Rebase(tuple(merged), tuple(conflicts))
             if conflicts:
                 _write(review, str(result))
@@ -269,7 +269,7 @@ def _reporting(stored: OverridesTag, action: str) -> Generator[None]:
         yield
     # a disk that knows no locks raises NotImplementedError
     except (OSError, NotImplementedError, SerdeError) as error:
-        remedy = "mend what is in the way, or delete these overrides"
+        remedy = "remove the cause, or delete these overrides"
         raise _error(stored, f"cannot {action}: {error}; {remedy}") from error
 
 
@@ -279,7 +279,7 @@ def _error(stored: OverridesTag, problem: str) -> OverridesStoreError:
     )
 
 
-def _written(texts: Mapping[TextId, str], descriptor: PromptDescriptor) -> Entries:
+def _to_entries(texts: Mapping[TextId, str], descriptor: PromptDescriptor) -> Entries:
     return {
         text_id: StoredOverride.against(descriptor, text_id, text)
         for text_id, text in texts.items()
@@ -299,9 +299,9 @@ def _resolve(entries: Entries, descriptor: PromptDescriptor, tag: str) -> Prompt
 
 def _repository(here: Path) -> Path:
     for folder in (here, *here.parents):
-        if any((folder / mark).exists() for mark in _MARKS):
+        if any((folder / marker).exists() for marker in _ROOT_MARKERS):
             return folder
     raise OverridesStoreError(
-        f"no folder from '{here}' upwards has {' or '.join(_MARKS)}; "
-        "make the folder .weakincentives at the top of your project, or give root="
+        f"no folder from '{here}' upwards has {' or '.join(_ROOT_MARKERS)}; "
+        "make the folder .weakincentives at the top of your project, or pass root="
     )
