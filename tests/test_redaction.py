@@ -80,6 +80,11 @@ def test_no_other_header_is_a_credential() -> None:
     assert list(credentials_in(headers)) == []
 
 
+def test_credentials_are_found_in_bytes() -> None:
+    headers = {"authorization": f"Bearer {KEY}".encode(), "content-type": b"application/json"}
+    assert list(credentials_in(headers)) == [f"Bearer {KEY}", KEY]
+
+
 def test_an_error_quotes_a_credential_if_what_led_to_it_does() -> None:
     redactor, error = Redactor((KEY,)), RuntimeError("failed")
     error.__cause__ = ValueError(f"no room for {KEY}")

@@ -51,9 +51,10 @@ def credentials_in(values: Mapping[str, object]) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from credentials_in({f"{key}": inner for key, inner in value.items()})
-        elif isinstance(value, str) and _names_credential(name):
-            yield value
-            scheme, _, credential = value.partition(" ")
+        elif isinstance(value, str | bytes) and _names_credential(name):
+            text = value if isinstance(value, str) else value.decode("latin-1")  # as in headers
+            yield text
+            scheme, _, credential = text.partition(" ")
             if scheme.isalpha() and credential:
                 yield credential.strip()
 
