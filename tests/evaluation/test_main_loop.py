@@ -801,8 +801,11 @@ def test_an_adapter_that_takes_no_call_history_serves_all_prompts_but_those_that
     script = [probe, read("more"), probe, say("done")]
     loop = MainLoop(SeedSignature(static(*script)))
     assert loop.execute(manual(tool(ok)), session=Session()).text == "done"
-    with pytest.raises(TypeError, match="call_history"):
+    remedy = r"SeedSignature\.evaluate takes no call_history.*take \*\*options"
+    with pytest.raises(TypeError, match=remedy):
         loop.execute(manual(paying([])), session=Session())
+    with pytest.raises(TypeError, match=remedy):
+        asyncio.run(loop.execute_async(manual(paying([])), session=Session()))
 
 
 def test_outside_a_main_loop_nothing_is_recorded() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import Any, Unpack
 
 from ..limits import Budget, Clock, Deadline, RunUsage, TokenUsage, check_count, utc_now
@@ -165,6 +166,7 @@ class _Evaluations[Out]:
         self._options = LoopOptions(session=session, bus=bus, deadline=self._deadline)
         tools = [tool for node in prompt.template.registry.sections for tool in node.tools]
         if any(tool.effect in NON_REPEATABLE for tool in tools):
+            _check_call_history(self.adapter)
             self._options["call_history"] = CallHistory()
 
     @property
@@ -237,4 +239,15 @@ class _Evaluations[Out]:
             usage=before.usage + error.usage,
             turns=before.calls + error.turns,
             transcript=error.transcript,
+        )
+
+
+def _check_call_history(adapter: ProviderAdapter) -> None:
+    """Raises `TypeError` for an adapter that cannot keep tools from running twice."""
+    parameters = signature(adapter.evaluate).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if "call_history" not in parameters and Parameter.VAR_KEYWORD not in kinds:
+        raise TypeError(
+            f"{type(adapter).__name__}.evaluate takes no call_history, which keeps tools that are "
+            "not repeatable from running twice; take **options and pass them on"
         )
