@@ -109,15 +109,15 @@ class _Compiler:
         return self.check(self._definitions.pop(reference))
 
     def _of_dataclass(self, schema: CoreSchema) -> Check:
-        arguments, of, slots = schema["schema"], schema["cls"], schema.get("slots")
+        arguments, kind, slots = schema["schema"], schema["cls"], schema.get("slots")
         for part in (arguments, *arguments["fields"]):
             _refuse_unknown_keys(part)
         config = {
             name: value for name, value in schema.get("config", {}).items() if name != "title"
         }
-        all_given = all(field.get("init", True) for field in arguments["fields"])
+        all_init = all(field.get("init", True) for field in arguments["fields"])
         changes = schema.get("post_init") or arguments.get("computed_fields")
-        if config != self._config or changes or not all_given:
+        if config != self._config or changes or not all_init:
             raise _UnknownError
         columns = [
             (attrgetter(field["name"]), self.check(field["schema"]))
@@ -125,7 +125,7 @@ class _Compiler:
         ]
 
         def check(values: Sequence[AnyValue]) -> bool:
-            if not _of_type(of, values):
+            if not _of_type(kind, values):
                 return False
             if not slots and not {len(columns)}.issuperset(map(len, map(vars, values))):
                 return False  # some instance has an attribute beside its fields
@@ -148,8 +148,8 @@ def _scalar_check(schema: CoreSchema) -> Check:
             return _are_floats
         case {"type": "datetime", "microseconds_precision": "truncate"}:
             return _are_plain_times
-        case {"type": "enum", "cls": of, "members": members} if _is_plain_enum(of, members):
-            return partial(_of_type, of)
+        case {"type": "enum", "cls": kind, "members": members} if _is_plain_enum(kind, members):
+            return partial(_of_type, kind)
         case {"type": "uuid"}:
             from uuid import UUID  # importing it asks the system for its platform
 
@@ -160,13 +160,13 @@ def _scalar_check(schema: CoreSchema) -> Check:
             raise _UnknownError
 
 
-def _is_plain_enum(of: type[Any], members: Sequence[AnyValue]) -> bool:
+def _is_plain_enum(kind: type[Any], members: Sequence[AnyValue]) -> bool:
     kinds = {type(member.value) for member in members}
-    return not issubclass(of, Flag) and kinds in ({str}, {int})
+    return not issubclass(kind, Flag) and kinds in ({str}, {int})
 
 
-def _of_type(of: type[Any], values: Sequence[AnyValue]) -> bool:
-    return {of}.issuperset(map(type, values))
+def _of_type(kind: type[Any], values: Sequence[AnyValue]) -> bool:
+    return {kind}.issuperset(map(type, values))
 
 
 def _are_integers(values: Sequence[AnyValue]) -> bool:
@@ -184,8 +184,8 @@ def _are_plain_times(values: Sequence[AnyValue]) -> bool:
     return plain and all(value.tzinfo is UTC or value.tzinfo is None for value in values)
 
 
-def _of_items(of: type[Any], check: Check) -> Check:
-    return lambda values: _of_type(of, values) and check(list(chain.from_iterable(values)))
+def _of_items(kind: type[Any], check: Check) -> Check:
+    return lambda values: _of_type(kind, values) and check(list(chain.from_iterable(values)))
 
 
 def _of_mapping(check_keys: Check, check_items: Check) -> Check:
@@ -212,7 +212,7 @@ def difference(
         return ValidationIssue(path, message)
     same, children = _compared(value, back)
     if same:
-        issues = (difference(one, two, (*path, place)) for place, one, two in children)
+        issues = (difference(old, new, (*path, place)) for place, old, new in children)
         if (issue := next(filter(None, issues), None)) is not None:
             return issue
         attributes = _other_attributes(value), _other_attributes(back)
@@ -257,14 +257,14 @@ def _compared(value: AnyValue, back: AnyValue) -> tuple[bool, _Children]:
 
 def _other_attributes(value: AnyValue) -> dict[str, AnyValue]:
     """Returns the attributes that are no fields of a dataclass and no cached properties."""
-    of, attributes = type(value), getattr(value, "__dict__", {})
-    known = {field.name for field in fields(of)} if is_dataclass(of) else frozenset[str]()
+    kind, attributes = type(value), getattr(value, "__dict__", {})
+    known = {field.name for field in fields(kind)} if is_dataclass(kind) else frozenset[str]()
     return {
         name: attributes[name]
         for name in attributes
-        if name not in known and not isinstance(getattr(of, name, None), cached_property)
+        if name not in known and not isinstance(getattr(kind, name, None), cached_property)
     }
 
 
-def _name(of: type[Any]) -> str:
-    return of.__qualname__.rpartition("<locals>.")[2]
+def _name(kind: type[Any]) -> str:
+    return kind.__qualname__.rpartition("<locals>.")[2]
