@@ -55,7 +55,7 @@ def test_other_failure(scripted_adapter):
     ran.assert_outcomes(failed=2)
     ran.stdout.fnmatch_lines(
         [
-            "*the script goes on after request 1*",
+            "*the script has replies left after request 1*",
             "  AssistantMessage text='two'",
             "  AssistantMessage tool_calls=*refund*",
         ]
@@ -100,7 +100,7 @@ def test_short(scripted_adapter, wink_session):
 """)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
-        ["*ScriptExhaustedError: *no reply for request 2; the model was last told *'refund'*"]
+        ["*ScriptExhaustedError: *no reply for request 2; the model last read *'refund'*"]
     )
 
 
@@ -353,7 +353,7 @@ shop/support: 3 of 4 sections opened in 4 tests, 25 of 32 tokens
   refunds          10      3
   refunds.food      7      3
   complaints        7      0  never opened
-tests: in how many the model could read that in full; a token is taken for four characters"""
+tests: how many showed that section in full; a token is estimated at 4 characters"""
 
 
 def summary(ran: pytest.RunResult) -> str:

@@ -210,7 +210,7 @@ def changes(before: object, after: object) -> list[str]:
 def summary(before: object, after: object) -> list[str]:
     """What the first line says of each part that is not as it was."""
     first, _, remedy = changes(before, after)[0].partition("; ")
-    assert remedy == "where that is meant, run pytest with --snapshot-update"
+    assert remedy == "if you meant that, run pytest with --snapshot-update"
     return first.split(", ")
 
 
@@ -295,7 +295,7 @@ def test_a_section_that_is_not_the_same_in_each_state_is_kept_as_each_shows_it()
 
 def test_a_changed_section_is_named_with_a_diff_of_it_alone() -> None:
     assert changes(shop(), shop(refunds="Within `14` days.")) == [
-        "Section `refunds` changed; where that is meant, run pytest with --snapshot-update",
+        "Section `refunds` changed; if you meant that, run pytest with --snapshot-update",
         "Section `refunds`:",
         " ## 2. Refunds",
         " ",
@@ -317,7 +317,7 @@ def test_a_changed_contract_is_named_by_its_tool() -> None:
 
     lines = changes(with_(Refund), with_(Other))
     assert lines[:2] == [
-        "Tool `look` changed; where that is meant, run pytest with --snapshot-update",
+        "Tool `look` changed; if you meant that, run pytest with --snapshot-update",
         "Tool `look`:",
     ]
     assert '-      "description": "As on the bill.",' in lines
@@ -370,7 +370,7 @@ def test_of_a_missing_file_no_more_is_said_than_how_to_write_it() -> None:
 def test_an_edited_file_is_reported_even_where_no_part_of_it_changed() -> None:
     edited = GOLDEN.replace("\n\n## Tool", "\n\n\n## Tool")
     assert diff_lines(edited, GOLDEN) == [
-        "the file was edited; where that is meant, run pytest with --snapshot-update"
+        "the file was edited; if you meant that, run pytest with --snapshot-update"
     ]
 
 
@@ -444,7 +444,7 @@ def test_files_are_missed_then_written_then_held(suite: pytest.Pytester) -> None
     changed.stdout.fnmatch_lines(
         [
             "E *[[]- snapshot[]]",
-            "E *Section `refunds` changed; where that is meant, run pytest with --snapshot-update",
+            "E *Section `refunds` changed; if you meant that, run pytest with --snapshot-update",
             "E *Section `refunds`:",
             "E * ## 2. Refunds",
             "E *-Within 30 days.",

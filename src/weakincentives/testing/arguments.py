@@ -30,7 +30,7 @@ def argument_strategies(
     """Returns strategies of dicts that fit the schema of an object, and of dicts that do not.
 
     `replacement` takes the place of all generated values, or of the properties that it names. Few
-    of the latter dicts fit: they have a param too many, too few or of another type.
+    of the latter dicts fit: most have a param too many, too few or of another type.
     """
     if "$ref" in schema:  # a type that holds itself
         schema = {**schema, **schema["$defs"][schema["$ref"].rpartition("/")[2]]}
@@ -63,7 +63,7 @@ def _fitting(schema: JsonSchema, replacement: "_Values | Mapping[str, _Values] |
 
 
 def _values_later(schema: JsonSchema, definitions: Mapping[str, _Values]) -> Callable[[], _Values]:
-    # no partial, of which hypothesis would print all that it holds
+    # not a partial: hypothesis would print all of its arguments
     return lambda: _values(schema, definitions)
 
 

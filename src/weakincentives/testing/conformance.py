@@ -1,7 +1,7 @@
 """The conformance suite plays scenarios with any `ProviderAdapter` and compares the outcomes.
 
 Each scenario says what it expects. Besides, every adapter must reach the outcome of
-`ScriptedAdapter`, whether it injects tools or starts again. An adapter's author writes a `Harness`.
+`ScriptedAdapter`, whether it injects tools or restarts. An adapter's author writes a `Harness`.
 """
 
 import asyncio
@@ -262,7 +262,7 @@ def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
     """
     if not ways:
         ways = "execute", "execute_async"
-        # only MainLoop goes on after a section was opened by a new start
+        # only MainLoop continues after a restart that opens a section
         if "V" not in _reference(scenario, inject=Capability.INJECT in harness.capabilities).events:
             ways += "evaluate", "evaluate_async"
             ways += ("stream", "stream_async") if Capability.STREAM in harness.capabilities else ()
@@ -291,7 +291,7 @@ def _differences(
     if Capability.INJECT not in scenario.needs:
         references.append(_reference(scenario, inject=not inject))
     for other in references:
-        # an adapter may write the JSON of typed output otherwise
+        # an adapter may write the JSON of typed output differently
         for name in _END if other.output is None else _END[1:]:
             value, expected = getattr(outcome, name), getattr(other, name)
             if value != expected:

@@ -81,6 +81,4 @@ def report(total: Counts) -> Iterator[str]:
         yield f"  {'':{width}} tokens  tests"
         for path, tokens, tests in table:
             yield f"  {path:{width}} {tokens:>6,} {tests:>6}{'' if tests else '  never opened'}"
-    yield (
-        "tests: in how many the model could read that in full; a token is taken for four characters"
-    )
+    yield "tests: how many showed that section in full; a token is estimated at 4 characters"

@@ -69,13 +69,12 @@ class ScriptedAdapters:
         return adapter
 
     def leftovers(self) -> str | None:
-        """Describes the replies that a script still holds, and takes them from it."""
+        """Describes the replies that are left in a script, and removes them from it."""
         for adapter in self._scripts:
             if lines := [event_line(reply) for reply in islice(adapter.replies, _MAX_LEFTOVERS)]:
                 return (
-                    f"the script goes on after request {len(adapter.requests)}, "
-                    "the last that the model was asked; shorten it. Left over:\n  "
-                    + "\n  ".join(lines)
+                    f"the script has replies left after request {len(adapter.requests)}, "
+                    "which was the last; shorten it. Left over:\n  " + "\n  ".join(lines)
                 )
         return None
 

@@ -176,5 +176,5 @@ class ScriptedAdapter(LoopAdapter, Connection):
 def _last_words(request: ProviderRequest) -> str:
     for message in request.transcript[:0:-1]:
         if isinstance(message, UserMessage | ToolMessage):
-            return f"; the model was last told {shorten(message.content, 200)!r}"
+            return f"; the model last read {shorten(message.content, 200)!r}"
     return ""

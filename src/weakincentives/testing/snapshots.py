@@ -1,7 +1,7 @@
 """Golden files of prompts, on syrupy: the text of a file, and the report of a change.
 
-The states that go into a file are made in `states.py`; when files are compared, written and found
-unused is syrupy's.
+`inspection/states.py` makes the states of a file; syrupy decides when to compare and write files,
+and which ones are unused.
 """
 
 import json
@@ -71,7 +71,7 @@ class PromptExtension(SingleFileSnapshotExtension):
         ]
         yield (
             f"{', '.join(changes) or 'the file was edited'}; "
-            "where that is meant, run pytest with --snapshot-update"
+            "if you meant that, run pytest with --snapshot-update"
         )
         styles = {"-": snapshot_style, "+": received_style}
         for name in changed:

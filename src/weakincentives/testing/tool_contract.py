@@ -44,9 +44,9 @@ __tracebackhide__ = True  # pytest shows the test and the handler, and skips thi
 
 _MAX_SHOWN = 2_000
 _REFUSE = "answer with success=False, raise ToolValidationError, or name the exception in raises="
-_RETURN = "return a ToolResult whose value JSON can hold or renders itself, and let no undo fail"
-_RESTORE = "let restore() put back what snapshot() copied, and keep frozen what slices hold"
-_KEY = "declare 'at_most_once', or do nothing for a context.idempotency_key that is known"
+_RETURN = "return a ToolResult with a value that is JSON or has render(), and let no restore() fail"
+_RESTORE = "let restore() restore what snapshot() copied, and keep the values of slices frozen"
+_KEY = "declare 'at_most_once', or do nothing if context.idempotency_key is known already"
 
 # Any: prompts, tools, params, resources and their states of every type pass through here.
 type _AnyPrompt = Prompt[Any]
@@ -58,7 +58,7 @@ type _State = dict[tuple[str, _Kind], object]
 
 
 class ToolContractError(AssertionError):
-    """A tool breaks its contract; the message says how, the remedy and the least arguments."""
+    """A tool breaks its contract; the message has the breach, the remedy and the arguments."""
 
 
 def assert_tool_contract(
@@ -116,9 +116,9 @@ def assert_tool_contract(
         limits(given(strategy.map(to_json))(test))()
     if refusals and all(refusals):
         raise contract.breach(
-            "none of the arguments that fit its schema was accepted, the last with "
+            "it accepted none of the arguments that fit its schema and answered the last with "
             f"{refusals[-1]!r:.500}",
-            "let the params type say all that it wants, or give a strategy as arguments=",
+            "let the params type state every constraint, or pass a strategy as arguments=",
         )
 
 
@@ -226,7 +226,7 @@ class _Contract:
         after, effect, kind = trial.state(), self.tool.effect, self.tool.result_type
         changes, value = _changes(before, after), event.result.value
         if outcome.error not in {"", ToolValidationError.__name__}:
-            yield f"what its handler returned cannot count: {outcome.message.content}", _RETURN
+            yield f"the result of its handler is not valid: {outcome.message.content}", _RETURN
         if not outcome.success:
             if changes:
                 yield f"a failed call changed {changes}", _RESTORE
@@ -238,7 +238,7 @@ class _Contract:
             return
         if effect == "pure" and changes:
             yield f"its effect is 'pure', yet it changed {changes}", "declare 'repeatable'"
-        # a crash takes back the session, then the call runs again
+        # after a crash the session is as before, and the call runs again
         trial.session.restore(snapshot)
         _, again, _ = trial.call()
         if effect == "pure" and again.content != event.content:
