@@ -392,7 +392,7 @@ def test_a_section_whose_own_code_fails_is_reported_and_the_others_are_checked()
         ("bad",),
         "error",
         "Broken failed to render: OSError: no disk (section 'bad')",
-        "mend the section, or bind params that it can take",
+        "correct the section, or bind params that it can take",
     )
     assert report.states == 0
 

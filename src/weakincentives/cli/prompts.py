@@ -56,7 +56,7 @@ def render(
     summary: Summary = None,
     as_json: _Json = False,
 ) -> None:
-    """Print exactly the text that the model receives; on a terminal with ? for what steers it."""
+    """Print exactly the text that the model receives; a terminal gets ? for control characters."""
     prompt = load_prompt(target, params, set_, tag)
     overrides = visibility_overrides(prompt, open_, summary)
     rendered = prompt.render(session=Session(), visibility_overrides=overrides)
@@ -105,7 +105,7 @@ def tree(
     table.add_row("", "whole prompt", "", "", *sizes(rendered.text), "")
     console = wide_console()
     console.print(table)
-    note = "open: characters once open, with tools and all below that is then shown."
+    note = "open: characters once the section is open, with its tools and what it then shows below."
     console.print(f"Tokens: {method}. {note}", soft_wrap=True)
 
 

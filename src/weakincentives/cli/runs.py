@@ -172,7 +172,7 @@ def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdap
 
 @contextmanager
 def _logging(bus: EventBus, log: Path) -> Generator[None]:
-    """Writes events to `log`; raises the disk's error at the end, for the answer is paid for."""
+    """Writes events to `log`; raises a disk error only at the end, since the answer is paid for."""
     failures: list[OSError] = []
     file = log.open("w", encoding="utf-8")
 

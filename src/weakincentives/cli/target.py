@@ -47,7 +47,7 @@ Set = Annotated[
 ]
 Open = Annotated[
     list[str] | None,
-    Option("--open", help="Key of a section to show in full, as its summary says. Repeatable."),
+    Option("--open", help="Key of a section to show in full, as its summary has it. Repeatable."),
 ]
 Summary = Annotated[
     list[str] | None, Option(help="Key of a section to show summarized. Repeatable.")

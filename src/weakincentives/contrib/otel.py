@@ -1,4 +1,4 @@
-"""Traces and metrics for OpenTelemetry, from the events of a bus; it names all that is sent.
+"""Traces and metrics for OpenTelemetry, from the events of a bus; it defines every name.
 
 The names follow the semantic conventions for generative AI, which are in development: version
 1.41.0, and for the durations of agents, tools and workflows the unreleased text of the repository
@@ -121,10 +121,10 @@ class _Spans:
     def begin(self, operation: Operation) -> None:
         """Opens a span and makes it the current one, unless a consumer's code runs in between."""
         parent = context.get_current()
-        above = operation.parent
+        outer = operation.parent
         # streamed, or in a bare thread
-        if above in self._open and context.get_value(_OPERATION) is not above:
-            parent = trace.set_span_in_context(self._open[above], parent)
+        if outer in self._open and context.get_value(_OPERATION) is not outer:
+            parent = trace.set_span_in_context(self._open[outer], parent)
         kind, common = _KINDS[operation.kind], _common_attributes(operation)
         name = f"{kind.name} {sendable(operation.name)}".rstrip()
         attributes = common | _span_attributes(operation)

@@ -25,7 +25,7 @@ from ..visibility import SectionPath, SectionVisibility
 __all__ = ["SEVERITIES", "Finding", "Report", "Severity", "analyze"]
 
 type Severity = Literal["error", "warning"]
-"""An error cannot work; a warning likely misleads the model or costs for nothing."""
+"""A section with an error cannot work; a warning likely misleads the model or wastes tokens."""
 
 SEVERITIES: Mapping[str, Severity] = {
     "cannot-render": "error",
@@ -133,7 +133,7 @@ def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:
 
 
 def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
-    """Finds tools whose descriptions say what belongs into a section."""
+    """Finds tools whose descriptions are too long."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
         length = 0 if tool is None else len(tool.description)
@@ -165,12 +165,12 @@ def _failures(view: PromptView, placeholders: _Params) -> Iterator[Finding]:
             failed = view.registry.get_section(error.section_path or ()) or node
             if failed.params_type in placeholders and error.placeholder is None:
                 reason = error.message.rstrip(".")
-                message = f"it cannot be checked, and so the prompt is not: {reason}"
+                message = f"it cannot be checked, so the prompt was not checked: {reason}"
                 kind = failed.params_type.__name__ if failed.params_type else ""
                 remedy = f"analyze a prompt that has a {kind} bound"
                 yield _finding("cannot-check", failed.path, message, remedy)
             else:
-                remedy = "mend the section, or bind params that it can take"
+                remedy = "correct the section, or bind params that it can take"
                 yield _finding("cannot-render", failed.path, str(error), remedy)
 
 
@@ -196,8 +196,8 @@ def _tool_names(
                 hides = visibility is _SUMMARY and owner is not None and owner[: len(path)] == path
                 if owner is None or name in callable_tools or hides:
                     continue
-                of = f"its {visibility.value} text names the tool `{name}` of section"
-                message = f"{of} {'.'.join(owner)!r}, which "
+                subject = f"its {visibility.value} text names the tool `{name}` of section"
+                message = f"{subject} {'.'.join(owner)!r}, which "
                 if owner in texts:
                     message += "may not be open then"
                     remedy = "move the sentence there, or show that section in full"

@@ -24,7 +24,7 @@ class PromptState:
     """A prompt whose model has opened the sections at `opened`, which are sorted.
 
     `name` is `closed` while nothing is open, else the keys of the open sections, as in
-    `guide+guide.deep`. It is `all` where all sections are open and no smallest state is that.
+    `guide+guide.deep`. The state with all sections open is `all`, unless it is a smallest one.
     """
 
     name: str

@@ -175,7 +175,7 @@ class _DbosSteps:
     def step(
         self, name: str, operation: Callable[[], Record], /, *, transactional: bool = False
     ) -> Record:
-        """Does as `Steps.step`; raises DBOS's own error when the record is of another step."""
+        """Implements `Steps.step`; raises DBOS's own error when the record is of another step."""
 
         def commit_if_succeeded() -> Record:
             session = self._datasource.sql_session()

@@ -1,4 +1,4 @@
-"""Hands on the runs of dead and frozen workers in PostgreSQL.
+"""Returns the runs of dead and frozen workers to their queue in PostgreSQL.
 
 A worker is alive while it holds the lock of its `executor_id`.
 """
@@ -22,7 +22,7 @@ _CHECKS = 3
 
 
 class WorkerFailover:
-    """Keeps this worker alive while entered, and hands on the runs of workers that are not.
+    """Marks this worker as alive while entered, and recovers the runs of workers that are not.
 
     Enter it before `DBOS.launch()`. It checks the other workers every `every` seconds. The server
     takes the lock from a worker that is silent for `silent` seconds, which must be more than DBOS's

@@ -66,7 +66,7 @@ type Record = dict[str, Any]
 
 
 class ReplayError(WeakIncentivesError):
-    """A run asks for something else than its record holds: its code or prompt has changed."""
+    """A run's request differs from its record: its code or prompt has changed."""
 
 
 class StepFailedError(WeakIncentivesError):
@@ -92,7 +92,7 @@ class Steps(Protocol):
 class RecordedSteps:
     """Stores records in memory, as pairs of a step's name and its record.
 
-    The given `records` are those of the first steps.
+    `records` holds the records of the first steps.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RecordedSteps:
     def step(
         self, name: str, operation: Callable[[], Record], /, *, transactional: bool = False
     ) -> Record:
-        """Does as `Steps.step`; raises `ReplayError` when the record is of another step."""
+        """Implements `Steps.step`; raises `ReplayError` when the record is of another step."""
         if self._next == len(self.records):
             self.records.append((name, operation()))
         recorded, record = self.records[self._next]
@@ -292,7 +292,7 @@ class RunAttempt:
             performed["state"] = self._session.snapshot().since(before)
             performed["time"] = serde.dump(utc_now())
             for slices in performed["state"].values():
-                types_by_name(slices, self._types)  # raises for what could not be read back
+                types_by_name(slices, self._types)  # raises for an unknown type
             return performed
 
         record = self._steps.step(name, perform, transactional=transactional)
