@@ -59,15 +59,15 @@ class ProviderAdapter(ABC):
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether a running conversation can get further tools.
+        """Whether tools can be added to a running conversation.
 
-        Where it cannot, opening a section with tools starts evaluation again.
+        Where they cannot, opening a section that has tools starts a new evaluation.
         """
         return False
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of evaluations that are called without one."""
+        """The default budget of an evaluation."""
         return None
 
     @abstractmethod
@@ -81,7 +81,7 @@ class ProviderAdapter(ABC):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> PromptResponse[Out]:
-        """Runs the conversation that `prompt` opens until the model is done.
+        """Sends `prompt` to the model, runs its tool calls and returns its final response.
 
         `bus` is by default the session's. Raises `PromptEvaluationError` when the provider fails or
         reaches a limit, and `VisibilityExpansionRequired` when the model requests sections that
@@ -91,14 +91,14 @@ class ProviderAdapter(ABC):
     async def evaluate_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
     ) -> PromptResponse[Out]:
-        """Does as `evaluate`, without blocking the event loop; by default in a thread."""
+        """Like `evaluate`, without blocking the event loop; by default it runs in a thread."""
         return await asyncio.to_thread(lambda: self.evaluate(prompt, **options))
 
 
 class Connection(Protocol):
-    """One evaluation's connection to the provider; it may keep what it has encoded already.
+    """One evaluation's connection to the provider; it may cache messages that it has encoded.
 
-    `provider_tools` are tools that the provider runs by itself.
+    `provider_tools` are tools that the provider itself runs.
     """
 
     provider_tools: Sequence[AnyTool] = ()
@@ -114,12 +114,12 @@ class Connection(Protocol):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         """Returns the model's next message; raises `PromptEvaluationError` when there is none.
 
-        Errors raised after the deadline are reported as `DeadlineExceededError`.
+        The engine reports an error raised after the deadline as `DeadlineExceededError`.
         """
         ...
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        """Does as `ask`, without blocking the event loop."""
+        """Like `ask`, without blocking the event loop."""
         ...
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
@@ -132,7 +132,7 @@ class Connection(Protocol):
     async def ask_stream_async(
         self, request: ProviderRequest, /
     ) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        """Does as `ask_stream`, without blocking the event loop."""
+        """Like `ask_stream`, without blocking the event loop."""
         answer = await self.ask_async(request)
         if answer.text:
             yield TextDelta(answer.text)
@@ -147,7 +147,7 @@ def check_arguments(
     *,
     kinds: tuple[type, ...] = (Prompt, RenderedPrompt),
 ) -> None:
-    """Raises `TypeError` unless `prompt` is of `kinds` and the others are what their names say."""
+    """Raises `TypeError` for an argument of a wrong type; `kinds` are the types of `prompt`."""
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
         raise TypeError(f"{shown} cannot be evaluated; give a Prompt, which template.bind(…) makes")
@@ -165,7 +165,7 @@ def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[objec
         bus.publish(event)
         try:
             session.dispatch(event)
-        except Exception:  # a reducer's fault is isolated as it is on the session's own bus
+        except Exception:  # a reducer that fails stops nobody else, as on the session's own bus
             _log.exception("Event handler failed", extra={"event_type": type(event).__name__})
 
     return publish

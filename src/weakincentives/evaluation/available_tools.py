@@ -48,7 +48,7 @@ class AvailableTools:
 
     @property
     def decisions(self) -> SectionDecisions:
-        """Which sections are open."""
+        """The visibility of sections, and the answers that their conditions gave so far."""
         return self._view.decisions
 
     def get(self, name: str) -> AnyTool | None:
@@ -64,7 +64,7 @@ class AvailableTools:
 
     # Any: handlers of all tools
     def handler(self, tool: AnyTool) -> ToolHandler[Any, Any] | None:
-        """Returns the tool's handler; a disclosure tool's acts on the sections as they are now."""
+        """Returns the tool's handler; a disclosure tool's reads the sections as they are now."""
         if tool.handler is None or tool.name not in RESERVED_TOOL_NAMES:
             return tool.handler
         return disclosure_handler(tool.name, self._view, self._read)
@@ -87,9 +87,9 @@ class AvailableTools:
         return f"Unknown tool {name!r}. Available tools: {names}."
 
     def note(self, answer: object, params: object) -> None:
-        """Notes the answer or the request of a disclosure tool.
+        """Records which sections the answer or the request of a disclosure tool opens or closes.
 
-        A section that was read opens at the end of the turn, by `apply`.
+        A section that the model read opens only at the end of the turn, in `apply`.
         """
         match answer, params:
             case ReadSectionResult(expanded_tools=tools, opened=paths), _:

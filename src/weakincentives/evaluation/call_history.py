@@ -21,17 +21,17 @@ class CallRecord:
 
 
 class CallHistory:
-    """Keeps the records of calls by tool and arguments, in the order of the calls."""
+    """The records of calls by tool and arguments, each list in the order of the calls."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], list[CallRecord]] = {}
 
     def replay(self) -> Callable[[str, str], tuple[CallRecord, bool]]:
-        """Returns a function that gives each next call of one evaluation its record.
+        """Returns a function that matches the calls of a new evaluation with the records.
 
-        The function takes the tool's name and the arguments, and says whether an earlier evaluation
-        made the call: the first call with some arguments is the first one recorded with them, and
-        so on. Calls beyond the history are new, and get a record.
+        The function takes a tool's name and arguments. It returns the call's record, and whether an
+        earlier evaluation made the call. Equal calls match in order: the second call matches the
+        second record of these arguments. A call without a record adds one.
         """
         counts: Counter[tuple[str, str]] = Counter()
 

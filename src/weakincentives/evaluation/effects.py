@@ -204,7 +204,9 @@ async def _run_parallel_async(parallel: Parallel) -> Outcome:
 def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
     try:
         result = invoke()
-        return _run_to_end(result) if to_end and inspect.isawaitable(result) else (result, None)
+        if to_end and inspect.isawaitable(result):
+            return _run_to_end(result)
+        return result, None
     except BaseException as error:
         return None, error
 
@@ -212,7 +214,7 @@ def _run_handler(invoke: Invoke, *, to_end: bool = False) -> Outcome:
 async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
     """Runs a plain handler in a thread, which cannot be interrupted: a cancellation waits for it.
 
-    A handler that still waits for a thread then does not start any more.
+    After a cancellation, a handler that still waits for a thread does not start.
     """
     cancelled = False
 
@@ -232,7 +234,9 @@ async def _run_handler_async(invoke: Invoke, pool: Executor | None) -> Outcome:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([future])
             raise
-        return (await result if inspect.isawaitable(result) else result), error
+        if inspect.isawaitable(result):
+            result = await result
+        return result, error
     except BaseException as error:
         return None, error
 

@@ -1,4 +1,4 @@
-"""The errors in which an evaluation ends; each one says how far the evaluation had come."""
+"""The errors that end an evaluation; each holds usage, turns and transcript up to the failure."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -29,7 +29,7 @@ class PromptEvaluationError(WeakIncentivesError):
     """An evaluation failed.
 
     `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy`
-    what to do. `usage`, `turns` and `transcript` are those of the evaluation until then.
+    what to do. `usage`, `turns` and `transcript` cover the evaluation up to the failure.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class PromptEvaluationError(WeakIncentivesError):
     def with_progress(
         self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]
     ) -> Self:
-        """Returns a copy that says how far the evaluation had come."""
+        """Returns a copy with the usage, turns and transcript of the evaluation so far."""
         return copy_error(self, usage=usage, turns=turns, transcript=tuple(transcript))
 
 
 class ThrottleError(PromptEvaluationError):
-    """The provider refuses more requests; `retry_after` is the time to wait, if it says."""
+    """The provider refuses more requests; `retry_after` is the time to wait, if it names one."""
 
     retry_after: timedelta | None = None
 

@@ -1,4 +1,4 @@
-"""The conversation with a model as a state machine: it asks for what it needs next.
+"""The conversation with a model as a state machine: each step returns the next action.
 
 No clock, no I/O and no handler runs here. `Evaluation` performs each action and passes its result:
 
@@ -6,10 +6,10 @@ No clock, no I/O and no handler runs here. `Evaluation` performs each action and
                                       └──► ProviderRequest (repair of the output)
                                       └──► Finished
 
-Calls that request sections which only a new evaluation can open end the conversation together, once
-all disclosure calls of their turn have an answer: `submit` then raises
-`VisibilityExpansionRequired`. The machine checks limits before each action. It consists of plain
-values, so it can be pickled between two actions.
+When calls of a turn request sections that only a new evaluation can open, `submit` raises one
+`VisibilityExpansionRequired` for all of them, after every disclosure call of the turn has an
+answer. The inner loop checks limits before each action. It consists of plain values, so it can be
+pickled between two actions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,13 +61,15 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
 class InnerLoopConfig:
     """Rules of one conversation.
 
-    `max_turns` bounds the provider requests, `max_repairs` how often an answer that is not the
-    declared output goes back. With `parallel_tool_calls="isolated"` calls of one turn whose tools
-    are `"pure"` or `"repeatable"` run in parallel, each as if it were alone, and take effect in the
-    order of the calls. A call with more than `max_argument_chars` is refused before its arguments
-    are parsed. The model reads at most `max_result_chars` of a tool's result, with a note on how
-    much is missing; events keep the whole result. `None` lifts a bound. Raises `ValueError` for
-    another word, a negative number and fewer than 1,000 characters, `TypeError` for a wrong type.
+    `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
+    that does not fit the declared output. With `parallel_tool_calls="isolated"` calls of one turn
+    whose tools are `"pure"` or `"repeatable"` run in parallel, each as if it were alone, and take
+    effect in the order of the calls. A call with more than `max_argument_chars` is refused before
+    its arguments are parsed. The model reads at most `max_result_chars` of a tool's result, with a
+    note on how much is missing; events keep the whole result. `None` means no bound.
+
+    Raises `ValueError` for a negative number, for a bound of fewer than 1,000 characters and for an
+    unknown `parallel_tool_calls`, and `TypeError` for a wrong type.
     """
 
     max_turns: int | None = 100
@@ -104,9 +106,9 @@ def _check_chars(name: str, bound: int | None) -> None:
 class ProviderRequest:
     """Ask the provider to continue `transcript`.
 
-    `transcript` is the machine's own growing list: only read it, up to its present end. `tools` are
-    the tools at the start; the transcript has later changes as `ToolsAdded` and `ToolsRemoved`.
-    Apply `changes` first.
+    `transcript` is the inner loop's own list, which grows later: read it up to its present length
+    and do not change it. `tools` are the tools at the start; later changes are in the transcript as
+    `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask.
     """
 
     turn: int
@@ -142,13 +144,13 @@ type Action = ProviderRequest | ToolCalls | Finished
 class InnerLoop:
     """One conversation: call `start` once, then `receive` and `submit` as the actions require.
 
-    `PromptEvaluationError` ends it, with usage, turns and transcript. Then still apply the
-    `tool_changes`, since the transcript tells them.
+    A `PromptEvaluationError`, with usage, turns and transcript, ends the conversation. Apply
+    `tool_changes` even then: the transcript that the model reads already holds them.
     """
 
     text: str
     tools: tuple[ToolSpec, ...] = ()
-    # Any: the machine only passes the output on.
+    # Any: the inner loop only passes the output on.
     structured_output: StructuredOutputConfig[Any] | None = None
     config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
     param_descriptions: Mapping[str, Mapping[str, str]] = field(
@@ -214,9 +216,9 @@ class InnerLoop:
         return self._next_calls(now) if self.pending else self._request(now)
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
-        """Returns a copy of `error` that says how far this conversation had come.
+        """Returns a copy of `error` with the usage, turns and transcript of this conversation.
 
-        The transcript marks calls that were not run.
+        The transcript says of each pending call that it was not run.
         """
         for call in self.pending:
             self.transcript.append(
@@ -224,26 +226,26 @@ class InnerLoop:
             )
         self.pending = ()
         for change in self.tool_changes:
-            self._change(change)
+            self._add_tool_changes(change)
         return error.with_progress(usage=self.usage, turns=self.turns, transcript=self.transcript)
 
     def _next_calls(self, now: datetime) -> Action:
         self._check_limits(now, before="tool call")
-        return ToolCalls(self._affordable(self.pending))
+        return ToolCalls(self._within_budget(self.pending))
 
     def _next_disclosure_calls(self) -> ToolCalls:
         """Returns the remaining disclosure calls of a turn that requested sections.
 
-        Its other calls do not run. A limit does not keep the sections from opening: it ends the
-        next evaluation.
+        The other calls of the turn do not run. The sections open even when a limit is reached; the
+        limit then ends the next evaluation.
         """
         self.pending = tuple([call for call in self.pending if call.name in RESERVED_TOOL_NAMES])
-        calls = self._affordable(self.pending)
+        calls = self._within_budget(self.pending)
         if not calls:
-            raise _combined(self.requests)
+            raise _combine(self.requests)
         return ToolCalls(calls)
 
-    def _affordable(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    def _within_budget(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` for which the budget has room."""
         budget = self.config.budget
         return calls if budget is None else calls[: budget.tool_calls_left(self.run_usage)]
@@ -253,7 +255,7 @@ class InnerLoop:
         changes = tuple(self.tool_changes)
         self.tool_changes.clear()
         for change in changes:
-            self._change(change)
+            self._add_tool_changes(change)
         self.turns += 1
         config = self.structured_output
         return ProviderRequest(
@@ -265,8 +267,8 @@ class InnerLoop:
             changes=changes,
         )
 
-    def _change(self, outcome: ToolExecutionOutcome) -> None:
-        """Adds the changes of tools to the transcript."""
+    def _add_tool_changes(self, outcome: ToolExecutionOutcome) -> None:
+        """Adds the tools that a call opened and closed to the transcript."""
         removed = tuple([name for name in outcome.closed_tools if name in self.available])
         if removed:
             self.available.difference_update(removed)
@@ -322,7 +324,7 @@ class InnerLoop:
         return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
 
 
-def _combined(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:
+def _combine(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:
     """Returns one request for all sections that the calls of a turn requested."""
     if len(requests) == 1:
         return requests[0]

@@ -14,7 +14,8 @@ __all__ = ["CallIdentity", "Journal"]
 class CallIdentity:
     """A journal's key of a tool call, and whether an earlier attempt of the run began the call.
 
-    A call that `began` and must not run twice is answered as of unknown outcome.
+    The executor does not run such a call again if it must not run twice: the model reads that its
+    outcome is unknown.
     """
 
     idempotency_key: str

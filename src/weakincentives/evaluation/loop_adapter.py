@@ -1,7 +1,8 @@
-"""The adapter whose conversations the library's own inner loop runs, and one evaluation by it.
+"""`LoopAdapter`, an adapter that uses the library's inner loop, and `Evaluation`, one run of it.
 
-`Evaluation` says once, as a generator of effects, how an evaluation goes: start the inner loop, ask
-the provider, run tool calls, submit their outcomes. The four methods of `LoopAdapter` perform it.
+`Evaluation.effects` defines the course of an evaluation once, as a generator: start the inner loop,
+ask the provider, run tool calls, submit their outcomes. `LoopAdapter.evaluate`, `stream` and their
+`async` forms perform these effects.
 """
 
 import logging
@@ -58,14 +59,14 @@ __all__ = ["Evaluation", "LoopAdapter"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_TIMEOUT = 365.0 * 24 * 3600  # neither sockets nor locks take every number of seconds
+_MAX_TIMEOUT = 365.0 * 24 * 3600  # sockets and locks refuse very large numbers of seconds
 
 
 class LoopAdapter(ProviderAdapter):
     """An adapter that uses the library's inner loop; a subclass says how to ask its provider.
 
     `config` holds the rules of the loop. The budget of an evaluation replaces the one in `config`;
-    of all deadlines the earliest holds.
+    the earliest of all deadlines applies.
     """
 
     name: str = "adapter"
@@ -85,7 +86,7 @@ class LoopAdapter(ProviderAdapter):
 
     @property
     def evaluator(self) -> Evaluator:
-        """The adapter by which tool handlers evaluate further prompts."""
+        """The adapter that tool handlers use to evaluate further prompts."""
         return self
 
     @abstractmethod
@@ -128,14 +129,15 @@ class LoopAdapter(ProviderAdapter):
     ) -> Generator[StreamEvent[Out]]:
         """Evaluates `prompt` and yields what happens; the last event holds the response.
 
-        Close the generator to stop early: nothing more runs then, and what has run stays.
+        Close the generator to stop early: no further call runs, and finished calls keep their
+        effects.
         """
         yield from self._perform(Evaluation(self, prompt, streamed=True, **options))
 
     async def stream_async[Out](
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
-        """Does as `stream`, without blocking the event loop."""
+        """Like `stream`, without blocking the event loop."""
         evaluation = Evaluation(self, prompt, streamed=True, **options)
         async with aclosing(self._perform_async(evaluation)) as events:
             async for event in events:
@@ -148,7 +150,7 @@ class LoopAdapter(ProviderAdapter):
             with evaluation.resources, closing(evaluation.connection):
                 yield from perform(evaluation.effects(journal))
             response = evaluation.finish()
-        yield Completed(response)  # last of all, since many a reader stops here
+        yield Completed(response)  # after the clean-up, since a reader may stop at this event
 
     async def _perform_async[Out](
         self, evaluation: "Evaluation[Out]"
@@ -168,9 +170,9 @@ def _response[Out](event: StreamEvent[Out]) -> PromptResponse[Out]:
 
 
 class Evaluation[Out]:
-    """One evaluation by a `LoopAdapter`, as effects; enter it around them.
+    """One evaluation by a `LoopAdapter`: a context manager around its `effects`.
 
-    Leaving it completes an exception with how far the evaluation had come.
+    On exit it adds the progress so far, such as usage and transcript, to an exception.
     """
 
     def __init__(
@@ -233,7 +235,7 @@ class Evaluation[Out]:
         self._announce(rendered, prompt.prompt)
 
     def _announce(self, rendered: RenderedPrompt[Out], prompt: Prompt[Out]) -> None:
-        """Publishes what the model reads, and which overrides and sections it cannot read."""
+        """Publishes the rendered prompt, its stale overrides, and sections that cannot open."""
         self._publish(
             PromptRendered(
                 ns=prompt.ns,
@@ -282,7 +284,7 @@ class Evaluation[Out]:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # An error of an evaluation inside a handler says how far that one had come.
+        # An error of an evaluation inside a handler has the progress of that one: replace it.
         if isinstance(error, VisibilityExpansionRequired):
             decisions = self.tools.available.decisions
             complete: WeakIncentivesError = error.with_progress(self._loop.run_usage, decisions)
@@ -296,10 +298,10 @@ class Evaluation[Out]:
             raise complete
         finally:
             complete.__context__ = error.__context__  # and not the error that it replaces
-            del complete  # an exception must not lead to itself by its traceback
+            del complete  # else the exception's traceback would refer to the exception
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
-        """Runs the conversation to its end, which `finish` returns."""
+        """Runs the conversation to its end; `finish` then returns the response."""
         action = self._loop.start(self._clock())
         while not isinstance(action, Finished):
             if isinstance(action, ToolCalls):
@@ -312,7 +314,7 @@ class Evaluation[Out]:
         """Asks for the model's next message and passes it to the inner loop."""
         changes = self._apply_changes(request)
         if self._operation.streamed:
-            for change in changes:  # noqa: UP028 - a list takes no outcomes
+            for change in changes:  # noqa: UP028 - `yield from` a list cannot take the outcomes
                 yield change
         if journal is None:
             answer = yield from self._ask(request)
@@ -322,7 +324,7 @@ class Evaluation[Out]:
 
     def finish(self) -> PromptResponse[Out]:
         """Publishes the end of the evaluation and returns its response."""
-        assert self._finished is not None  # noqa: S101 - a conversation without an end has raised
+        assert self._finished is not None  # noqa: S101 - `effects` has set it or raised
         loop, text = self._loop, self._finished.text
         # Any: parsed by the prompt's own declaration, which is what Out stands for
         output: Any = self._finished.output
@@ -370,7 +372,7 @@ class Evaluation[Out]:
         try:
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
-            # What the turn opened and closed still counts, since the model has read so.
+            # Apply what the turn opened and closed, since the model has read that it did.
             for change in self._loop.tool_changes:
                 tools.available.apply(change)
             raise
@@ -400,7 +402,7 @@ class Evaluation[Out]:
         with operation.part("request", operation.model, streamed=operation.streamed) as set_result:
             try:
                 message, failure = yield Ask(self.connection, request, operation.streamed)
-                answer = self._checked(request, message, failure)
+                answer = self._check_answer(request, message, failure)
                 set_result(answer)
             except BaseException as raised:  # an interrupt, and the end of a stream, too
                 error = f"{type(raised).__name__}: {raised}"
@@ -422,13 +424,13 @@ class Evaluation[Out]:
                 )
         return answer
 
-    def _checked(
+    def _check_answer(
         self,
         request: ProviderRequest,
         answer: AssistantMessage | None,
         failure: BaseException | None,
     ) -> AssistantMessage:
-        """Returns the answer or raises the failure, after the deadline as that."""
+        """Returns the answer or raises the failure, as `DeadlineExceededError` if too late."""
         deadline = request.deadline
         if isinstance(failure, Exception) and deadline and deadline.has_passed(self._clock()):
             raise DeadlineExceededError(
@@ -449,7 +451,7 @@ _NO_ANSWER = AssistantMessage()
 
 
 def _repair(request: ProviderRequest) -> str:
-    """Returns what the request tells the model about its last answer, if that was rejected."""
+    """Returns what the request says about the rejected answer before it; `""` without one."""
     last = request.transcript[-1]
     return last.content if request.turn > 1 and isinstance(last, UserMessage) else ""
 

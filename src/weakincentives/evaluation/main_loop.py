@@ -31,7 +31,7 @@ type _Evaluate = Callable[..., Any]
 
 
 class ExpansionLimitError(LimitError):
-    """The model requests one more section than `max_expansions` allows."""
+    """The model requested sections more often than `max_expansions` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Execution[Out]:
 
     @property
     def restarts(self) -> int:
-        """How often evaluation started again."""
+        """The number of evaluations after the first."""
         return len(self.expansions)
 
     @property
@@ -101,10 +101,10 @@ class MainLoop:
     def execute[Out](
         self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Execution[Out]:
-        """Evaluates `prompt` until it gives a response.
+        """Evaluates `prompt` until an evaluation returns a response.
 
-        Raises `ExpansionLimitError` when the model never stops asking, and what the adapter's
-        `evaluate` raises.
+        Raises `ExpansionLimitError` when the model requests sections more than `max_expansions`
+        times, and what the adapter's `evaluate` raises.
         """
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate
@@ -117,7 +117,7 @@ class MainLoop:
     async def execute_async[Out](
         self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
     ) -> Execution[Out]:
-        """Does as `execute`, without blocking the event loop."""
+        """Like `execute`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate_async
         with evaluations.operation:
@@ -129,7 +129,7 @@ class MainLoop:
 
 
 class _Evaluations[Out]:
-    """What an execution keeps from one evaluation to the next; enter it around each of them."""
+    """The state that an execution keeps between evaluations: a context manager around each one."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Evaluations[Out]:
         return False
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:
-        """Opens the sections in the session and in the next evaluation, or refuses at the limit."""
+        """Opens the sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
         self._usage += signal.run_usage
         if len(self._expansions) >= self._max_expansions:
             error = ExpansionLimitError(

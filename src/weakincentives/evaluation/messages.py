@@ -87,10 +87,10 @@ type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded | Tools
 class ToolExecutionOutcome:
     """The outcome of one tool call, and its changes of the conversation's tools.
 
-    `expanded_tools` are the tools of the section that the call read, for which the sections
-    `opened` become visible; `closed_tools` names the tools whose section it closed. `request` asks
-    for sections that only a new evaluation can open. `error` names the class of the exception that
-    made the call fail.
+    A call that read a section brings its tools, `expanded_tools`, and the paths of the sections
+    that open with them, `opened`. A call that closed a section takes away `closed_tools`, by name.
+    `request` asks for sections that only a new evaluation can open. `error` names the class of the
+    exception that made the call fail.
     """
 
     tool_call_id: str
@@ -105,5 +105,5 @@ class ToolExecutionOutcome:
 
 
 def sendable(text: str) -> str:
-    """Returns `text` without lone surrogates, which no wire can carry."""
+    """Returns `text` without lone surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -44,10 +44,10 @@ class ForkedCall:
         self.seconds = perf_counter() - started
 
     def merge(self) -> object:
-        """Applies the call's changes to where it was forked from, and returns or raises as it did.
+        """Applies the call's changes to session and resources; returns its result or raises.
 
-        Raises `NotIsolatedError` when the call must run again; the transaction around this then
-        undoes half a merge.
+        Raises `NotIsolatedError` when the call must run again; the surrounding transaction then
+        undoes a partial merge.
         """
         result, error = self._outcome
         if isinstance(error, NotIsolatedError) or self.resources.refused or self.session.refused:

@@ -61,7 +61,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The declared output as a provider sees it; `wrapped`: an array travels inside an object."""
+    """The declared output as a provider sees it; `wrapped` means an array inside an object."""
 
     name: str
     schema: JsonSchema
@@ -74,10 +74,10 @@ class OutputSpec:
 
 
 def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = None) -> ToolSpec:
-    """Returns the spec of `tool`, with other descriptions of some params if given."""
+    """Returns the spec of `tool`; `param_descriptions` replaces those of the fields it names."""
     params_type: Any = tool.params_type  # Any: see `_strict_schema`
     if param_descriptions:
-        schema, strict = _profiled(serde.json_schema(params_type), param_descriptions)
+        schema, strict = _apply_profile(serde.json_schema(params_type), param_descriptions)
     else:
         schema, strict = _strict_schema(params_type)
     return ToolSpec(tool.name, tool.description, schema, strict)
@@ -112,11 +112,11 @@ class _NotStrict(Exception):
 # Any: typeshed does not know that every class has a hash
 def _strict_schema(type_: Any) -> tuple[JsonSchema, bool]:
     """Returns the type's schema and whether it is strict."""
-    return _profiled(serde.json_schema(type_), {})
+    return _apply_profile(serde.json_schema(type_), {})
 
 
-def _profiled(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:
-    # a type that holds itself; providers want to see at the root that it is an object
+def _apply_profile(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:
+    # the root of a recursive type is a reference, and providers require an object there
     if "$ref" in schema:
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
     if descriptions:
@@ -172,7 +172,7 @@ def _strict(schema: JsonSchema) -> JsonSchema:
         text = schema.get("description", "")
         strict["description"] = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
     if "$ref" in strict and len(strict) > 1:
-        # A reference stands alone; other keywords go around it.
+        # Strict decoders accept no keyword beside a reference, so `anyOf` wraps it.
         reference = {"$ref": strict.pop("$ref")}
         strict = {"anyOf": [reference], **strict}
     return strict

@@ -6,8 +6,8 @@ parses the arguments. It opens a transaction over session and resources and yiel
 which `effects.perform` invokes. It commits, or rolls back when the handler fails. It publishes
 `ToolInvoked` and returns a `ToolExecutionOutcome`, which the evaluation submits to the inner loop.
 
-Whatever the model or the tool does wrong becomes a failed answer. Only `ControlFlow` and exceptions
-that are no `Exception` leave this module.
+Every mistake of the model or the tool becomes a failed answer. Only `ControlFlow` and exceptions
+outside `Exception`, such as `KeyboardInterrupt`, leave this module.
 """
 
 import json
@@ -65,8 +65,8 @@ type _Result = ToolResult[Any]
 class ToolExecutor:
     """Runs the tool calls of one evaluation.
 
-    `publish` is for events, the bus of `operation` for handlers, and `adapter` for the evaluations
-    that handlers start. `call_history` holds the calls that earlier evaluations of the run made.
+    It publishes events with `publish`. Handlers receive the bus of `operation`, and `adapter` for
+    evaluations of their own. `call_history` has the calls of earlier evaluations of the run.
     """
 
     # Any: prompts of every output
@@ -140,12 +140,15 @@ class ToolExecutor:
         return outcomes, None
 
     def recall(self, call: ToolCall, answer: ToolMessage | None) -> None:
-        """Notes a call that a journal answers from its records, and the answer if there was one."""
+        """Records a call that a journal answers without running it, so that later calls see it.
+
+        `answer` is `None` for a call that ended in `ControlFlow`.
+        """
         try:
             tool, handler, params = self._admit(call)
         except ToolValidationError:
             return
-        if call.name in RESERVED_TOOL_NAMES:  # run again for what it decides; it changes nothing
+        if call.name in RESERVED_TOOL_NAMES:  # runs again, only to see what it opens or closes
             context = self._context(call, self._resources, self._session, self._operation.bus)
             try:
                 result: Any = handler(params, context=context)
@@ -168,15 +171,15 @@ class ToolExecutor:
         assert self._forkable is not None  # noqa: S101 - else no calls run in parallel
         forked = ForkedCall(self._forkable, self._resources)
         bus = forked.session.bus_for(self._operation.bus)
-        prompt = copy(self._prompt)  # one whose resources are the forks too
+        prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources
         context = replace(
-            self._context(call, forked.resources, forked.session, bus, after=index),
+            self._context(call, forked.resources, forked.session, bus, unanswered=index),
             prompt=prompt,
             rendered_prompt=replace(self._rendered, prompt=prompt),
         )
         effects = forked.effects(partial(handler, params, context=context), self._part(call))
-        return forked, _revoking(context, effects)
+        return forked, _revoke_after(context, effects)
 
     def _merge(self, call: ToolCall, forked: ForkedCall | None) -> Effects[ToolExecutionOutcome]:
         """Merges a call that ran on forks; runs it by itself if that is not possible."""
@@ -188,7 +191,7 @@ class ToolExecutor:
         return (yield from self.execute(call))
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
-        # The model may have made the name up, and telemetry keeps names.
+        # Telemetry stores this name, which the model may have invented.
         name = call.name
         known = self.available.get(name) or name in self._rendered.registry.tool_paths
         return self._operation.part(
@@ -267,9 +270,9 @@ class ToolExecutor:
                         transaction.rollback()
                     elif not self._config.supports_dynamic_tools:
                         _check_restart(result.value, params)
-                    resources.close()  # what they do then is the call's doing
+                    resources.close()  # if this fails, the call fails
                     transaction.end()
-                # here too, lest an interrupt at the block's exit leave things half done
+                # an interrupt at the exit of the `with` block could leave a rollback half done
                 except BaseException as error:
                     transaction.end(error)
                     raise
@@ -281,7 +284,7 @@ class ToolExecutor:
             if outcome.request is not None and call.name in RESERVED_TOOL_NAMES:
                 return outcome
             raise  # from an evaluation inside the handler
-        # a limit of a nested evaluation too: our own are checked before the next step
+        # limits of a nested evaluation included; the inner loop checks its own before each action
         except Exception as error:
             # a `ToolValidationError` is the model's mistake, and the model reads it
             if not isinstance(error, ToolValidationError):
@@ -298,14 +301,14 @@ class ToolExecutor:
         """Returns the record of a call that must not run twice, and whether it was made before."""
         try:
             arguments = serde.dump_json_lossless(type(params), params)
-        except SerdeError:  # JSON does not tell such params apart; what the model wrote does
-            arguments = _normalized(call.arguments)
+        except SerdeError:  # JSON cannot hold these params: compare what the model wrote
+            arguments = _normalize(call.arguments)
         return self._record(call.name, arguments)
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
-        Raises `ToolValidationError` with what the model reads.
+        Raises `ToolValidationError`, whose text the model reads.
         """
         name, limit = call.name, self._config.max_argument_chars
         tool = self.available.get(name)
@@ -345,7 +348,7 @@ class ToolExecutor:
         content = sendable(content or result.message)
         # disclosure tools return sections, which the prompt would show whole
         if call.name not in RESERVED_TOOL_NAMES:
-            content = _shortened(content, self._config.max_result_chars)
+            content = _shorten(content, self._config.max_result_chars)
         self._publish(
             ToolInvoked(
                 name=call.name,
@@ -384,11 +387,11 @@ class ToolExecutor:
         session: SessionProtocol,
         bus: EventBus,
         *,
-        after: int = 0,
+        unanswered: int = 0,
         identity: CallIdentity | None = None,
     ) -> ToolContext:
-        """Returns the context of a call; `after` calls before it have no answer yet."""
-        key = f"{self._id}:{self._answered + after}"
+        """Returns the context of a call; `unanswered` calls before it have no answer yet."""
+        key = f"{self._id}:{self._answered + unanswered}"
         return ToolContext(
             prompt=self._prompt,
             rendered_prompt=self._rendered,
@@ -402,14 +405,14 @@ class ToolExecutor:
         )
 
 
-def _revoking(context: ToolContext, effects: Effects[None]) -> Effects[None]:
+def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]:
     try:
         yield from effects
     finally:
         revoke(context)
 
 
-def _normalized(arguments: str) -> str:
+def _normalize(arguments: str) -> str:
     """Returns the same text for arguments that are the same JSON."""
     try:
         return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
@@ -427,7 +430,7 @@ def _content(result: object) -> str:
     return plain_text(result.content())
 
 
-def _shortened(content: str, limit: int | None) -> str:
+def _shorten(content: str, limit: int | None) -> str:
     """Returns at most `limit` characters of `content`, with a note on how much is missing."""
     total = len(content)
     if limit is None or total <= limit:
