@@ -1,4 +1,4 @@
-"""Adapters ask providers: one inner loop for all, and a codec for each wire format.
+"""Adapters connect the engine to providers: one inner loop, and a codec for each wire format.
 
 Import adapters from their own modules.
 """

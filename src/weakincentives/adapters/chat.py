@@ -11,9 +11,9 @@ from .provider_errors import error_from_reply, error_from_request
 __all__ = ["ChatCodec"]
 
 _USAGE = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
-# other reasons count as the calls say
+# every other reason means `tool_calls` if the message has calls, else `stop`
 _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}
-# not in pieces, though some servers repeat them
+# texts that come whole; some servers repeat them in later events
 _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
 
 
@@ -112,9 +112,9 @@ class ChatCodec(Codec):
 
 
 def _choices(reply: AnyJson) -> list[Wire]:
-    """Returns the choices of index 0 in a reply or an event; an index may be left out.
+    """Returns the choices of index 0, or without an index, in a reply or an event.
 
-    Others come only where `options` ask for them by `n`.
+    Further choices come only if `options` set `n`.
     """
     match reply:
         case {"choices": [*choices]}:
@@ -128,7 +128,7 @@ def _choices(reply: AnyJson) -> list[Wire]:
 
 
 def _deltas(event: AnyJson) -> list[tuple[Wire, Wire]]:
-    """Returns the deltas of the choice of index 0, each with what stands beside it."""
+    """Returns the deltas of the choice of index 0, each with the choice's other keys."""
     return [
         (choice["delta"], {key: value for key, value in choice.items() if key != "delta"})
         for choice in _choices(event)
@@ -179,7 +179,7 @@ def _add_items(items: list[Wire], pieces: list[AnyJson]) -> None:
 
 
 def _begins_call(piece: AnyJson, id_before: object) -> bool:
-    """Tells whether a call begins at an index in use: some servers give all calls the same."""
+    """Tells whether `piece` begins another call: some servers use one index for all calls."""
     return bool(
         id_before
         and piece.get("id") not in (None, "", id_before)
@@ -188,7 +188,7 @@ def _begins_call(piece: AnyJson, id_before: object) -> bool:
 
 
 def _sort_by_index(items: list[AnyJson]) -> list[AnyJson]:
-    """Removes `index` from items, and sorts them by it where it tells them apart."""
+    """Removes `index` from items, and sorts the items by it if no two share one."""
     if not all(isinstance(item, dict) for item in items):
         return items
     places = [item.pop("index", at) for at, item in enumerate(items)]

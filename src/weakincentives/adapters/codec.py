@@ -1,4 +1,4 @@
-"""Codecs: how a conversation is written in a provider's terms, and how its replies are read.
+"""Codecs write a conversation in a provider's wire format and read the provider's replies.
 
 A codec does no I/O. `codec_adapter` sends what a codec writes.
 """
@@ -49,13 +49,13 @@ class CodecOptions:
     """How a codec writes requests.
 
     `prompt_role` is the role of the prompt's message: every server takes a user message, not all a
-    system message. `structured_output` asks for typed output by the API's own means, or by words in
-    the prompt for servers without it. `tools_in_conversation` places tools that are added later in
-    the conversation instead of the tools list, which keeps the part of the request that the
-    provider has cached. `extra` goes into every request and replaces what it names there; but its
-    tools stand before the prompt's, and the prompt's declared output holds.
+    system message. `structured_output` requests typed output with the API's own parameter, or with
+    instructions in the prompt for servers that lack it. `tools_in_conversation` puts tools that are
+    added later into the conversation instead of the tools list, so that the provider's cache still
+    fits. `extra` goes into every request and replaces values there, with two exceptions: its tools
+    go before the prompt's tools, and in a mapping such as `response_format` the prompt's keys win.
 
-    Raises `ValueError` for an unknown role or way of output, and for `extra` that holds the
+    Raises `ValueError` for an unknown role or output mode, and for `extra` that holds the
     conversation or `stream`.
     """
 
@@ -78,13 +78,13 @@ class CodecOptions:
             raise ValueError(f"the adapter sets options {sorted(names)} itself; leave them out")
 
     def apply(self, body: Wire) -> Wire:
-        """Returns the whole request for the prompt's part of it."""
+        """Returns the whole request: the model, the prompt's `body` and `extra`."""
         body = {"model": self.model, **body}
         for key, value in self.extra.items():
             match key, value, body.get(key):
                 case _, Mapping(), dict() as ours:
                     body[key] = {**value, **ours}
-                case "tools", [*theirs], [*ours]:  # the last to come stand last, for caches
+                case "tools", [*theirs], [*ours]:  # ours change, and caches match beginnings
                     body[key] = [*theirs, *ours]
                 case _:
                     body[key] = value
@@ -164,7 +164,7 @@ class Codec(ABC):
         self.tools |= added
 
     def remove_tools(self, names: Collection[str]) -> None:
-        """Offers these tools no more from the next request on."""
+        """Withdraws these tools from the next request on."""
         for name in names:
             self.tools.pop(name, None)
 
@@ -172,21 +172,21 @@ class Codec(ABC):
     def decode(self, reply: AnyJson) -> AssistantMessage:
         """Returns the message that a whole reply holds.
 
-        Raises `PromptEvaluationError` for a reply without one. `decode_reply` makes such an error
-        of any other exception.
+        Raises `PromptEvaluationError` for a reply without one. `decode_reply` translates every
+        other exception into such an error.
         """
 
     @abstractmethod
     def read_text(self, event: AnyJson) -> str:
-        """Returns the text that an event of a streamed reply adds, `""` for none."""
+        """Returns the text that an event of a streamed reply adds, or `""`."""
 
     @abstractmethod
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns the whole reply for `decode` from all events of a stream; `None` without one."""
+        """Builds the reply that `decode` takes from all events of a stream; `None` without one."""
 
 
 def output_instructions(output: OutputSpec) -> str:
-    """Returns the words that ask for the declared output where the API cannot."""
+    """Returns the instructions that request the declared output in the prompt's text."""
     schema = json.dumps(output.schema, ensure_ascii=False)
     return (
         "Give your final answer as one JSON value that fits this JSON schema, and nothing beside"
@@ -195,18 +195,18 @@ def output_instructions(output: OutputSpec) -> str:
 
 
 def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
-    """Returns the message that `codec` reads in bytes of JSON, in JSON values or in events.
+    """Decodes a reply with `codec`: bytes of JSON, JSON values, or the events of a stream.
 
-    Raises `PromptEvaluationError` of code `"malformed"` for a shape that the codec does not
-    expect, whatever it trips over.
+    Raises `PromptEvaluationError` of code `"malformed"` when the codec cannot read the reply,
+    whatever exception that causes.
     """
     try:
         if streamed:
             reply = codec.join_events(reply)
         elif isinstance(reply, bytes):
             reply = json.loads(reply)
-        # What is read goes back to the provider: no lone surrogates, which JSON can spell, and no
-        # objects of an SDK.
+        # The message goes back to the provider, so it must be plain JSON: no objects of an SDK, and
+        # no lone surrogates, which JSON can escape.
         text = sendable(json.dumps(reply, ensure_ascii=False, default=str))
         return codec.decode(json.loads(text))
     except PromptEvaluationError:
@@ -234,5 +234,5 @@ def read_usage(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
 
 
 def _count(value: object) -> int:
-    # less than nothing would lengthen a budget
+    # a negative count would extend a budget
     return max(int(value), 0) if isinstance(value, int | float) else 0

@@ -1,7 +1,7 @@
-"""`CodecAdapter`: an adapter that asks its provider in the words of a codec.
+"""`CodecAdapter`: an adapter that talks to its provider through a codec.
 
-A subclass sends requests through its SDK. This module decides which way a request goes, so that a
-synchronous caller can stop waiting at the deadline, and lets no error out with a credential in it.
+A subclass sends requests through its SDK. This module chooses a way of sending in which even a
+synchronous caller can stop waiting at the deadline, and it removes credentials from errors.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ type AnyReply = Any
 class CodecAdapter(LoopAdapter):
     """An adapter that writes and reads with a codec; a subclass sends the requests.
 
-    `left` are the seconds until the deadline, `None` without one.
+    The argument `left` of `send` and `send_async` is the number of seconds until the deadline.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class CodecAdapter(LoopAdapter):
 
     @property
     def cancellable(self) -> bool:
-        """Whether a synchronous evaluation with a deadline may ask by `send_async`, on the portal.
+        """Whether a synchronous evaluation with a deadline may use `send_async` on the portal.
 
-        The request can be cancelled there. Otherwise `send` runs in a thread, which is left behind
-        when the deadline passes.
+        The request can be cancelled there. Otherwise `send` runs in a thread, which goes on
+        after the deadline without its caller.
         """
         return True
 
@@ -68,23 +68,23 @@ class CodecAdapter(LoopAdapter):
 
     @abstractmethod
     async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
-        """As `send`, without blocking the event loop."""
+        """Like `send`, without blocking the event loop."""
 
     def end(self, events: AnyReply) -> None:
-        """Ends a stream, read to its end or not."""
+        """Closes a stream, which may have been read only in part."""
         events.close()
 
     async def end_async(self, events: AnyReply) -> None:
-        """As `end`, without blocking the event loop."""
+        """Like `end`, without blocking the event loop."""
         await events.close()
 
     @abstractmethod
     def translate(self, error: Exception) -> PromptEvaluationError:
-        """Returns the error of ours for what `send` raised; its text may hold credentials."""
+        """Returns the library's error for what `send` raised; its text may hold credentials."""
 
     @abstractmethod
     def redactor(self, error: Exception | None = None) -> Redactor:
-        """Returns what masks the credentials of this adapter, and those that `error` knows of."""
+        """Returns a redactor of the adapter's credentials and those in the request of `error`."""
 
     def safe_cause(self, error: Exception) -> Exception | None:
         """Returns `error` as a cause to show, `None` if it or its own causes quote a credential."""
@@ -203,7 +203,7 @@ class _CodecConnection(Connection):
         """Returns the next event of a stream, `_END` after the last one."""
         async with asyncio.timeout(self.adapter.seconds_left(deadline)):
             event = await anext(source, _END)
-        # a flood of events leaves a time-out no moment to act
+        # events that come without a pause never let a time-out fire
         self.adapter.check_deadline(deadline)
         return event
 
@@ -213,7 +213,7 @@ class _CodecConnection(Connection):
 
     @contextmanager
     def _errors(self) -> Generator[None]:
-        """Translates what sending and reading raise, without credentials."""
+        """Translates exceptions of sending and reading, and masks credentials in them."""
         try:
             yield
         except PromptEvaluationError as error:

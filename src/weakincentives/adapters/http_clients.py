@@ -45,7 +45,7 @@ class _Client(Protocol):
 class LoopClients[C: _Client]:
     """Makes one client for each event loop, since connections cannot move between loops.
 
-    A client is closed before its loop, as `asyncio.run` and portals end theirs, or once this
+    A client is closed before its event loop, which `asyncio.run` and portals ensure, or when this
     object is gone.
     """
 
@@ -62,8 +62,8 @@ class LoopClients[C: _Client]:
         if loop not in self._clients:
             holder = _hold(self._clients, loop, self._make())
             client = await anext(holder)
-            # It keeps the client alive until this object is gone: as garbage, connections would
-            # end in any order.
+            # The finalizer keeps the client alive until this object is gone: the garbage collector
+            # would close connections in any order.
             finalizer = weakref.finalize(self, _release, loop, holder)
             finalizer.atexit = False
             self._clients[loop] = client, finalizer

@@ -1,7 +1,7 @@
 """`LiteLLMAdapter`: every provider that LiteLLM reaches, over the Chat Completions codec.
 
-Needs the extra `litellm`. LiteLLM takes seconds and 150 MB to import: each adapter does so when it
-is made, and no other module.
+Needs the extra `litellm`. To import LiteLLM takes seconds and 150 MB, so only the constructor of
+the adapter does it.
 """
 
 import os
@@ -36,8 +36,8 @@ _LISTENERS = (
     "callbacks input_callback success_callback failure_callback service_callback logger_fn"
     " _async_input_callback _async_success_callback _async_failure_callback max_budget"
 )
-_KNOWN_CREDENTIALS = 64  # the last ones: tokens are renewed by the hour
-# By a part of LiteLLM's name of a provider: prefixes of its variables besides that name.
+_KNOWN_CREDENTIALS = 64  # only the last ones, since some providers renew tokens every hour
+# Further prefixes of a provider's environment variables, by a part of its name in LiteLLM.
 _VARIABLES = {
     "bedrock": ("AWS",),
     "sagemaker": ("AWS",),
@@ -187,7 +187,7 @@ class LiteLLMAdapter(CodecAdapter):
         return None if refused else super().safe_cause(error)
 
     def _provider_prefixes(self, model: str, base_url: str | None) -> tuple[str, ...]:
-        """Returns what the variables of the model's provider begin with, `()` if it is unknown."""
+        """Returns the prefixes of the provider's variables; `()` for an unknown provider."""
         try:
             provider = str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
         except Exception:  # LiteLLM's own; the first request will say it
@@ -200,8 +200,8 @@ class LiteLLMAdapter(CodecAdapter):
     def _without_logging(self, body: Wire) -> Generator[None]:
         """Turns LiteLLM's log of calls off unless a callback or a budget of LiteLLM's reads it.
 
-        LiteLLM logs each call in threads and in a queue, whose entries it carries from an event
-        loop to the next with a warning.
+        LiteLLM logs each call through threads and a queue, and warns when it moves entries of that
+        queue to another event loop.
         """
         names = _LISTENERS.split()
         listeners = [getattr(self.litellm, name, None) or body.get(name) for name in names]
@@ -225,7 +225,7 @@ def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _internal_call() -> ContextVar[bool] | None:
-    """Returns LiteLLM's mark of a call within another one, which it does not log, if it has it."""
+    """Returns the variable by which LiteLLM marks inner calls, which it does not log, if any."""
     try:
         internal = import_module("litellm._internal_context").is_internal_call
     except (ImportError, AttributeError):
@@ -237,7 +237,7 @@ class _LiteLLMCodec(ChatCodec):
     """Chat Completions, and what LiteLLM adds to the pieces of a stream."""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        """Returns `None` where nothing came; LiteLLM would make up an end of its own then."""
+        """Returns `None` for an empty stream, for which LiteLLM invents a last event."""
         choices = [choice for event in events for choice in event["choices"]]
         if not any(event.get("usage") for event in events) and not any(
             choice.get("delta") for choice in choices
@@ -262,8 +262,8 @@ class _LiteLLMCodec(ChatCodec):
 class _Stream:
     """A stream of LiteLLM as Chat Completions JSON, with the provider's own usage at its end.
 
-    LiteLLM replaces usage that was not reported by an estimate of its own, and takes an answer of
-    equal pieces, such as a long table, for a model that does not come to an end.
+    LiteLLM estimates usage that the provider did not report, and rejects an answer of equal pieces,
+    such as a long table, as an endless repetition.
     """
 
     source: AnyLiteLLM
@@ -283,9 +283,9 @@ class _Stream:
         yield self._usage()
 
     def connection(self) -> AnyLiteLLM:
-        """Returns what LiteLLM reads from and leaves open.
+        """Returns the connection that LiteLLM reads from and leaves open.
 
-        Closed by the garbage collector, it can deadlock httpcore.
+        If the garbage collector closes it, httpcore can deadlock.
         """
         inner = getattr(self.source, "completion_stream", None)
         return getattr(inner, "streaming_response", inner)
@@ -303,7 +303,7 @@ class _Stream:
 
 
 def _chunk_to_json(chunk: AnyLiteLLM) -> Wire:
-    """Leaves out usage, which is LiteLLM's estimate where the provider reports none."""
+    """Returns a chunk without its usage, which may be an estimate of LiteLLM's."""
     piece = _dump(chunk)
     piece.pop("usage", None)
     return {**piece, "choices": piece.get("choices") or []}
@@ -314,7 +314,7 @@ def _dump(value: AnyLiteLLM) -> Wire:
 
 
 def _without_zeros(counts: Wire) -> Wire:
-    """Anthropic reports input and output in different events, with zeros for the other."""
+    """Leaves out zeros: Anthropic's events report input or output tokens, and 0 for the other."""
     return {key: value for key, value in counts.items() if value not in (0, None)}
 
 
@@ -335,7 +335,7 @@ def _join_thinking(pieces: Iterable[Wire]) -> list[Wire]:
 
 
 def _to_json(reply: AnyLiteLLM) -> AnyJson:
-    """Returns Chat Completions JSON; what LiteLLM puts beside the message goes to its place."""
+    """Returns Chat Completions JSON, with the refusal where that format has it."""
     body = reply.model_dump()
     for choice in body.get("choices") or ():
         message: Wire = choice["message"]

@@ -1,8 +1,8 @@
-"""HTTP clients that LiteLLM sends by: they follow no redirect and bound each reply.
+"""HTTP clients for LiteLLM that follow no redirects and bound each reply.
 
-LiteLLM takes a client of ours for each call where it knows its kind: the SDK's for OpenAI and
-compatible servers, its own handler for others. For routes with clients of yet other kinds (Azure,
-custom providers) it keeps its own.
+LiteLLM accepts a client for each call: the SDK's for OpenAI and compatible servers, and its own
+handler for most other providers. Azure and custom providers need other kinds of clients, so there
+LiteLLM keeps its own.
 """
 
 import os
@@ -38,7 +38,7 @@ class LiteLLMClients:
     """The clients of one adapter: one for threads, and one for each event loop.
 
     They raise `RedirectError` for a redirect and `ReplyTooLargeError` for a reply of more than
-    `max_reply_bytes`; LiteLLM raises errors of its own from these.
+    `max_reply_bytes`; LiteLLM wraps these in errors of its own.
     """
 
     def __init__(self, litellm: AnyLiteLLM, max_reply_bytes: int) -> None:
@@ -61,7 +61,7 @@ class LiteLLMClients:
         return self._for_route(arguments, self._handler, self._openai.OpenAI)
 
     async def async_client(self, arguments: Wire) -> Wire:
-        """As `client`, for `acompletion` in the running event loop."""
+        """Like `client`, for `acompletion` in the running event loop."""
         handler = await self._async_handlers.get()
         return self._for_route(arguments, handler, self._openai.AsyncOpenAI)
 
@@ -97,11 +97,10 @@ class LiteLLMClients:
 
 
 class _Limit:
-    """Checks each response as it begins."""
+    """A response hook of HTTP clients: it refuses redirects and bounds replies."""
 
     def __init__(self, base: type[Exception], max_reply_bytes: int) -> None:
-        # The SDK passes its own errors on; any other it takes for a lost connection, and asks
-        # again.
+        # The SDK passes on its own errors; it takes any other for a lost connection and retries.
         self._redirected = type("RedirectError", (RedirectError, base), {})
         self._too_large = type("ReplyTooLargeError", (ReplyTooLargeError, base), {})
         self._max_reply_bytes = max_reply_bytes

@@ -65,7 +65,7 @@ class Portal:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """As `asyncio.run`, which at interpreter exit fails to start a thread that ends the others."""
+    """Runs and closes a loop like `asyncio.run`, which cannot start its thread at exit."""
     try:
         loop.run_forever()
         loop.run_until_complete(_cancel_tasks())

@@ -1,4 +1,4 @@
-"""The errors of all providers by HTTP status and code: which error it is, and what to do about it.
+"""The errors of all providers by HTTP status and code, each with its remedy.
 
 These functions keep messages as they are. `redact_error` masks credentials in a message and cuts
 it; adapters call it once, where an error leaves them.
@@ -84,7 +84,7 @@ def error_from_status(
 def _wait(retry_after: str | None) -> timedelta | None:
     try:
         wait = timedelta(seconds=float(retry_after or 0))
-    except (ValueError, OverflowError):  # a date, which no provider of ours sends
+    except (ValueError, OverflowError):  # a date, which the supported providers do not send
         return None
     return wait if wait > timedelta(0) else None
 
@@ -94,7 +94,7 @@ def error_from_request(
 ) -> PromptEvaluationError:
     """Returns the error of kind `code` for a request without a status, or without a usable reply.
 
-    Each code of the table has its remedy by default. The phase is `"response"` for `"malformed"`,
+    The default `remedy` is that of the code. The phase is `"response"` for `"malformed"`,
     `"provider_failed"` and `"reply_too_large"`, else `"request"`.
     """
     error_type = ThrottleError if code == "throttled" else PromptEvaluationError
@@ -113,7 +113,7 @@ def error_from_reply(provider: str, reason: str) -> PromptEvaluationError:
 
 
 def error_from_redirect(provider: str, status: int, location: str) -> PromptEvaluationError:
-    """Returns the error for a redirect; none is followed: the prompt and the key would go along."""
+    """Returns the error for a redirect, which would send prompt and key to another server."""
     try:
         host = urlsplit(location).netloc.rpartition("@")[2]
     except ValueError:  # brackets that hold no address
@@ -128,7 +128,7 @@ def error_from_redirect(provider: str, status: int, location: str) -> PromptEval
 def redact_error(error: PromptEvaluationError, redactor: Redactor) -> PromptEvaluationError:
     """Masks credentials in the message of `error`, cuts it to 500 characters, and returns `error`.
 
-    It masks first: a credential that the cut goes through would not be known any more.
+    It masks before it cuts, since it would not recognize a credential that was cut.
     """
     error.message = redactor(error.message)[:_MAX_MESSAGE]
     error.args = (error.message,)

@@ -1,9 +1,9 @@
 """`ClaudeAgentSDKAdapter`: Claude models through the Claude Agent SDK, whose CLI asks the model.
 
-The CLI owns its loop, and ours still runs the evaluation: a call that the CLI makes waits until our
-loop has run it, and what the model says next answers our loop's next request. So limits, events,
-disclosure and repairs are those of every adapter. `bridge` brings the CLI our tools, `turns` reads
-what it says, `process` starts and ends it.
+The CLI has an agent loop of its own, and the inner loop still controls the evaluation: a tool call
+of the CLI waits until the inner loop has run it, and the model's next message answers the inner
+loop's next request. So limits, events, disclosure and repairs work as in every adapter. `bridge`
+offers the prompt's tools to the CLI, `turns` reads its messages, `process` starts and ends it.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _QUIET = {
 _KEY = "ANTHROPIC_API_KEY"
 _SECONDS_TO_STOP = 2.0
 _SECONDS_TO_LOOK_AGAIN = 0.02
-_NO_STDERR = "\nError output: Check stderr output for details"  # the SDK's words, which say nothing
+_NO_STDERR = "\nError output: Check stderr output for details"  # a hint of the SDK's, without use
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +177,20 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
 
     @property
     def api_key(self) -> str | None:
-        """The key, if it is known here."""
+        """The API key, from the adapter's `env` or this process's environment."""
         return self._env.get(_KEY) or os.environ.get(_KEY)
 
     def redactor(self) -> Redactor:
-        """Returns what masks the key, and each value of `env` whose name says credential."""
+        """Returns a redactor of the key and of the values in `env` whose names mean credentials."""
         return Redactor().extend([self.api_key, *credentials_in(self._env)])
 
     def stderr_tail(self) -> StderrTail:
-        """Returns what takes the CLI's stderr in one evaluation."""
+        """Returns a collector of the CLI's stderr for one evaluation."""
         listener: AnySDK = self._options.get("stderr")
         return StderrTail(self.redactor(), listener)
 
     def environment(self, home: str) -> dict[str, str]:
-        """Returns the variables that are set for the CLI."""
+        """Returns the environment variables that the adapter sets for the CLI."""
         if not self.isolated:
             return dict(self._env)
         env = {
@@ -198,13 +198,13 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
             "CLAUDE_CONFIG_DIR": f"{home}/.claude",
             "CLAUDE_CODE_ENTRYPOINT": "sdk-py",
         }
-        # what it leaves there goes with the home
+        # files that the CLI leaves there are deleted with the home
         env["TMPDIR"] = f"{self._env.get('HOME', home)}/.claude"
         return env | {name: value for name, value in self._env.items() if name != _KEY}
 
 
 class _CLIConnection(Connection):
-    """One evaluation's CLI process, in an event loop of its own: drivers have none, or many."""
+    """One evaluation's CLI process, in an event loop of its own: a caller has none, or several."""
 
     # Any: a prompt of any output
     def __init__(self, adapter: ClaudeAgentSDKAdapter, rendered: RenderedPrompt[Any]) -> None:
@@ -239,7 +239,7 @@ class _CLIConnection(Connection):
         self._client: AnySDK = None
         self._connecting: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
-        # `None` when the CLI makes a call, and last the exception that ends them
+        # the CLI's messages, `None` for each call that it makes, and at the end an exception
         self._messages: asyncio.Queue[AnySDK] = asyncio.Queue()
         self._transcript: Sequence[Message] = ()
         self._sent = 0
@@ -298,7 +298,7 @@ class _CLIConnection(Connection):
             raise redact_error(self._translate(error), redactor) from cause
 
     def _translate(self, error: Exception) -> PromptEvaluationError:
-        """The SDK's text says how the process ended, the process itself said why."""
+        """Returns an error with the SDK's text and the CLI's last lines on stderr, the cause."""
         reason = f"{type(error).__name__}: {error}".replace(_NO_STDERR, "")
         if "maximum buffer size" in reason:
             return error_from_request(
@@ -361,8 +361,8 @@ class _CLIConnection(Connection):
     async def _send(self) -> None:
         """Sends the CLI the messages that our loop has added to the transcript.
 
-        Further tools go first, for an answer may be what the CLI goes on with. Removed tools are
-        not taken from it: it keeps showing them, and our loop refuses calls of them.
+        New tools go first, because the CLI may continue as soon as it has an answer. The CLI keeps
+        removed tools, and our loop refuses calls of them.
         """
         messages = self._transcript[self._sent :]
         for message in messages:
@@ -408,7 +408,7 @@ class _CLIConnection(Connection):
                 return answer
 
     async def _read(self) -> None:
-        """Takes the CLI's messages at once: our loop may be busy with a tool that one answers."""
+        """Reads the CLI's messages as they come, since our loop may wait for a result in one."""
         end: Exception = self._adapter.sdk.CLIConnectionError("the CLI ended without a result")
         try:
             async for message in self._client.receive_messages():
@@ -421,7 +421,7 @@ class _CLIConnection(Connection):
             self._messages.put_nowait(end)
 
     def _resolve_calls(self, message: AnySDK) -> None:
-        """Gives the results of built-in tools to their calls, and refuses calls of subagents."""
+        """Answers calls of built-in tools with their results, and refuses calls of subagents."""
         sdk = self._adapter.sdk
         match message:
             case sdk.UserMessage(content=list() as blocks):
@@ -440,13 +440,14 @@ class _CLIConnection(Connection):
     async def _end(self) -> None:
         """Ends the CLI, and kills the processes that its tools have left running.
 
-        The CLI may take two seconds to end by itself, but none while a request is under way.
+        An idle CLI has up to two seconds to end by itself. A CLI with a request under way is killed
+        at once.
         """
         if self._client is None:
             return
         process = self._process
         if process is not None:
-            # where processes are found by their parents, those of an ended one are lost
+            # without `/proc`, descendants are found only while their parents run
             process.find()
         ending = asyncio.create_task(self._disconnect())
         if process is None or not self._asking:

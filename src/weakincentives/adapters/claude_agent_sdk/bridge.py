@@ -20,9 +20,9 @@ __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 _SERVER = "wink"
 _CALL_ID = "claudecode/toolUseId"
 _SPARE_SERVERS = 4
-# the most that the CLI passes on; of a longer result it shows 2 kB and a path
+# the longest result that the CLI shows the model; of a longer one it shows 2 kB and a path
 MAX_RESULT_CHARS = 500_000
-_META = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # else it does so beyond 50 kB
+_META = {"anthropic/maxResultSizeChars": MAX_RESULT_CHARS}  # the CLI's default is 50 kB
 
 # Any: the `mcp` package and its objects; it is often not installed where types are checked.
 type AnyMCP = Any
@@ -75,9 +75,9 @@ class Bridge:
         return tool if head == "mcp" and tool in self._tools.get(server, ()) else None
 
     def read_call(self, call_id: str, name: str, arguments: AnyJson) -> ToolCall:
-        """Returns a call of the model with name and arguments as our loop knows them."""
+        """Returns a call of the model in our loop's terms: its tool's name and JSON arguments."""
         match arguments:
-            case {"__unparsedToolInput": {"raw": str() as text}}:  # so the CLI passes broken JSON
+            case {"__unparsedToolInput": {"raw": str() as text}}:  # the CLI's form of broken JSON
                 pass
             case _:
                 text = json.dumps(arguments, ensure_ascii=False)
@@ -90,13 +90,13 @@ class Bridge:
         return call_id in self._waiting
 
     def answer(self, message: ToolMessage) -> None:
-        """Gives a call its answer; the first one stands."""
+        """Answers a call; later answers of the same call are ignored."""
         future = self.reply(message.call_id)
         if not future.done():
             future.set_result(message)
 
     def reply(self, call_id: str) -> asyncio.Future[ToolMessage]:
-        """Returns the answer to a call, now or later."""
+        """Returns a future with the answer to a call."""
         if call_id not in self._answers:
             self._answers[call_id] = asyncio.get_running_loop().create_future()
             if self._ended:
@@ -104,7 +104,7 @@ class Bridge:
         return self._answers[call_id]
 
     def end(self) -> None:
-        """Answers the calls that wait, and all later ones: the CLI has ended."""
+        """Answers all waiting and later calls with a failure, since the CLI has ended."""
         self._ended = True
         for call_id in self._answers:
             self.answer(ToolMessage(call_id, "Not run: the CLI ended.", success=False))

@@ -1,8 +1,8 @@
 """The CLI's process: its variables, its start, and its end with all processes that it started.
 
-The SDK starts the CLI with all variables of this process, and ends the CLI alone. But the SDK runs
-in an event loop of ours, and event loops start processes: `CLIProcess.loop` makes one that starts
-the CLI by the rules of this module.
+The SDK passes the CLI all variables of this process, and ends only the CLI itself. The event loop
+starts processes for the SDK, so `CLIProcess.loop` makes an event loop that starts the CLI by the
+rules of this module.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ _MAX_LAST_WORDS = 300
 class CLIProcess:
     """One process of the CLI, from its start to its end.
 
-    `env` holds the variables that are meant for it. Of this process's other variables an isolated
-    CLI gets only those for language, paths, proxies and certificates. It reads `key` from a pipe,
-    because its tools could read a variable.
+    `env` holds the CLI's own variables. Of this process's other variables an isolated CLI gets only
+    those for language, paths, proxies and certificates. It reads `key` from a pipe, because its
+    tools could read a variable.
     """
 
     def __init__(self, env: Mapping[str, str], *, key: str | None, isolated: bool) -> None:
@@ -96,9 +96,9 @@ class CLIProcess:
     def find(self) -> set[int]:
         """Returns the ids of the CLI and of the processes that descend from it.
 
-        All inherit a mark in the environment. Where `/proc` shows no environments, as on macOS, the
-        ids of parents lead to the descendants; those that have lost their parent are found only if
-        they were found before.
+        All inherit a mark in the environment. Where `/proc` shows no environments, as on macOS, it
+        follows the ids of parents; there it finds a process whose parent has ended only if an
+        earlier call found it.
         """
         parents = dict(_parents())
         mark = f"{_MARK}={self._mark}".encode()

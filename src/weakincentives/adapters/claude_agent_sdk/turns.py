@@ -1,4 +1,4 @@
-"""Reads what the CLI says: the parts of the model's messages, and how an evaluation ends."""
+"""Reads the CLI's messages: the parts of the model's messages, and the result of an evaluation."""
 
 import json
 from collections.abc import Mapping
@@ -28,32 +28,32 @@ _TOTAL_COUNTS = "inputTokens cacheCreationInputTokens cacheReadInputTokens outpu
 
 
 class TurnReader:
-    """Puts the CLI's messages together to the model's messages that our loop asks for.
+    """Assembles the model's messages that our loop asks for from the CLI's messages.
 
-    These are the messages that call tools, and the last one. Others, such as the half of an answer
-    that the CLI asks the model to go on with, count in the usage alone.
+    These are the messages that call tools, and the last one. Others, such as an answer that the CLI
+    asks the model to continue, count only in the usage.
     """
 
     def __init__(self, sdk: AnySDK, bridge: Bridge) -> None:
         self._sdk = sdk
         self._bridge = bridge
         self._reported = TokenUsage()
-        self._complaint: str | None = None
+        self._api_error: str | None = None
         self._retry_after: str | None = None
         self.begin()
 
     def begin(self) -> None:
-        """Begins with the next message of the model."""
+        """Forgets the parts of the last message; the next part begins a new one."""
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._usage: Wire = {}
         self._streaming = self._complete = False
 
     def read(self, message: AnySDK) -> AssistantMessage | None:
-        """Returns the model's message that `message` of the CLI completes, if it does.
+        """Returns the model's message if `message` of the CLI completes it, else `None`.
 
-        `None` says that the CLI has made a call. Raises `PromptEvaluationError` for a result
-        without an answer.
+        A `message` of `None` means that the CLI has made a call. Raises `PromptEvaluationError` for
+        a result without an answer.
         """
         sdk = self._sdk
         match message:
@@ -66,14 +66,14 @@ class TurnReader:
                 self._read_event(event)
             case sdk.AssistantMessage(error=None):
                 self._read_blocks(message)
-            case sdk.AssistantMessage(error=complaint):
-                self._complaint = complaint
+            case sdk.AssistantMessage(error=api_error):
+                self._api_error = api_error
             case sdk.SystemMessage(subtype="api_retry", data=data):
                 self._retry_after = _retry_after(data)
             case sdk.ResultMessage():
                 return self._read_result(message)
             case None | sdk.UserMessage():
-                # a reply that was not streamed has no stop, but only a complete one has calls made
+                # a reply that was not streamed has no stop event, but its calls come when complete
                 self._complete = True
             case _:
                 pass
@@ -108,7 +108,7 @@ class TurnReader:
 
     def _read_result(self, result: AnySDK) -> AssistantMessage:
         finish: Finish = "stop"
-        if self._complaint == "max_output_tokens":
+        if self._api_error == "max_output_tokens":
             finish = "length"
         elif result.stop_reason == "refusal":
             finish = "refusal"
@@ -124,7 +124,7 @@ class TurnReader:
         return AssistantMessage(text=text, finish=finish, usage=usage)
 
     def _failure(self, result: AnySDK) -> PromptEvaluationError:
-        """Returns why the CLI gives up; its `subtype` says "success" of most failures."""
+        """Returns the error for a failed result; its `subtype` is "success" for most failures."""
         message = str(result.result or "; ".join(result.errors or ()) or result.subtype)
         status: int | None = result.api_error_status
         if result.subtype == "error_max_structured_output_retries":
@@ -137,7 +137,7 @@ class TurnReader:
         if status is not None:
             wait = self._retry_after
             return error_from_status(PROVIDER, status, message=message, retry_after=wait)
-        match self._complaint:
+        match self._api_error:
             case "authentication_failed":
                 remedy = "pass api_key or set ANTHROPIC_API_KEY"
                 return error_from_request(PROVIDER, "authentication", message, remedy)
@@ -155,7 +155,7 @@ def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
 
 
 def _retry_after(retry: Mapping[str, AnyJson]) -> str | None:
-    """Returns the seconds that the provider asked to wait, if more than the CLI's own delay."""
+    """Returns the seconds that the provider asks to wait, if longer than the CLI's own delay."""
     match retry:
         case {
             "error_status": 429,

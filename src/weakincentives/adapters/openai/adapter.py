@@ -1,9 +1,8 @@
 """`OpenAIAdapter`: the only module that imports the `openai` SDK. Retries are the SDK's own.
 
-Requests go through the client's public `post` and stay plain JSON both ways: the typed methods
-check each item of the history against dozens of shapes at every request, which the codecs have no
-use for. Every reply is asked for as a stream, because the SDK reads any other one whole before we
-can bound it.
+Requests go through the client's public `post` and stay plain JSON both ways: the SDK's typed
+methods would check each item of the history against dozens of shapes at every request. Every
+request asks for a stream, because the SDK reads any other reply whole before we can bound it.
 """
 
 import json
@@ -45,7 +44,7 @@ __all__ = ["OpenAIAdapter"]
 type _Client = openai.OpenAI | openai.AsyncOpenAI
 
 _PROVIDER = "openai"
-_NO_KEY = "<missing API key>"  # of the SDK's clients for Azure that have a token instead
+_NO_KEY = "<missing API key>"  # the key of the SDK's Azure clients that use a token instead
 # codecs, and paths under the client's base URL
 _APIS: Mapping[str, tuple[type[Codec], str]] = {
     "responses": (ResponsesCodec, "/responses"),
@@ -57,10 +56,11 @@ class OpenAIAdapter(CodecAdapter):
     """Evaluates prompts on OpenAI, or on a compatible server at `base_url`.
 
     `api` is `"responses"` or `"chat"` (Chat Completions, which most compatible servers speak).
-    `api_key` is by default `OPENAI_API_KEY`; `timeout` is in seconds for one request, `max_retries`
-    the SDK's; ready clients in `client` and `async_client` bring these and `base_url` themselves.
-    `max_reply_bytes` bounds a reply, as decompressed. `options` go into every request, such as
-    `{"temperature": 0}`. The other arguments are those of `CodecOptions` and `LoopAdapter`.
+    `api_key` is by default `OPENAI_API_KEY`. `timeout` is in seconds for one request; the SDK does
+    the `max_retries`. Clients that you pass as `client` and `async_client` keep their own key,
+    timeout, retries and base URL. `max_reply_bytes` bounds a reply after decompression. `options`
+    go into every request, such as `{"temperature": 0}`. The other arguments are those of
+    `CodecOptions` and `LoopAdapter`.
 
     Raises `ImportError` without the extra `openai`.
     """
@@ -146,7 +146,7 @@ class OpenAIAdapter(CodecAdapter):
         client = self.client()
         arguments = _arguments(client, body, left)
         if left is not None:
-            # they would go on in a thread that is left behind
+            # retries would continue in the abandoned thread after the deadline
             arguments["options"]["max_retries"] = 0
         reply = client.post(self._path, **arguments, stream_cls=openai.Stream[Any])
         bound_reply(reply.response, self._max_reply_bytes)
@@ -248,7 +248,7 @@ def _arguments(client: _Client, body: Wire, left: float | None) -> Wire:
 def _bound_errors(client: _Client, max_bytes: int) -> None:
     """Bounds the bodies of error replies, which the SDK reads whole.
 
-    The HTTP client is the SDK's own: one that we passed would not be closed with the SDK's client.
+    The hook goes on the SDK's own HTTP client: the SDK would not close one that we pass.
     """
     hooks = client._client.event_hooks  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 

@@ -28,7 +28,7 @@ class ResponsesCodec(Codec):
                 return ""
 
     def join_events(self, events: list[AnyJson]) -> object:
-        """The last event holds the whole reply."""
+        """Returns the reply that the last event holds."""
         for event in reversed(events):
             match event:
                 case {
