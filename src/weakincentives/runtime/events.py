@@ -44,7 +44,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Base of the telemetry events, which a session keeps in LOG slices, past any rollback."""
+    """Base of the telemetry events; sessions keep them in LOG slices, which no rollback changes."""
 
     event_id: str = field(default_factory=new_id)
     created_at: datetime = field(default_factory=lambda: utc_now())  # noqa: PLW0108 - a test may set another clock
@@ -57,9 +57,9 @@ class SectionTexts:
 
     `visibility` is `None` for a hidden section, `summary` for one that cannot be summarized.
     `tools` has the section's tools as JSON, about as a provider receives them. Opening the section
-    shows the sections at `opens` in full; `expanded_size` is the number of characters of all texts
-    and tools that are then shown. Where those cannot be rendered, `full`, `opens` and
-    `expanded_size` describe what is shown now.
+    shows the sections at `opens` in full. `expanded_size` is the number of characters of their
+    texts and tools. If one of them cannot be rendered, `full`, `opens` and `expanded_size` describe
+    what is shown now.
     """
 
     path: SectionPath
@@ -87,8 +87,8 @@ class PromptRendered(Event):
     """An evaluation begins with this text and the tools of these names.
 
     `visibility` has every section of the prompt, with `None` for hidden and disabled ones.
-    `measure` renders the texts of all enabled sections, hidden ones included; call it only to
-    measure them, for it costs more than the render of the prompt did.
+    `measure` renders the texts of all enabled sections, hidden ones included. Call it only when you
+    need these texts, since it costs more than rendering the prompt.
     """
 
     ns: str
@@ -107,7 +107,7 @@ class PromptRendered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverridesDropped(Event):
-    """A prompt was rendered without stored overrides whose texts the code has changed since."""
+    """A prompt was rendered without stale overrides: the code has changed their texts since."""
 
     ns: str
     key: str
@@ -129,9 +129,9 @@ class ParamsMissing(Event):
 class ProviderCalled(Event):
     """A request to the provider ended, after `seconds` of wall-clock time.
 
-    `error` is the failure's text, if it failed. `text` is what the model wrote, beside tool calls
-    or as an answer. `repair` is what the request said about the answer before it, when the library
-    rejected that.
+    `error` is the text of the failure, `None` without one. `text` is what the model wrote, as an
+    answer or beside tool calls. `repair` is what the request said about a rejected answer before
+    it; empty if there was none.
     """
 
     adapter: str
@@ -151,9 +151,10 @@ class ToolInvoked(Event):
 
     `params` is `None` when the call was refused before its handler ran; `arguments` then has the
     first 10,000 characters of what the model wrote, and is empty otherwise. `replayed` says that
-    the executor repeated the answer of an earlier evaluation without running the handler. Only
-    disclosure tools fill `requested_sections`, the keys that the model asked for, `reason`, the
-    model's own, and `current_visibility_state`, the visibility of shown sections before the call.
+    the executor repeated the answer of an earlier evaluation without running the handler. Three
+    fields are empty except for disclosure tools: `requested_sections` are the keys that the model
+    asked for, `reason` is the model's reason, and `current_visibility_state` is the visibility of
+    the shown sections before the call.
     """
 
     name: str
@@ -228,14 +229,14 @@ type _EndHandler = Callable[[BaseException | None], object]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Operation:
-    """Something that takes time; it publishes itself when it begins, for telemetry to listen to.
+    """Something that takes time, such as a tool call; it publishes itself when it begins.
 
     A handler runs in the thread and the context of the operation, and calls `on_end` to learn how
-    it ends. An operation publishes its parts, such as an evaluation's requests and tool calls, only
-    when a handler did so. It is no `Event`: sessions and logs do not keep it. `name` is that of the
-    prompt, the model or the tool; `text` the prompt's text or the call's arguments; `result` is set
-    before the end unless an exception ends the operation. `streamed` says that the consumer's own
-    code runs in between, in the same context.
+    it ends. Parts of an operation, such as an evaluation's requests and tool calls, are published
+    only if a handler called `on_end`. An operation is no `Event`: sessions and logs do not keep it.
+    `name` is that of the prompt, the model or the tool; `text` is the prompt's text or the call's
+    arguments; `result` is set before the end unless an exception ends the operation. `streamed`
+    says that the reader of the stream runs its own code during the operation, in the same context.
     """
 
     bus: EventBus = field(repr=False)
@@ -262,7 +263,7 @@ class Operation:
 
     @property
     def observed(self) -> bool:
-        """Whether a handler waits for the end."""
+        """Whether a handler called `on_end`."""
         return bool(self._end_handlers)
 
     def part(
@@ -288,7 +289,7 @@ class Operation:
     def __enter__(self) -> Callable[[object], None]:
         try:
             self.bus.publish(self)
-        except BaseException as error:  # an interrupt; handlers before it have opened something
+        except BaseException as error:  # an interrupt; earlier handlers wait for the end already
             self.__exit__(None, error, None)
             raise
         return self.set_result

@@ -65,7 +65,7 @@ def restore_snapshot(snapshot: CompositeSnapshot) -> None:
 
 
 def release_snapshot(snapshot: CompositeSnapshot) -> None:
-    """Releases each part of `snapshot`, newest first; a part that raises stops that."""
+    """Releases each part of `snapshot`, newest first; stops at the first part that raises."""
     for part, part_snapshot in reversed(snapshot.parts):
         release(part, part_snapshot)
 
@@ -74,7 +74,7 @@ def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseEx
     """Restores all parts, and all again after an interrupt; returns failures and the interrupt."""
     failures: list[Exception] = []
     interrupt: BaseException | None = None
-    for _ in range(2):  # restoring twice is as restoring once
+    for _ in range(2):  # restoring twice has the same result as restoring once
         failures = []
         interrupted = False
         try:
@@ -118,8 +118,7 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
     `prompt.resources`, or any `Snapshotable` parts; a rollback also removes the resources that the
     context built inside the block. `tag` names the block in logs. Blocks nest. The exception leaves
     the block as it was raised; parts that cannot be restored are logged and added to it as a note.
-    A part that raises when it is released makes the block fail, and restores the parts that were
-    not released yet.
+    If releasing a part raises, the block fails and restores the parts that it has not released yet.
 
     >>> from weakincentives.runtime.session import Session
     >>> session = Session()
@@ -175,10 +174,11 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
             restore_snapshot(self._snapshot)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the transaction as leaving the block with `error` would; a second call does nothing.
+        """Ends the transaction like leaving the block with `error`; a second call does nothing.
 
-        An interrupt can come before the first line of `__exit__`. A block that ends its transaction
-        itself, and once more when that is interrupted, leaves nothing half undone.
+        An interrupt can come before the first line of `__exit__` runs, which leaves the transaction
+        open. To exclude that, call `end()` as the last line of the block, and `end(error)` in an
+        `except BaseException` around the block's code.
         """
         snapshot = self._snapshot
         if snapshot is None:
@@ -198,9 +198,10 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
                     unreleased.pop()
                 break
             except Exception as error:
-                # snapshots may have no equality
-                ids = set(map(id, unreleased))
-                rest = [e for e in snapshot.parts if id(e) in ids or not _has_release(e)]
+                ids = set(map(id, unreleased))  # by identity: snapshots may have no equality
+                rest = [
+                    entry for entry in snapshot.parts if id(entry) in ids or not _has_release(entry)
+                ]
                 self._undo(CompositeSnapshot(tuple(rest), snapshot.tag), error)
                 if interrupt is not None:
                     raise interrupt from error

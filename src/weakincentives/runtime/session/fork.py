@@ -1,4 +1,4 @@
-"""A fork of a session: what one tool call sees and changes while other calls of its turn run.
+"""A fork of a session: the state of one tool call while other calls of its turn run.
 
 A fork records which slices the call read and what it changed. `Session.merge` uses that record to
 decide whether the call would have done the same after the other calls, and repeats the changes.
@@ -27,7 +27,7 @@ class _Session(SessionProtocol, Protocol):
 
 
 class _Isolated:
-    """Base of what a call gets in place of shared state: unknown attributes refuse the fork."""
+    """Base of the stand-ins for shared state: access to an unknown attribute refuses the fork."""
 
     _fork: "SessionFork"
 
@@ -59,7 +59,7 @@ class _DeferredBus(_Isolated):
         self._fork.refuse("a subscriber would receive events too late")
 
     def publish(self, event: object, /) -> None:
-        if isinstance(event, Operation):  # it is about this moment, and changes no state
+        if isinstance(event, Operation):  # telemetry times it now, and it changes no state
             self._bus.publish(event)
         else:
             self._fork.defer(event, lambda _: self._bus.publish(event))
@@ -135,7 +135,7 @@ class SessionFork(_Isolated):
             try:
                 change(self._copy)
             except BaseException:
-                self.refused = True  # after the calls before, it might not have failed
+                self.refused = True  # the change might succeed once earlier calls are merged
                 raise
             self.changes.append(change)
 

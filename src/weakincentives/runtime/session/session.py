@@ -135,12 +135,12 @@ class Session:
             ) from error
         with self._lock:
             for slice_type in slices:
-                self[slice_type]  # which creates it
+                self[slice_type]  # creates the slice
             for state in self._state:
                 state.head = slices.get(state.slice_type, EMPTY)
 
     def fork(self) -> SessionFork:
-        """Makes a session for one call that runs beside others: same state, deferred events."""
+        """Makes a session for one of several parallel calls: equal state, deferred events."""
         with self._lock:
             base = self.snapshot()
             copy = Session(session_id=self.session_id)

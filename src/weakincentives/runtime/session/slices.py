@@ -65,8 +65,7 @@ type _Register = Callable[[type[Any], Slice[Any], Reducer[Any, Any]], None]
 class Slice[T]:
     """All values of one type in a session, as `session[T]` returns it.
 
-    Iteration and `all` see the values of that moment. Length and `latest` cost the same at any
-    history.
+    Iteration and `all` see the values of that moment. Length and `latest` take constant time.
     """
 
     __slots__ = ("_lock", "_register", "head", "slice_type")
@@ -139,7 +138,7 @@ class Slice[T]:
                 self.append(value)
             case Replace(values):
                 self.seed(*values)
-            # reducers are the user's: a type checker tells some of them, this the others
+            # users write reducers, and a type checker does not see all of them
             case _:
                 raise TypeError(
                     f"a reducer of slice {self.slice_type.__name__} returned {op!r}; "

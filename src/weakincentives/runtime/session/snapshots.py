@@ -1,8 +1,8 @@
 """A session's state captured as a value, and that value as JSON.
 
-In JSON a slice has its type's name. A reader finds names only among the types that it is given: a
-file can name a type, but never import one. Reading gives equal values, or writing raises
-`SerdeError`.
+In JSON a slice has its type's name. A reader looks names up only among the types that its caller
+passes, so a file can name a type but never import one. A snapshot that is written can be read back
+as equal values; otherwise writing raises `SerdeError`.
 """
 
 import json
@@ -110,7 +110,7 @@ def _types_of_unknown_slices(
     known: Collection[_Class],
     moved: Collection[_Class],
 ) -> dict[str, _Class]:
-    """Finds types for the slices that `error` says are unknown, or raises it with better words."""
+    """Finds types for the slices that `error` says are unknown, or raises a clearer error."""
     unknown = {
         issue.path[1]: issue
         for issue in error.issues
