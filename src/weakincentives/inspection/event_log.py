@@ -87,9 +87,9 @@ class LoggedEvaluation:
 class RunningEvaluations:
     """Follows a log record by record and knows which evaluations run inside which.
 
-    A log says when an evaluation begins and when it gives a response, but not when it fails; that
-    follows from the next record of its session. Evaluations of different sessions may overlap, and
-    an evaluation runs only inside those of its own session.
+    A log has a record for the start of an evaluation and one for its response, but none for its
+    failure, which follows from the next record of the session. Evaluations of different sessions
+    may overlap, and an evaluation runs only inside those of its own session.
     """
 
     def __init__(self) -> None:

@@ -58,8 +58,8 @@ def render_states(
 
     Each section that can be opened alone doubles the number of states. Above `limit`, the result
     has only the smallest states, one for each summarized section with those around it, and the one
-    where all is open: they have every text and every tool of the others, unless a selector reads
-    what is open. `limit=0` asks for just these. `session`, by default a fresh one, feeds the
+    where all is open. Together they show every text and tool, unless a selector reads which
+    sections are open. `limit=0` always returns these. `session`, by default a fresh one, feeds the
     selectors; its open sections are open from the start. Raises `PromptRenderError` with the path
     of a section that cannot be rendered, also of a hidden one.
     """
