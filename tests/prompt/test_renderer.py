@@ -507,7 +507,7 @@ def test_an_override_is_substituted_as_strictly_as_a_template(body: str, placeho
     with pytest.raises(PromptRenderError, match="Failed to render section template") as caught:
         tree.renderer.render(param_lookup={Who: Who("Ada")}, overrides={("text",): body})
     assert (caught.value.section_path, caught.value.placeholder) == (("text",), placeholder)
-    assert "The text is an override; mend the override." in str(caught.value)
+    assert "The text is an override; correct the override." in str(caught.value)
 
 
 def test_an_override_of_the_body_does_not_displace_the_summary() -> None:
@@ -555,7 +555,7 @@ def test_a_section_whose_own_code_gives_no_text_is_named_with_the_remedy() -> No
         (Waiting(title="S", summary="", visibility=SUMMARY), "int"),
     ):
         with pytest.raises(
-            PromptRenderError, match=rf"it gave a {gave}; return a string, .*\(section 's'\)"
+            PromptRenderError, match=rf"it returned a {gave}; return a string, .*\(section 's'\)"
         ):
             template_of(section).render()
 

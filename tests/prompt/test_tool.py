@@ -326,7 +326,7 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
         raise NotImplementedError
 
     with pytest.raises(
-        PromptValidationError, match="handler <lambda> does not say the type of 'params'"
+        PromptValidationError, match="handler <lambda> has no type annotation for 'params'"
     ):
         Tool(name="t", handler=bare)
     assert types(Tool[Lookup, Found](name="t", handler=bare)) == (Lookup, Found)
@@ -344,11 +344,11 @@ def test_a_handler_is_checked_as_it_is_called_and_not_as_what_it_wraps() -> None
 def test_a_tool_that_nobody_gave_types_is_refused_with_the_remedy() -> None:
     with pytest.raises(
         PromptValidationError,
-        match=r"say the types: Tool\[Params, Result\]\(…\) or params_type=Params",
+        match=r"declare the types: Tool\[Params, Result\]\(…\) or params_type=Params",
     ):
         Tool(name="t")
     with pytest.raises(
-        PromptValidationError, match="handler unannotated does not say the type of 'params'"
+        PromptValidationError, match="handler unannotated has no type annotation for 'params'"
     ):
         Tool(name="t", handler=unannotated)
 

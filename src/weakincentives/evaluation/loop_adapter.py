@@ -443,7 +443,7 @@ class Evaluation[Out]:
             raise failure
         if answer is None:
             name = type(self.connection).__name__
-            raise TypeError(f"{name} streamed no whole AssistantMessage; it comes last")
+            raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
         return answer
 
 

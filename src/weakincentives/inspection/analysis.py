@@ -1,4 +1,4 @@
-"""Checks a prompt without a model: for what cannot work, and for what likely misleads or wastes.
+"""Checks a prompt without a model for errors, and for texts that likely mislead or waste tokens.
 
 The checks look only at the smallest states of disclosure that show each text, one for each
 summarized section: opening more sections only adds tools.
@@ -193,9 +193,10 @@ def _tool_names(
                 text = "\n".join([section.full, *section.tools.values()])
             for name in dict.fromkeys(_TOOL_NAME.findall(text)):
                 owner = paths.get(name)
-                hides = visibility is _SUMMARY and owner is not None and owner[: len(path)] == path
-                if owner is None or name in callable_tools or hides:
+                if owner is None or name in callable_tools:
                     continue
+                if visibility is _SUMMARY and owner[: len(path)] == path:
+                    continue  # a summary may name the tools that it hides
                 subject = f"its {visibility.value} text names the tool `{name}` of section"
                 message = f"{subject} {'.'.join(owner)!r}, which "
                 if owner in texts:

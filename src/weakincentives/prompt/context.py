@@ -7,7 +7,7 @@ from ..limits import Budget, Deadline
 from ..protocols import EventBus, Resources, Response, SessionProtocol
 from ..resources import ResourceContext
 
-if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: the one circle
+if TYPE_CHECKING:  # a prompt holds tools, whose handlers receive the prompt: an import cycle
     from .renderer import RenderedPrompt
     from .template import Prompt
 
@@ -40,7 +40,7 @@ class Evaluator(Protocol):
         deadline: Deadline | None = None,
         budget: Budget | None = None,
     ) -> Response[Out]:
-        """Does as `evaluate` without blocking the event loop; for `async def` handlers."""
+        """Like `evaluate`, without blocking the event loop; for `async def` handlers."""
         ...
 
 
@@ -68,8 +68,7 @@ class ToolContext:
     if not TYPE_CHECKING:  # a type checker would believe that the class has every name
 
         def __getattr__(self, name: str) -> object:
-            # Python calls this only for attributes that are missing, so that access during the
-            # call stays as fast as that of any slot.
+            # Python calls this only for missing attributes, so access during the call stays fast.
             if name not in _REVOCABLE:
                 raise AttributeError(
                     f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
@@ -85,6 +84,6 @@ _REVOCABLE = ("session", "event_bus", "resources")
 
 
 def revoke(context: ToolContext) -> None:
-    """Removes from `context`, whose call is over, everything that could change state."""
+    """Removes what could change state from `context`; call it when the tool call is over."""
     for name in _REVOCABLE:
         object.__delattr__(context, name)

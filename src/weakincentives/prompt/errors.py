@@ -125,11 +125,11 @@ class VisibilityExpansionRequired(PromptError, ControlFlow):
 
     @property
     def decisions(self) -> SectionDecisions | None:
-        """Which sections the interrupted evaluation showed; `None` if its adapter does not say."""
+        """The section decisions of the interrupted evaluation; `None` if its adapter lacks them."""
         return self._decisions
 
     def with_progress(self, run_usage: RunUsage, decisions: SectionDecisions | None) -> Self:
-        """Returns a copy that says how far the interrupted evaluation had come."""
+        """Returns a copy with the usage and the section decisions of the interrupted evaluation."""
         return copy_error(self, _spent=run_usage, _decisions=decisions)
 
     def __str__(self) -> str:

@@ -29,15 +29,19 @@ _NO_INTEGER = "Input should be a valid integer"
 def json_text(output_text: str) -> str:
     """Returns the first block fenced as JSON, else the first without a language, else all of it."""
     blocks: dict[str, str] = {}
-    marks, language, lines = 0, "", list[str]()  # of the open fence; 0 marks when none is open
+    ticks = 0  # the backticks of the open fence; 0 when none is open
+    language = ""
+    lines: list[str] = []
     for line in output_text.split("\n"):
         fence = re.fullmatch(_FENCE, line)
         words = fence[2].lower().split() if fence else []
-        if fence and not marks:
-            marks, language, lines = len(fence[1]), words[0] if words else "", []
-        elif fence and not words and len(fence[1]) >= marks:
+        if fence and not ticks:
+            ticks = len(fence[1])
+            language = words[0] if words else ""
+            lines = []
+        elif fence and not words and len(fence[1]) >= ticks:
             blocks.setdefault(language, "\n".join(lines))
-            marks = 0
+            ticks = 0
         else:
             lines.append(line)
     return blocks.get("json", blocks.get("", output_text)).strip()
@@ -92,8 +96,8 @@ def _rejected_nulls(
 ) -> tuple[list[_Null], bool]:
     """Returns the nulls in `value` that `issues` are about, and whether they explain all issues.
 
-    The issues of each member of a union stand under a label, which is no key of the JSON. The
-    first member counts whose issues are all explained by nulls of fields that it has.
+    The path of an issue in a union has a label for the member, which is no key of the JSON. Only
+    the first member counts whose issues all come from nulls in fields that it has.
     """
     issues_of: dict[str | int, list[ValidationIssue]] = {}
     for issue in issues:

@@ -1,8 +1,8 @@
-"""The tools by which a model opens and closes sections.
+"""The tools with which a model opens and closes sections.
 
-The handlers of `read_section`, `open_sections` and `close_section` read the conversation's
-`PromptView` and render by its walk, so a model reads what a prompt with that section open would
-show. They change nothing: the tool executor records which sections their results open and close.
+The handlers of `read_section`, `open_sections` and `close_section` render the conversation's
+`PromptView`, so the model reads what a prompt with that section open would show. They change
+nothing: the tool executor records which sections their results open and close.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ class ReadSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class ReadSectionResult:
-    """A section's full text, the tools that come with it, and the sections that open for them."""
+    """A section's full text, its tools, and the paths of the sections that open with the tools."""
 
     content: str
     expanded_tools: tuple[AnyTool, ...] = ()
@@ -97,7 +97,7 @@ class CloseSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class CloseSectionResult:
-    """The section that was closed, and the names of the tools that go with it."""
+    """The section that was closed, and the names of the tools in its subtree."""
 
     section_key: str
     closed_tools: tuple[str, ...]
@@ -130,7 +130,7 @@ def _read_section(
     if node is None:
         return ToolResult(message=f"Unknown section key: '{key:.{_MAX_KEY}}'", success=False)
     to_open = _sections_to_open(view, node)
-    # what the prompt would show, and the tools it would have, were the section FULL
+    # the texts and tools that the prompt would have if the section were FULL
     opened = view.with_visibility({**also_open, node.path: _FULL})
     texts, tools, _ = opened.render(opened.visible_sections(node))
     content = "\n\n".join(texts)
@@ -142,9 +142,9 @@ def _read_section(
             value=ReadSectionResult(content),
         )
     paths: dict[SectionPath, None] = {}
-    if tools:  # open as little as shows the section and keeps its tools where they are
+    if tools:  # open the section, those around it, and those below it that have tools
         paths = dict.fromkeys([*[section.path for section in to_open], node.path])
-        if to_open[0] is not node:  # the sections above open as well and bring their tools
+        if to_open[0] is not node:  # opening the sections above brings their tools as well
             opened = view.with_visibility({**also_open, **dict.fromkeys(paths, _FULL)})
             tools = opened.render(opened.visible_sections(to_open[0])).tools
         paths.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
@@ -175,7 +175,7 @@ def _open_sections(view: PromptView, params: OpenSectionsParams) -> ToolResult[o
         raise ToolValidationError("section_keys is empty: name at least one summarized section.")
     requested = dict.fromkeys(nodes, _FULL)
     opened = view.with_visibility(requested)
-    # A section that cannot be rendered is refused here, where the model can go on without it.
+    # Rendering fails here if it must, since the model can go on without a section that fails.
     for node in nodes.values():
         opened.render(opened.visible_sections(node))
     raise VisibilityExpansionRequired(
@@ -207,7 +207,7 @@ def _close_section(view: PromptView, params: CloseSectionParams) -> ToolResult[C
 type _Answer = Callable[[PromptView, Any], ToolResult[Any]]
 
 
-def _without_handler(name: str, answer: _Answer, params_type: type, result_type: type) -> AnyTool:
+def _define_tool(name: str, answer: _Answer, params_type: type, result_type: type) -> AnyTool:
     return Tool(
         name=name,
         description=answer.__doc__,
@@ -224,9 +224,9 @@ _ANSWERS: Mapping[str, _Answer] = {
 }
 # in the order in which a prompt has them
 _TOOLS = (
-    _without_handler(OPEN_SECTIONS, _open_sections, OpenSectionsParams, object),
-    _without_handler(READ_SECTION, _read_section, ReadSectionParams, ReadSectionResult),
-    _without_handler(CLOSE_SECTION, _close_section, CloseSectionParams, CloseSectionResult),
+    _define_tool(OPEN_SECTIONS, _open_sections, OpenSectionsParams, object),
+    _define_tool(READ_SECTION, _read_section, ReadSectionParams, ReadSectionResult),
+    _define_tool(CLOSE_SECTION, _close_section, CloseSectionParams, CloseSectionResult),
 )
 
 
@@ -245,7 +245,7 @@ def disclosure_handler(
     def handler(params: Any, /, *, context: ToolContext) -> ToolResult[Any]:  # noqa: ARG001 - every handler takes it
         try:
             return answer(view, params)
-        except PromptRenderError as error:  # its text is for the prompt's author, who has the log
+        except PromptRenderError as error:  # the log has its text, which is for the prompt's author
             raise PromptRenderError(
                 "This section cannot be shown in this conversation; go on without it."
             ) from error
@@ -258,8 +258,8 @@ def disclosure_tools(
 ) -> tuple[AnyTool, ...]:
     """The disclosure tools that a prompt with these visible sections needs.
 
-    A `closable` prompt has `close_section`, and the tool that would open the section again, while
-    a section is or can be opened.
+    While a section is open or can be opened, a `closable` prompt also has `close_section` and the
+    tool that opens the section again.
     """
     opened = view.decisions.opened
     names = {
@@ -269,7 +269,7 @@ def disclosure_tools(
     }
     if closable and names:
         names.add(CLOSE_SECTION)
-    return tuple([_with_handler(tool, view) for tool in _TOOLS if tool.name in names])
+    return tuple([_bind_handler(tool, view) for tool in _TOOLS if tool.name in names])
 
 
 def create_read_section_handler(
@@ -291,7 +291,7 @@ def create_read_section_handler(
         session=session,
         disclosure=disclosure,
     )
-    return _with_handler(_TOOLS[1], view)
+    return _bind_handler(_TOOLS[1], view)
 
 
 def how_to_open(view: PromptView, tool_name: str) -> str | None:
@@ -304,12 +304,12 @@ def how_to_open(view: PromptView, tool_name: str) -> str | None:
     if not to_open:
         return None
     tool = view.disclosure_tool(to_open[-1])
-    if tool == READ_SECTION or len(to_open) == 1:  # reading a section opens those around it
+    if tool == READ_SECTION or len(to_open) == 1:  # reading a section also opens those around it
         return f"call {tool} with key '{to_open[-1].key}' first"
     return f"call {tool} with keys {', '.join([repr(node.key) for node in to_open])} first"
 
 
-def _with_handler(tool: AnyTool, view: PromptView) -> AnyTool:
+def _bind_handler(tool: AnyTool, view: PromptView) -> AnyTool:
     bound = copy(tool)  # what the constructor checks is the same for every view
     object.__setattr__(bound, "handler", disclosure_handler(tool.name, view))
     return bound

@@ -1,4 +1,4 @@
-"""A template's sections as one flat, checked table, which is built once with the template."""
+"""The flat, checked table of a template's sections, which is built once with the template."""
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
@@ -30,12 +30,13 @@ RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 # Not frozen, since a frozen dataclass takes twice the time to make.
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SectionNode:
-    """One section in its place in the tree; nothing changes it once the tree is built.
+    """One section at its position in the tree; nothing changes it once the tree is built.
 
-    Nodes stand in pre-order, so `registry.sections[node.index : node.end]` is the subtree. `key`
-    is the path joined by dots, `number` the position, such as `2.1`. `default_params` stand in
-    where nothing is bound. `template` is heading and body in one, unless code writes the body.
-    `examples` is the Markdown of the tools' examples. Overrides replace body and summary.
+    Nodes are in pre-order, so `registry.sections[node.index : node.end]` is the subtree. `key` is
+    the path joined by dots, `number` the position, such as `2.1`. `default_params` are used where
+    nothing is bound. `template` joins heading and body, and is `None` if code writes the body.
+    `examples` is the Markdown of the tools' examples. `body_override` and `summary_override`
+    replace the section's own texts.
     """
 
     section: AnySection
@@ -65,7 +66,7 @@ class SectionNode:
     def listed_key(self) -> str:
         """The key under which the parent's summary lists this section.
 
-        It is dotted except below a root, whose key stands in the same sentence.
+        A child of a root is listed by its own key, a deeper section by its dotted key.
         """
         return self.key if self.depth > 1 else self.section.key
 
@@ -161,10 +162,11 @@ class RegistrySnapshot:
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
         key, tools = ".".join(path), tuple(section.tools())
         if other := self._by_key.get(key):
-            same = f"reads the same as that of {other.path!r} once joined by dots"
-            how = "is used twice" if other.path == path else same
+            problem = f"reads the same as that of {other.path!r} once joined by dots"
+            if other.path == path:
+                problem = "is used twice"
             raise PromptValidationError(
-                f"section path {path!r} {how}; give it another key", section_path=path
+                f"section path {path!r} {problem}; give it another key", section_path=path
             )
         self._add_tools(tools, path)
         self._add_resources(section, path)
@@ -192,7 +194,8 @@ class RegistrySnapshot:
         resources: object = section.resources()
         if not isinstance(resources, ResourceRegistry):
             raise PromptValidationError(
-                f"resources() gave {resources!r}; return ResourceRegistry.of(…)", section_path=path
+                f"resources() returned {resources!r}; return ResourceRegistry.of(…)",
+                section_path=path,
             )
         self.resources |= resources
 
@@ -222,7 +225,7 @@ class RegistrySnapshot:
 def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
     """Heading and body as one template; `None` where code writes the body."""
     text = section.body_text()
-    # A value at the start may bring blank lines, which rendering removes.
+    # A value at the start of the body may begin with blank lines, which a template would keep.
     if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
         return None
     return CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")

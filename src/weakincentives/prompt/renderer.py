@@ -1,4 +1,4 @@
-"""From a template's tree and its params to a `RenderedPrompt`, the value that adapters need."""
+"""Renders a template's tree with params to a `RenderedPrompt`, the value that adapters need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
 from .walk import EMPTY, Disclosure, PromptView, VisibleSections, session_overrides
 
-if TYPE_CHECKING:  # what a prompt renders names the prompt
+if TYPE_CHECKING:  # a rendered prompt refers to its prompt
     from .template import Prompt
 
 __all__ = ["PromptRenderer", "RenderedPrompt", "Span"]
 
 
 class Span(NamedTuple):
-    """The range `text[start:end]` that the section at `path` gave, without its children."""
+    """The range `text[start:end]` of the section at `path`, without its children."""
 
     path: SectionPath
     start: int
@@ -36,8 +36,8 @@ class RenderedPrompt[Out](Parametrized):
     """A prompt's text and tools at one moment.
 
     `tool_param_descriptions` holds overridden texts by tool and field, also for tools that are not
-    open yet; `overrides` is what a store held for the prompt. `sections` holds the visible sections
-    and how each is shown, `section_texts` the text of each.
+    open yet. `overrides` are those that a store held for the prompt. `sections` holds the visible
+    sections and how each is shown, `section_texts` the text of each.
     """
 
     text: str
@@ -78,7 +78,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def missing_params(self) -> Mapping[SectionPath, ParamsType]:
-        """The sections that cannot be opened since their params are not bound, and their type."""
+        """The sections that cannot be opened, with the types of their unbound params."""
         return self.view.missing_params(self.sections)
 
     @property
@@ -89,7 +89,7 @@ class RenderedPrompt[Out](Parametrized):
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The part of `text` that each visible section gave, in order."""
+        """The part of `text` that belongs to each visible section, in order."""
         spans: list[Span] = []
         start = 0
         for node, text in zip(self.sections, self.section_texts, strict=True):
@@ -134,8 +134,8 @@ class PromptRenderer[Out](Parametrized):
 
         `overrides` are section bodies by path and `tool_overrides` texts by tool name; both beat
         the `stored` texts. `visibility_overrides` beat those of the session, which beat the
-        sections' own visibility; the `decisions` of a conversation that goes on replace all of
-        these. Raises `PromptRenderError` with the section's path.
+        sections' own visibility. A continued conversation passes its `decisions`, which replace all
+        of these. Raises `PromptRenderError` with the section's path.
         """
         if decisions is None:
             remembered = session_overrides(session)
@@ -146,7 +146,7 @@ class PromptRenderer[Out](Parametrized):
         registry, descriptions = self.registry, EMPTY
         texts = EMPTY if stored is None else stored.texts
         if overrides or tool_overrides or texts:
-            # here, since it loads OpenSSL for its hashes, and few prompts have overrides
+            # imported here, since hashing loads OpenSSL and few prompts have overrides
             from .overrides.apply import apply_overrides, inline_overrides, param_descriptions
 
             inline = inline_overrides(overrides or EMPTY, tool_overrides or EMPTY)

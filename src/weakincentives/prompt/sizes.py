@@ -32,7 +32,7 @@ def measure(view: PromptView) -> tuple[SectionTexts, ...]:
 
 def tool_text(tool: AnyTool) -> str:
     """Returns the tool as JSON: its name, its description and the schema of its params."""
-    params_type: Any = tool.params_type  # Any: a schema can be asked for of any type
+    params_type: Any = tool.params_type  # Any: every type has a schema or an error
     schema = serde.json_schema(params_type)
     text = {"name": tool.name, "description": tool.description, "parameters": schema}
     return json.dumps(text, ensure_ascii=False)

@@ -28,9 +28,9 @@ type AnyHandler = Callable[..., Any]  # a handler whose types are not known yet
 type Effect = Literal["pure", "repeatable", "at_most_once", "transactional"]
 """What happens when a tool runs again with the same call.
 
-A `"pure"` tool never changes anything; a `"repeatable"` one changes nothing new. An
-`"at_most_once"` tool must not run twice. A `"transactional"` tool must not either; where a run is
-recorded, its effect commits together with the record.
+A `"pure"` tool never changes anything. A second run of a `"repeatable"` tool changes nothing that
+the first did not. An `"at_most_once"` tool must not run twice. Neither must a `"transactional"`
+tool; in a durable run its effect commits together with the record of the call.
 """
 
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
@@ -70,8 +70,8 @@ class ToolResult[R](Parametrized):
         """
         if self.value is None:
             return ""
-        # What isinstance(…, ToolRenderableResult) checks, at a fortieth of its cost; a field of
-        # that name does not count.
+        # As isinstance(…, ToolRenderableResult), at a fortieth of its cost. Looking at the type
+        # excludes a field of that name.
         render = getattr(type(self.value), "render", None)
         if not callable(render):
             return serde.dump_json(self.value, exclude_none=True)
@@ -99,7 +99,7 @@ class ToolHandler[P, R](Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolExample[P, R](Parametrized):
-    """One call of a tool and its output; the section that owns the tool shows it to the model."""
+    """An example call of a tool and its output; the tool's section shows it to the model."""
 
     description: str
     input: P
@@ -239,15 +239,15 @@ def _infer_types(
 ) -> tuple[Any, Any]:
     """Fills the types that are missing from the handler's annotations.
 
-    Raises `PromptValidationError` when they do not say the params, or promise another class than
-    `ToolResult`.
+    Raises `PromptValidationError` when they lack the type of the params, or when the declared
+    result is not a `ToolResult`.
     """
     hints: Mapping[str, Any] = {}
-    first, problem = "params", "there is no handler that says them"
+    first, problem = "params", "there is no handler to take the types from"
     if handler is not None:
-        # `signature` looks through decorators, and what they wrap may take nothing
+        # `signature` follows decorators to the wrapped function, which may take no params
         first = next(iter(inspect.signature(handler).parameters), first)
-        problem = f"handler {_handler_name(handler)} does not say the type of {first!r}"
+        problem = f"handler {_handler_name(handler)} has no type annotation for {first!r}"
         is_function = inspect.isroutine(handler)
         function = handler if is_function else getattr(handler, "func", type(handler).__call__)
         try:
@@ -256,12 +256,12 @@ def _infer_types(
             problem = (
                 f"the annotations of handler {_handler_name(handler)} cannot be read ({error})"
             )
-        # a decorator has the annotations of what it wraps, and may convert its answer
+        # a decorator copies the annotations of the wrapped function, and may convert its result
         if not hasattr(function, "__wrapped__"):
             _check_returned(name, handler, hints.get("return"))
     params_type = params_type or hints.get(first)
     if params_type is None:
-        remedy = "say the types: Tool[Params, Result](…) or params_type=Params"
+        remedy = "declare the types: Tool[Params, Result](…) or params_type=Params"
         raise PromptValidationError(f"tool {name!r}: {problem}; {remedy}")
     returned = hints.get("return")
     if result_type is None and getattr(returned, "__origin__", None) is ToolResult:

@@ -10,7 +10,7 @@ gave. From these alone follow, in this order:
    a line that names the tool which discloses it, and no tools.
 3. `disclosure_tool` names that tool for one section.
 
-Rendering, disclosure, analysis and snapshots all read a view; nothing else asks a condition.
+Rendering, disclosure, analysis and snapshots all read a view; nothing else calls a condition.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,9 +48,9 @@ _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 class Disclosure(Enum):
     """Which tool the model calls to see a summarized section.
 
-    `READ`: `read_section`, which answers with the content; the section's tools arrive in the
-    running conversation where the adapter can do that, else evaluation starts again. `OPEN`:
-    `open_sections`, after which evaluation always starts again. `SPLIT`: `open_sections` for
+    `READ`: `read_section`, which answers with the content. The section's tools are added to the
+    running conversation if the adapter supports that; otherwise a new evaluation starts. `OPEN`:
+    `open_sections`, after which a new evaluation always starts. `SPLIT`: `open_sections` for
     sections with tools in their subtree, `read_section` for the others.
     """
 
@@ -73,9 +73,9 @@ class RenderedParts(NamedTuple):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PromptView:
-    """The sections as one conversation sees them; the module says what follows from a view.
+    """The sections as one conversation sees them; see the module for what is derived from it.
 
-    `decisions` keeps the answers of conditions, so that a conversation asks each condition once.
+    `decisions` stores the answers of conditions, so that a conversation calls each condition once.
     """
 
     registry: RegistrySnapshot
@@ -87,16 +87,16 @@ class PromptView:
     _built: dict[ParamsType, object] = field(default_factory=dict, init=False)
 
     def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
-        """This view after the model opened and closed the sections in `changes`.
+        """This view with `changes`, the sections that the model opened and closed.
 
-        Both views share the answers that conditions give later.
+        Both views share the stored answers of conditions, later ones included.
         """
         view = copy(self)
         view.decisions = self.decisions.changed(changes)
         return view
 
     def copy(self) -> "PromptView":
-        """The same view for another conversation, which keeps the later answers of conditions."""
+        """A copy for another conversation, which stores its own later answers of conditions."""
         view = copy(self)
         view.decisions = self.decisions.copy()
         return view
@@ -106,10 +106,10 @@ class PromptView:
         return self.copy().with_visibility({node.path: _FULL for node in self.registry.sections})
 
     def minimal_expansions(self) -> list[tuple[SectionPath, ...]]:
-        """The smallest sets of sections to open so that every text is shown in one of them.
+        """The smallest sets of sections to open that together show every text.
 
-        The first set is empty; each other set is a summarized section with those around it. Larger
-        sets show the same texts and tools side by side.
+        The first set is empty. Each other set holds a summarized section and the summarized ones
+        around it. Larger sets show no other texts and tools.
         """
         view = self.copy()
         paths = [
@@ -117,12 +117,15 @@ class PromptView:
             for node in view.fully_expanded().visible_sections()
             if view.visibility_of(node) is _SUMMARY
         ]
-        return [(), *(tuple(path for path in paths if goal[: len(path)] == path) for goal in paths)]
+        with_ancestors = [
+            tuple(path for path in paths if target[: len(path)] == path) for target in paths
+        ]
+        return [(), *with_ancestors]
 
     def visible_sections(self, root: SectionNode | None = None) -> VisibleSections:
         """The visible sections of the whole tree, or of the subtree at `root`.
 
-        Conditions below a disabled or summarized section are not asked. Raises `PromptRenderError`
+        Does not call conditions below a disabled or summarized section. Raises `PromptRenderError`
         for a condition that fails, or that takes params which are missing.
         """
         nodes, overrides = self.registry.sections, self.decisions.overrides
@@ -163,14 +166,14 @@ class PromptView:
                         tools += node.tools
                     template = node.template
                     if template is not None:
-                        # The tree was refused unless all placeholders are fields of the params.
+                        # The registry has checked that the params have all placeholders as fields.
                         text = (template.format % template.values(params)).rstrip()
                     else:
                         text = _full_text(node, params)
             except PromptError as error:
                 override = node.summary_override if visibility is _SUMMARY else node.body_override
                 if isinstance(error, PromptRenderError) and override is not None:
-                    error.detail = error.detail or "The text is an override; mend the override."
+                    error.detail = error.detail or "The text is an override; correct the override."
                 raise
             except Exception as error:  # the section's own code; its author needs the path
                 raise PromptRenderError(
@@ -209,22 +212,26 @@ class PromptView:
         return OPEN_SECTIONS if opens else READ_SECTION
 
     def missing_params(self, sections: VisibleSections) -> Mapping[SectionPath, ParamsType]:
-        """The hidden sections whose params are neither bound nor built without arguments, by path.
+        """The params types that hidden sections need and that are not bound, by section.
 
-        Asks no condition.
+        Leaves out types that can be built without arguments. Calls no condition.
         """
         missing: dict[SectionPath, ParamsType] = {}
         required = self.registry.required_params - self.params.keys()
-        for node, visibility in sections.items() if required else ():
-            for section in self._subsections(node, ask=False) if visibility is _SUMMARY else ():
+        if not required:
+            return missing
+        for node, visibility in sections.items():
+            if visibility is not _SUMMARY:
+                continue
+            for section in self._subsections(node, ask=False):
                 if section.params_type in required:
                     missing[section.path] = section.params_type
         return missing
 
     def _has_tools(self, node: SectionNode) -> bool:
         """Whether an enabled section of the subtree has tools, at whatever visibility."""
-        if not node.tools_in_subtree or node.tools:
-            return node.tools_in_subtree
+        if node.tools or not node.tools_in_subtree:
+            return bool(node.tools)
         return any(section.tools for section in self._subsections(node))
 
     def _subsections(self, node: SectionNode, *, ask: bool = True) -> Iterator[SectionNode]:
@@ -235,7 +242,7 @@ class PromptView:
                 yield from self._subsections(child, ask=ask)
 
     def _may_be_enabled(self, node: SectionNode, *, ask: bool = True) -> bool:
-        """Whether the section is enabled; `True` if its condition fails or must not be asked."""
+        """Whether the section is enabled; `True` if its condition fails or must not be called."""
         if not ask and isinstance(node.enabled, BoundSelector):
             return self.decisions.enabled.get(node.path, True)
         try:
@@ -295,9 +302,7 @@ class PromptView:
                 f'Call `{tool}` with key "{key}" to view full content including subsections: '
                 f"{', '.join(keys)}"
             )
-        return _joined(
-            node.heading, _trimmed(summary), f"---\n[This section is summarized. {line}.]"
-        )
+        return _join(node.heading, _trim(summary), f"---\n[This section is summarized. {line}.]")
 
 
 def tools_of(sections: VisibleSections) -> list[AnyTool]:
@@ -317,21 +322,23 @@ def _full_text(node: SectionNode, params: object) -> str:
         body = node.section.render_body(params, path=node.path)
     else:
         body = node.section.render_override(node.body_override, params, path=node.path)
-    return _joined(node.heading, _trimmed(body), node.examples)
+    return _join(node.heading, _trim(body), node.examples)
 
 
-def _joined(*blocks: str) -> str:
+def _join(*blocks: str) -> str:
     return "\n\n".join(filter(None, blocks))
 
 
-def _trimmed(text: object) -> str:
+def _trim(text: object) -> str:
     """`text` without blank lines around it; the first line keeps its indentation.
 
-    Raises `TypeError` for what is no text, since a section's own code wrote it.
+    Raises `TypeError` for another type, which a section's own code may return.
     """
     if not isinstance(text, str):
         if iscoroutine(text):
             text.close()
-        raise TypeError(f"it gave a {type(text).__name__}; return a string, and await nothing")
+        raise TypeError(f"it returned a {type(text).__name__}; return a string, without awaiting")
     text = text.rstrip()
-    return text[text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1 :]
+    indentation_end = len(text) - len(text.lstrip())
+    first_line = text.rfind("\n", 0, indentation_end) + 1
+    return text[first_line:]

@@ -357,7 +357,7 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(
     ):
         with pytest.raises(
             OverridesStoreError,
-            match=r"'tests/nested' 'store', tag 'latest': .*(mend|remove|upgrade)",
+            match=r"'tests/nested' 'store', tag 'latest': .*(correct|remove|upgrade)",
         ):
             refused()
         assert path.read_bytes() == broken

@@ -384,7 +384,7 @@ class _CLIConnection(Connection):
             if entry["name"] == server
             for tool in entry.get("tools", ())
         }
-        # that the CLI lists them anew is observed, not promised
+        # no documentation promises that the CLI reads the list again
         if not {tool.name for tool in added.tools} <= listed:
             reason = "the CLI did not take the tools of a section"
             raise error_from_request(PROVIDER, "client_error", reason, "use dynamic_tools=False")

@@ -144,7 +144,7 @@ class ToolDescriptor(NamedTuple):
 class PromptDescriptor:
     """Lists everything that an author can see of a prompt, with each text that can be overridden.
 
-    `hash` stands for all of it.
+    `hash` is that of all of it.
     """
 
     ns: str
