@@ -398,31 +398,46 @@ class Evaluation[Out]:
     def _ask(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
         operation = self._operation
-        started, answer, error = perf_counter(), _NO_ANSWER, None
-        with operation.part("request", operation.model, streamed=operation.streamed) as set_result:
+        started, answer = perf_counter(), _NO_ANSWER
+        failure: BaseException | None = None
+        part = operation.part("request", operation.model, streamed=operation.streamed)
+        set_result = part.__enter__()
+        try:
+            message, error = yield Ask(self.connection, request, operation.streamed)
+            answer = self._check_answer(request, message, error)
+            set_result(answer)
+        except BaseException as raised:  # an interrupt, and the end of a stream, too
+            failure = raised
+            raise
+        finally:
             try:
-                message, failure = yield Ask(self.connection, request, operation.streamed)
-                answer = self._check_answer(request, message, failure)
-                set_result(answer)
-            except BaseException as raised:  # an interrupt, and the end of a stream, too
-                error = f"{type(raised).__name__}: {raised}"
-                raise
-            finally:
-                self._publish(
-                    ProviderCalled(
-                        adapter=operation.provider,
-                        turn=request.turn,
-                        seconds=perf_counter() - started,
-                        usage=answer.usage,
-                        finish=answer.finish if error is None else "",
-                        tool_calls=len(answer.tool_calls),
-                        error=error,
-                        text=answer.text,
-                        repair=_repair(request),
-                        session_id=self._session_id,
-                    )
-                )
+                self._publish_call(request, answer, failure, perf_counter() - started)
+            finally:  # an interrupt of an event's handler is none of the request
+                part.__exit__(None if failure is None else type(failure), failure, None)
+                del failure  # an exception must not lead to itself by its traceback
         return answer
+
+    def _publish_call(
+        self,
+        request: ProviderRequest,
+        answer: AssistantMessage,
+        failure: BaseException | None,
+        seconds: float,
+    ) -> None:
+        self._publish(
+            ProviderCalled(
+                adapter=self._operation.provider,
+                turn=request.turn,
+                seconds=seconds,
+                usage=answer.usage,
+                finish=answer.finish if failure is None else "",
+                tool_calls=len(answer.tool_calls),
+                error=None if failure is None else f"{type(failure).__name__}: {failure}",
+                text=answer.text,
+                repair=_repair(request),
+                session_id=self._session_id,
+            )
+        )
 
     def _check_answer(
         self,
