@@ -1,5 +1,4 @@
-"""What holds for every test: nothing leaves this machine, and the documents' code blocks are tests
-too.
+"""Keeps every test on this machine, and makes tests of the documents' code blocks.
 
 Fixtures do not live here; they stand beside the tests that need them. Sybil's blocks see no autouse
 fixtures, so what must hold for them as well happens when this module is imported.
@@ -93,8 +92,7 @@ def _blocks_but_tests(document: Document) -> Iterable[Region]:
 
 
 def _run_commands(example: Example) -> str | None:
-    """Runs each `$ wink …` or `$ python …` of a console block as a process and compares what it
-    prints.
+    """Runs each command of a console block as a process and compares what it prints.
 
     There `...` stands for anything.
     """

@@ -69,6 +69,13 @@ def strings(value: object) -> list[str]:
             return []
 
 
+def test_no_line_of_the_library_is_longer_than_100_columns() -> None:
+    lines = [(where(path), line) for path in MODULES for line in path.read_text().splitlines()]
+    # the reason of an exemption stands in its line
+    code = [(path, re.split(r"  # (?:noqa|pyright):", line)[0]) for path, line in lines]
+    assert [(path, line) for path, line in code if len(line) > 100] == []
+
+
 def test_the_package_is_marked_as_typed() -> None:
     assert (ROOT / "src/weakincentives/py.typed").is_file()
 

@@ -1,5 +1,4 @@
-"""`make diagrams`: draws the figures of the pages anew, each from the code, from runs or from the
-page's own example.
+"""Draws the figures of the pages from the code, from runs or from the page's own example.
 
 A figure is a picture in `docs/figures/` or a Markdown table in the page. Only its layout is written
 by hand: what it says is read off values, so that it cannot grow old unseen.
@@ -267,9 +266,7 @@ def session_fold() -> Picture:
 
 
 def tool_transaction() -> str:
-    """What is left of calls that write state and a file, and then end in each of the ways there
-    are.
-    """
+    """Shows what stays of a call that writes state and a file, for each way in which it ends."""
     seats: dict[SectionPath, SectionVisibility] = {("seats",): SectionVisibility.FULL}
     ends: list[ToolResult[None] | BaseException] = [
         ToolResult(message="Booked."),
@@ -345,9 +342,7 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
 
 
 def inner_loop() -> Picture:
-    """The machine's transitions, found by giving each kind of input in each state until nothing new
-    comes.
-    """
+    """Returns the machine's transitions, found by each kind of input in each state."""
     config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
     machine = InnerLoop(text="", structured_output=StructuredOutputConfig(Refund), config=config)
     # by state and input, the names of what comes next
@@ -447,9 +442,7 @@ def _inputs(step: Action) -> Mapping[str, AssistantMessage | list[ToolExecutionO
 
 
 def override_merge() -> str:
-    """What becomes of one override when the code's text changes in each way, before a rebase and
-    after it.
-    """
+    """Shows an override before and after a rebase, for each way in which the code's text changes."""
     base = "Answer politely.\n\nSign as the shop."
     override = base.replace("politely", "politely, in two sentences")
     codes = {

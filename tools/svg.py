@@ -1,6 +1,4 @@
-"""Pictures as SVG text: boxes, lines, arrows and labels in one monospaced font, so that widths are
-known.
-"""
+"""Pictures as SVG text: boxes, lines, arrows and labels in one font of known widths."""
 
 from dataclasses import dataclass, field
 from html import escape

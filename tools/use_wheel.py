@@ -1,6 +1,4 @@
-"""Run by `make release-check` where nothing but the wheel is installed: it imports lightly and
-works without extras.
-"""
+"""Checks the wheel where nothing else is installed: light imports, and work without extras."""
 
 import subprocess
 import sys

@@ -1,3 +1,1 @@
-"""What builds on the library and on further packages, each an extra of its own: durable runs,
-OpenTelemetry.
-"""
+"""Bridges to further packages, each an extra of its own: durable runs and OpenTelemetry."""
