@@ -589,6 +589,21 @@ def test_a_section_that_is_read_again_shows_the_child_that_the_same_turn_has_rea
     assert {"own", "deep"} <= {*adapter.requests[-1].tool_names}
 
 
+def test_a_child_that_was_closed_since_it_was_read_stays_closed_when_its_parent_is_read() -> None:
+    child = hidden("b", tool_named("deep"))
+    prompt = template_of(hidden("a", tool_named("own"), children=[child]), closable=True)
+    turns = [
+        read("a.b"),
+        call(("close_section", {"section_key": "a.b"})),
+        call(("close_section", {"section_key": "a"})),
+        read("a"),
+        say(),
+    ]
+    adapter = ScriptedAdapter(turns)
+    MainLoop(adapter).execute(prompt, session=Session())
+    assert {"own", "deep"} & {*adapter.requests[-1].tool_names} == {"own"}
+
+
 def test_a_budget_of_tool_calls_counts_requests_and_opens_what_it_had_room_for() -> None:
     prompt = template_of(*(hidden(key, tool_named(f"of-{key}")) for key in "abc"))
     session = Session()
