@@ -2,8 +2,10 @@
 
 import asyncio
 import copy
+import gc
 import logging
 import pickle
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -527,6 +529,25 @@ def test_work_keeps_what_came_of_it_unless_that_was_an_exception(run: Any) -> No
         ("evaluation", None),
         ("request", None),
     ]
+
+
+@pytest.mark.parametrize("run", [WAYS[0], run_stream])
+def test_an_error_is_freed_without_the_garbage_collector(run: Any) -> None:
+    class LostError(PromptEvaluationError):
+        """Raised by no other test."""
+
+    def fail(_: SeenRequest) -> AssistantMessage:
+        raise LostError("no", phase="request", code="timeout")
+
+    adapter = ScriptedAdapter([fail])
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(LostError):
+            run(adapter, Session())
+        assert [error for error in gc.get_objects() if isinstance(error, LostError)] == []
+    finally:
+        gc.enable()
 
 
 def test_a_request_is_told_to_end_when_a_handler_of_its_event_is_interrupted() -> None:

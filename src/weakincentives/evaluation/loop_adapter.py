@@ -403,8 +403,8 @@ class Evaluation[Out]:
         part = operation.part("request", operation.model, streamed=operation.streamed)
         set_result = part.__enter__()
         try:
-            message, error = yield Ask(self.connection, request, operation.streamed)
-            answer = self._check_answer(request, message, error)
+            ask = Ask(self.connection, request, operation.streamed)
+            answer = self._check_answer(request, *(yield ask))
             set_result(answer)
         except BaseException as raised:  # an interrupt, and the end of a stream, too
             failure = raised
@@ -414,7 +414,7 @@ class Evaluation[Out]:
                 self._publish_call(request, answer, failure, perf_counter() - started)
             finally:  # an interrupt of an event's handler is none of the request
                 part.__exit__(None if failure is None else type(failure), failure, None)
-                del failure  # an exception must not lead to itself by its traceback
+                del failure  # as in `_check_answer`
         return answer
 
     def _publish_call(
@@ -455,7 +455,10 @@ class Evaluation[Out]:
                 provider=self._operation.provider,
             ) from failure
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # else the exception's traceback would refer to the exception
         if answer is None:
             name = type(self.connection).__name__
             raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
