@@ -68,11 +68,18 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """The tokens of provider calls; `cached_tokens` are the input tokens read from a cache."""
+    """The tokens of provider calls, as the provider reports them.
+
+    `cached_tokens` are the input tokens that it read from its cache, `cache_write_tokens` those
+    that it wrote there, and `reasoning_tokens` the output tokens that the model used to think. They
+    are parts of the input and the output, and 0 where a provider does not report them.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -84,6 +91,8 @@ class TokenUsage:
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
 

@@ -348,6 +348,7 @@ def test_usage_counts_wherever_in_a_stream_it_comes() -> None:
     assert codec().join_events([{"usage": {"prompt_tokens": 3}, **event}, {"choices": []}]) == {
         "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
         "usage": {"prompt_tokens": 3},
+        "model": None,
     }
 
 

@@ -26,7 +26,7 @@ from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolMessage
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
-from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.events import ProviderCalled, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.visibility import SectionVisibility
 
@@ -110,12 +110,15 @@ def test_tools_run_and_the_answer_comes_back(api: Any, run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
     with ScriptedServer(
-        Say(calls=calls, usage=Usage(20, 8, cached=5)), Say("Both done.")
+        Say(calls=calls, usage=Usage(20, 8, cached=5, reasoning=2, written=3)),
+        Say("Both done.", model="test-model-2026-11-01"),
     ) as server:
         response = run(connect(server, api=api), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
-    assert response.usage == TokenUsage(30, 13, 5)
+    assert response.usage == TokenUsage(30, 13, 5, cache_write_tokens=3, reasoning_tokens=2)
+    models = [event.model for event in session[ProviderCalled].all()]
+    assert models == ["test-model", "test-model-2026-11-01"]
     assert first.json["model"] == "test-model"
     assert first.header("authorization") == f"Bearer {KEY}"
     assert first.path == ("/v1/chat/completions" if api == "chat" else "/v1/responses")

@@ -174,7 +174,13 @@ def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> No
         "output": {"text": "Paid [bold]back[/]."},
         "text": '{"text": "Paid [bold]back[/]."}',
         "restarts": 0,
-        "usage": {"input_tokens": 30, "output_tokens": 15, "cached_tokens": 0},
+        "usage": {
+            "input_tokens": 30,
+            "output_tokens": 15,
+            "cached_tokens": 0,
+            "cache_write_tokens": 0,
+            "reasoning_tokens": 0,
+        },
     }
     progress = done.stderr.splitlines()
     assert "\x1b" not in done.stderr

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Barrier, Thread
@@ -173,8 +174,8 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     telemetry = Telemetry()
     adapter = ScriptedAdapter(
         [
-            call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2)),
-            say("Done.", usage=TokenUsage(11, 4)),
+            call(("probe", {}), ("probe", {}), usage=TokenUsage(7, 3, 2, 1, 2)),
+            replace(say("Done.", usage=TokenUsage(11, 4)), model="model-1-2026"),
         ]
     )
     adapter.model = "model-1"
@@ -183,6 +184,11 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
     assert telemetry.tree == [{"invoke_agent agent": inner}]
     agent, chat, probe, _, last = telemetry.attributes
     common = {"gen_ai.conversation.id": telemetry.session.session_id}
+    details = {
+        "gen_ai.usage.cache_read.input_tokens": 2,
+        "gen_ai.usage.cache_creation.input_tokens": 1,
+        "gen_ai.usage.reasoning.output_tokens": 2,
+    }
     assert agent == common | {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "agent",
@@ -190,7 +196,7 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
         "gen_ai.request.model": "model-1",
         "gen_ai.usage.input_tokens": 18,
         "gen_ai.usage.output_tokens": 7,
-        "gen_ai.usage.cache_read.input_tokens": 2,
+        **details,
     }
     assert chat == common | {
         "gen_ai.operation.name": "chat",
@@ -198,7 +204,7 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
         "gen_ai.request.model": "model-1",
         "gen_ai.usage.input_tokens": 7,
         "gen_ai.usage.output_tokens": 3,
-        "gen_ai.usage.cache_read.input_tokens": 2,
+        **details,
         "gen_ai.response.finish_reasons": ("tool_calls",),
     }
     assert probe == common | {
@@ -208,6 +214,10 @@ def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:
         "gen_ai.tool.type": "function",
     }
     assert last["gen_ai.response.finish_reasons"] == ("stop",)
+    assert (last["gen_ai.response.model"], "gen_ai.response.model" in chat) == (
+        "model-1-2026",
+        False,
+    )
     assert [span.kind for span in telemetry.spans[:3]] == [
         SpanKind.INTERNAL,
         SpanKind.CLIENT,

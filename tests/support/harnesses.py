@@ -66,7 +66,13 @@ def played(step: Played) -> Step:
                 "" if finish == "refusal" else text,
                 tuple([Call(call.name, call.arguments, call.call_id) for call in calls]),
                 finish=None if finish == "refusal" else finish,
-                usage=Usage(usage.input_tokens, usage.output_tokens, usage.cached_tokens),
+                usage=Usage(
+                    usage.input_tokens,
+                    usage.output_tokens,
+                    usage.cached_tokens,
+                    usage.reasoning_tokens,
+                    usage.cache_write_tokens,
+                ),
                 refusal=text if finish == "refusal" else None,
             )
 

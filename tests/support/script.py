@@ -28,12 +28,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens; `cached` is a part of `input`, and `reasoning` a part of `output`."""
+    """Tokens; `cached` and `written` are parts of `input`, and `reasoning` a part of `output`."""
 
     input: int = 10
     output: int = 5
     cached: int = 0
     reasoning: int = 0
+    written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Say:
 
     `finish` defaults to what the turn implies. `reasoning` becomes the format's own kind: an item
     with encrypted content (Responses), a signed block (Anthropic), an unofficial field (Chat).
+    `model` is the one that answers, by default the one that was asked.
     """
 
     text: str = ""
@@ -50,6 +52,7 @@ class Say:
     usage: Usage = Usage()
     refusal: str | None = None
     reasoning: str | None = None
+    model: str | None = None
 
     @property
     def ending(self) -> Finish:

@@ -89,7 +89,10 @@ def _chat_reply(say: Say, model: str, ids: Ids) -> Json:
         "prompt_tokens": say.usage.input,
         "completion_tokens": say.usage.output,
         "total_tokens": say.usage.input + say.usage.output,
-        "prompt_tokens_details": {"cached_tokens": say.usage.cached},
+        "prompt_tokens_details": {
+            "cached_tokens": say.usage.cached,
+            "cache_write_tokens": say.usage.written,
+        },
         "completion_tokens_details": {"reasoning_tokens": say.usage.reasoning},
     }
     return {
@@ -183,7 +186,10 @@ def _responses_reply(say: Say, model: str, ids: Ids) -> Json:
     status = "incomplete" if reason else "completed"
     usage = {
         "input_tokens": say.usage.input,
-        "input_tokens_details": {"cached_tokens": say.usage.cached, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            "cached_tokens": say.usage.cached,
+            "cache_write_tokens": say.usage.written,
+        },
         "output_tokens": say.usage.output,
         "output_tokens_details": {"reasoning_tokens": say.usage.reasoning},
         "total_tokens": say.usage.input + say.usage.output,
@@ -300,10 +306,11 @@ def _anthropic_blocks(say: Say, ids: Ids) -> Iterator[Json]:
 
 def _anthropic_reply(say: Say, model: str, ids: Ids) -> Json:
     usage = {
-        "input_tokens": say.usage.input - say.usage.cached,
+        "input_tokens": say.usage.input - say.usage.cached - say.usage.written,
         "cache_read_input_tokens": say.usage.cached,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": say.usage.written,
         "output_tokens": say.usage.output,
+        "output_tokens_details": {"thinking_tokens": say.usage.reasoning},
     }
     return {
         "id": ids("msg"),
@@ -386,7 +393,7 @@ def render(step: Step, form: WireFormat, asked: Json, ids: Ids) -> Raw | Drop:
             wait: Headers = () if seconds is None else (("retry-after", f"{seconds:g}"),)
             return Raw.json(form.error(step), status=status, headers=wait + step.headers)
         case Say():
-            reply = form.reply(step, asked.get("model", "scripted"), ids)
+            reply = form.reply(step, step.model or asked.get("model", "scripted"), ids)
             if not asked.get("stream"):
                 return Raw.json(reply)
             stream = _sse(form.events(reply, asked)) + form.end_of_stream

@@ -10,7 +10,6 @@ from .provider_errors import error_from_reply, error_from_request
 
 __all__ = ["ChatCodec"]
 
-_USAGE = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
 # every other reason means `tool_calls` if the message has calls, else `stop`
 _FINISH: dict[str, Finish] = {"length": "length", "content_filter": "content_filter"}
 # texts that come whole; some servers repeat them in later events
@@ -29,17 +28,20 @@ class ChatCodec(Codec):
         message: Wire = {}
         choice: Wire = {}
         usage: object = None
+        model: object = None
         for event in events:
             for delta, rest in _deltas(event):
                 _add(message, delta)
                 choice |= {key: value for key, value in rest.items() if value is not None}
             usage = event.get("usage") or usage
+            model = event.get("model") or model
         if "finish_reason" not in choice:
             return None
         for key, value in message.items():
             if isinstance(value, list):
                 message[key] = _sort_by_index(value)
-        return {"choices": [{"message": _join_texts(message), **choice}], "usage": usage}
+        choices = [{"message": _join_texts(message), **choice}]
+        return {"choices": choices, "usage": usage, "model": model}
 
     def decode(self, reply: AnyJson) -> AssistantMessage:
         """Reads the choice of index 0."""
@@ -62,8 +64,9 @@ class ChatCodec(Codec):
             text=refusal or _text(message.get("content")),
             tool_calls=tuple(calls),
             finish="refusal" if refusal else finish,
-            usage=read_usage(reply.get("usage"), _USAGE),
+            usage=read_usage(reply.get("usage"), "prompt_tokens", "completion_tokens"),
             wire=(wire,),
+            model=str(reply.get("model") or ""),
         )
 
     def _read_call(self, item: AnyJson, index: int) -> ToolCall:

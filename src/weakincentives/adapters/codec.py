@@ -34,6 +34,7 @@ __all__ = [
     "decode_reply",
     "output_instructions",
     "read_call",
+    "read_count",
     "read_usage",
 ]
 
@@ -224,15 +225,25 @@ def read_call(call_id: object, name: object, arguments: object, *, fallback_id: 
     return ToolCall(str(call_id or fallback_id), str(name or ""), arguments)
 
 
-def read_usage(usage: Json, names: tuple[str, str, str]) -> TokenUsage:
-    """Returns the token counts under `names`: of input, output and the details of cached input."""
-    if not isinstance(usage, dict):
-        return TokenUsage()
-    details = usage.get(names[2])
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return TokenUsage(_count(usage.get(names[0])), _count(usage.get(names[1])), _count(cached))
+def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:
+    """Returns the token counts under these names, and those in the details of both."""
+    counts: Wire = usage if isinstance(usage, dict) else {}
+    cached = _mapping(counts.get(f"{input_name}_details"))
+    details = _mapping(counts.get(f"{output_name}_details"))
+    return TokenUsage(
+        read_count(counts.get(input_name)),
+        read_count(counts.get(output_name)),
+        read_count(cached.get("cached_tokens")),
+        read_count(cached.get("cache_write_tokens")),
+        read_count(details.get("reasoning_tokens")),
+    )
 
 
-def _count(value: object) -> int:
+def _mapping(value: AnyJson) -> Wire:
+    return value if isinstance(value, dict) else {}
+
+
+def read_count(value: object) -> int:
+    """Returns a number of tokens; 0 for what is none."""
     # a negative count would extend a budget
     return max(int(value), 0) if isinstance(value, int | float) else 0

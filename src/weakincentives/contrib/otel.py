@@ -168,6 +168,8 @@ class _Spans:
             span.set_attributes(_usage_attributes(outcome))
             if isinstance(outcome, AssistantMessage):
                 span.set_attribute("gen_ai.response.finish_reasons", [outcome.finish])
+                if outcome.model:
+                    span.set_attribute("gen_ai.response.model", sendable(outcome.model))
                 usage, key = outcome.usage, "gen_ai.token.type"
                 self._tokens.record(usage.input_tokens, {**common, key: "input"})
                 self._tokens.record(usage.output_tokens, {**common, key: "output"})
@@ -215,6 +217,8 @@ def _usage_attributes(outcome: object) -> _Attributes:
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
 
 

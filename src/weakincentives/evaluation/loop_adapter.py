@@ -435,6 +435,7 @@ class Evaluation[Out]:
                 error=None if failure is None else f"{type(failure).__name__}: {failure}",
                 text=answer.text,
                 repair=_repair(request),
+                model=answer.model or self._operation.model,
                 session_id=self._session_id,
             )
         )

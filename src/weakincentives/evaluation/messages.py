@@ -44,13 +44,17 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage:
-    """The model's answer; `wire` holds items of the provider that must go back unchanged."""
+    """The model's answer; `wire` holds items of the provider that must go back unchanged.
+
+    `model` is the name under which the provider says that it answered; empty if it says none.
+    """
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     finish: Finish = "stop"
     usage: TokenUsage = field(default_factory=TokenUsage)
     wire: tuple[Json, ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,8 @@ class ProviderCalled(Event):
 
     `error` is the text of the failure, `None` without one. `text` is what the model wrote, as an
     answer or beside tool calls. `repair` is what the request said about a rejected answer before
-    it; empty if there was none.
+    it; empty if there was none. `model` is the model that answered, as the provider names it; else
+    the one that the request named.
     """
 
     adapter: str
@@ -143,6 +144,7 @@ class ProviderCalled(Event):
     error: str | None = None
     text: str = field(default="", repr=False)
     repair: str = field(default="", repr=False)
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

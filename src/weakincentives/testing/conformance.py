@@ -160,6 +160,7 @@ _INCIDENTAL = {
     "adapter",
     "measure",
     "error",
+    "model",
 }
 
 

@@ -284,8 +284,8 @@ SCENARIOS = (
     ),
     _usage(
         "cached tokens",
-        replace(call(_w("a")), usage=TokenUsage(20, 8, 5)),
-        say("Oh", usage=TokenUsage(9, 4, 6)),
+        replace(call(_w("a")), usage=TokenUsage(20, 8, 5, 3, 2)),
+        say("Oh", usage=TokenUsage(9, 4, 6, 1)),
     ).expect(),
     _script("a tool asks the model", _w("a", "ask"), say("Aye."), say("Oh")).expect(
         answers=("Aye.",), usage=TokenUsage(20, 10)

@@ -232,7 +232,7 @@ def test_usage_is_what_the_cli_counts_in_total_over_all_models() -> None:
         cli.result(modelUsage=models)
 
     response, _ = evaluate(play)
-    assert response.usage == TokenUsage(120, 10, 6)
+    assert response.usage == TokenUsage(120, 10, 6, 4)
 
 
 def test_messages_of_other_kinds_are_passed_over() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from ...evaluation.errors import PromptEvaluationError
@@ -47,6 +47,7 @@ class TurnReader:
         self._texts: list[str] = []
         self._calls: list[ToolCall] = []
         self._usage: Wire = {}
+        self._model = ""
         self._streaming = self._complete = False
 
     def read(self, message: AnySDK) -> AssistantMessage | None:
@@ -82,7 +83,9 @@ class TurnReader:
         usage = _usage(self._usage, _TURN_COUNTS)
         self._reported += usage
         text, calls = "".join(self._texts), tuple(self._calls)
-        return AssistantMessage(text=text, tool_calls=calls, finish="tool_calls", usage=usage)
+        return AssistantMessage(
+            text=text, tool_calls=calls, finish="tool_calls", usage=usage, model=self._model
+        )
 
     def _read_event(self, event: AnyJson) -> None:
         match event:
@@ -99,6 +102,7 @@ class TurnReader:
     def _read_blocks(self, message: AnySDK) -> None:
         sdk = self._sdk
         self._usage = self._usage or message.usage or {}
+        self._model = message.model
         for block in message.content:
             if isinstance(block, sdk.TextBlock):
                 self._texts.append(block.text)
@@ -121,7 +125,9 @@ class TurnReader:
         output = result.structured_output
         text = (result.result or "") if output is None else json.dumps(output, ensure_ascii=False)
         usage = TokenUsage(*(max(0, count - reported) for count, reported in pairs))
-        return AssistantMessage(text=text, finish=finish, usage=usage)
+        reasoning = _usage(self._usage, _TURN_COUNTS).reasoning_tokens  # the total does not say it
+        usage = replace(usage, reasoning_tokens=reasoning)
+        return AssistantMessage(text=text, finish=finish, usage=usage, model=self._model)
 
     def _failure(self, result: AnySDK) -> PromptEvaluationError:
         """Returns the error for a failed result; its `subtype` is "success" for most failures."""
@@ -151,7 +157,9 @@ class TurnReader:
 
 def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
     fresh, written, cached, output = [counts.get(name) or 0 for name in names.split()]
-    return TokenUsage(fresh + written + cached, output, cached)
+    details = counts.get("output_tokens_details") or {}
+    reasoning = details.get("thinking_tokens") or 0
+    return TokenUsage(fresh + written + cached, output, cached, written, reasoning)
 
 
 def _retry_after(retry: Mapping[str, AnyJson]) -> str | None:

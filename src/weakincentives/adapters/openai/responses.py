@@ -9,7 +9,6 @@ from ..provider_errors import error_from_reply, error_from_request
 
 __all__ = ["ResponsesCodec"]
 
-_USAGE = ("input_tokens", "output_tokens", "input_tokens_details")
 _ADDED_TOOLS = "additional_tools"
 
 
@@ -82,8 +81,9 @@ class ResponsesCodec(Codec):
             text="".join(refusals or texts),
             tool_calls=tuple(calls),
             finish="refusal" if refusals else _finish(reply, calls),
-            usage=read_usage(reply.get("usage"), _USAGE),
+            usage=read_usage(reply.get("usage"), "input_tokens", "output_tokens"),
             wire=tuple(items),
+            model=str(reply.get("model") or ""),
         )
 
     def encode_items(self, output: OutputSpec | None) -> Wire:
