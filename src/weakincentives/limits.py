@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import total_ordering
 from math import inf
 from typing import Literal
 
@@ -26,7 +27,8 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """A moment by which an evaluation must have ended.
 
@@ -56,6 +58,9 @@ class Deadline:
             _check_number("the span of Deadline.after", span, "seconds or a timedelta")
             span = timedelta(seconds=span)
         return cls((now or utc_now()) + span)
+
+    def __lt__(self, other: "Deadline") -> bool:
+        return self.expires_at < other.expires_at
 
     def remaining(self, now: datetime) -> timedelta:
         """Returns the time left at `now`, negative after the deadline."""

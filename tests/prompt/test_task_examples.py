@@ -1,6 +1,6 @@
 """Worked examples of a task: how they read, and that they may not call what does not exist."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ class Answer:
 
 
 def step(**changes: Any) -> TaskStep:
-    return replace(TaskStep(tool="search", input=Search("cats"), result="2 files"), **changes)
+    return TaskStep(tool="search", input=Search("cats"), result="2 files")._replace(**changes)
 
 
 def prompt(*examples: TaskExample, more: Section[Any] | None = None) -> PromptTemplate[None]:

@@ -20,7 +20,7 @@ from ..prompt.template import PromptTemplate
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
 from ..runtime.events import SectionTexts
-from ..visibility import SectionPath, SectionVisibility
+from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
 __all__ = ["SEVERITIES", "Finding", "Report", "Severity", "analyze"]
 
@@ -86,6 +86,7 @@ def analyze(
     view = PromptView(
         registry=registry,
         params={**prompt.params, **placeholders},
+        decisions=SectionDecisions({}, {}),
         session=session,
         disclosure=template.disclosure,
     )

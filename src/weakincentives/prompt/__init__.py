@@ -14,12 +14,11 @@ from .errors import (
 from .output import StructuredOutputConfig, parse_structured_output
 from .overrides.model import ToolOverride
 from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
-from .prompt import Prompt
 from .registry import RegistrySnapshot, SectionNode
 from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
 from .task_examples import TaskExample, TaskExamplesSection, TaskStep
-from .template import PromptTemplate
+from .template import Prompt, PromptTemplate
 from .tool import Tool, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
 from .walk import Disclosure
 from .workspace import HostMount, WorkspaceSection

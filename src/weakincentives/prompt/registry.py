@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 
 from .. import serde
 from ..errors import SerdeError
@@ -27,8 +27,6 @@ READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION = "read_section", "open_sections", "c
 RESERVED_TOOL_NAMES = frozenset({READ_SECTION, OPEN_SECTIONS, CLOSE_SECTION})
 
 
-# Not frozen, since a frozen dataclass takes twice the time to make.
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class SectionNode:
     """One section at its position in the tree; nothing changes it once the tree is built.
 
@@ -36,26 +34,38 @@ class SectionNode:
     the path joined by dots, `number` the position, such as `2.1`. `default_params` are used where
     nothing is bound. `template` joins heading and body, and is `None` if code writes the body.
     `examples` is the Markdown of the tools' examples. `body_override` and `summary_override`
-    replace the section's own texts.
+    replace the section's own texts. Raises `PromptValidationError` for examples and conditions that
+    cannot work.
     """
 
-    section: AnySection
-    path: SectionPath
-    number: str
-    heading: str
-    index: int
-    key: str
-    tools: tuple[AnyTool, ...]
-    params_type: ParamsType | None
-    default_params: object
-    enabled: BoundSelector | bool
-    visibility: BoundSelector | SectionVisibility
-    examples: str
-    template: CompiledTemplate | None
-    end: int = 0
-    tools_in_subtree: bool = False
-    body_override: str | None = None
-    summary_override: str | None = None
+    # A plain class, since a dataclass of so many fields takes 1 ms of each import.
+    def __init__(
+        self,
+        section: AnySection,
+        path: SectionPath,
+        number: str,
+        index: int,
+        tools: tuple[AnyTool, ...],
+    ) -> None:
+        self.section = section
+        self.path = path
+        self.number = number
+        self.heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
+        self.index = index
+        self.end = index + 1
+        self.key = ".".join(path)
+        self.tools = tools
+        self.tools_in_subtree = False
+        self.params_type = section.params_type
+        self.default_params: object = section.default_params
+        self.examples = tool_examples(tools, path)
+        self.enabled: BoundSelector | bool = section.enabled is None or _condition(
+            section, path, "enabled", bool
+        )
+        self.visibility = _condition(section, path, "visibility", SectionVisibility)
+        self.template = None if self.examples else _template(section, self.heading)
+        self.body_override: str | None = None
+        self.summary_override: str | None = None
 
     @property
     def depth(self) -> int:
@@ -172,23 +182,7 @@ class RegistrySnapshot:
         self._add_resources(section, path)
         for text in section.templates():
             check_placeholders(text, section, path)
-        heading = f"{'#' * (len(path) + 1)} {number}. {section.title.strip()}"
-        examples = tool_examples(tools, path)
-        return SectionNode(
-            section=section,
-            path=path,
-            number=number,
-            heading=heading,
-            index=len(self._by_key),
-            key=key,
-            tools=tools,
-            params_type=section.params_type,
-            default_params=section.default_params,
-            enabled=section.enabled is None or _condition(section, path, "enabled", bool),
-            visibility=_condition(section, path, "visibility", SectionVisibility),
-            examples=examples,
-            template=None if examples else _template(section, heading),
-        )
+        return SectionNode(section, path, number, len(self._by_key), tools)
 
     def _add_resources(self, section: AnySection, path: SectionPath) -> None:
         resources: object = section.resources()

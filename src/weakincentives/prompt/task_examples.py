@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from itertools import count
-from typing import Self, Unpack
+from typing import NamedTuple, Self, Unpack
 
 from .. import serde
 from ..errors import SerdeError
@@ -16,8 +16,7 @@ from .tool import AnyTool
 __all__ = ["TaskExample", "TaskExamplesSection", "TaskStep"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStep:
+class TaskStep(NamedTuple):
     """One tool call of an example: the tool's name, its params and its result as text."""
 
     tool: str
@@ -25,8 +24,7 @@ class TaskStep:
     result: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskExample:
+class TaskExample(NamedTuple):
     """One task from objective to outcome; an outcome that is a dataclass is shown as JSON."""
 
     objective: str

@@ -5,7 +5,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from itertools import takewhile
-from typing import Any, Literal, Protocol, get_args, get_type_hints, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
 
 from .. import serde
 from ..generics import Parametrized
@@ -97,8 +97,7 @@ class ToolHandler[P, R](Protocol):
     ) -> ToolResult[R] | Awaitable[ToolResult[R]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ToolExample[P, R](Parametrized):
+class ToolExample[P, R](NamedTuple):
     """An example call of a tool and its output; the tool's section shows it to the model."""
 
     description: str

@@ -15,7 +15,6 @@ Rendering, disclosure, analysis and snapshots all read a view; nothing else call
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
 from enum import Enum
 from inspect import iscoroutine
 from types import MappingProxyType
@@ -71,20 +70,28 @@ class RenderedParts(NamedTuple):
     summarized: list[SectionNode]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
 class PromptView:
     """The sections as one conversation sees them; see the module for what is derived from it.
 
     `decisions` stores the answers of conditions, so that a conversation calls each condition once.
     """
 
-    registry: RegistrySnapshot
-    params: ParamsByType
-    decisions: SectionDecisions = field(default_factory=lambda: SectionDecisions(EMPTY, EMPTY))
-    session: StateView | None = None
-    disclosure: Disclosure = Disclosure.READ
-    # params that nobody bound and that were built without arguments
-    _built: dict[ParamsType, object] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        *,
+        registry: RegistrySnapshot,
+        params: ParamsByType,
+        decisions: SectionDecisions,
+        session: StateView | None = None,
+        disclosure: Disclosure = Disclosure.READ,
+    ) -> None:
+        self.registry = registry
+        self.params = params
+        self.decisions = decisions
+        self.session = session
+        self.disclosure = disclosure
+        # params that nobody bound and that were built without arguments
+        self._built: dict[ParamsType, object] = {}
 
     def with_visibility(self, changes: Mapping[SectionPath, SectionVisibility]) -> "PromptView":
         """This view with `changes`, the sections that the model opened and closed.

@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, dataclass, field, fields
+from dataclasses import FrozenInstanceError, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -95,8 +95,8 @@ def test_sections_and_tools_that_accept_no_overrides_keep_their_texts(
         ToolOverride(
             tool_name="search", description="Other.", param_descriptions={"query": "Other."}
         ),
-        ToolExampleOverride(tool_name="search", index=0, text="Other."),
-        TaskExampleOverride(path=("examples",), index=0, text="Other."),
+        ToolExampleOverride(tool_name="search", position=0, text="Other."),
+        TaskExampleOverride(path=("examples",), position=0, text="Other."),
     ):
         assert {stale.reason for stale in store.upsert(tree.descriptor, override)} == {"fixed"}
     for visibility in (FULL, SUMMARY):
@@ -146,13 +146,13 @@ def test_an_example_is_replaced_by_its_index_and_the_others_stay(
     )
     descriptor = tree.descriptor
     for override in (
-        ToolExampleOverride(tool_name="search", index=0, text="Birds: $5"),
-        TaskExampleOverride(path=("examples",), index=1, text="Second: $5"),
+        ToolExampleOverride(tool_name="search", position=0, text="Birds: $5"),
+        TaskExampleOverride(path=("examples",), position=1, text="Second: $5"),
     ):
         assert store.upsert(descriptor, override) == ()
     for override in (
-        ToolExampleOverride(tool_name="search", index=2, text="?"),
-        TaskExampleOverride(path=("examples",), index=2, text="?"),
+        ToolExampleOverride(tool_name="search", position=2, text="?"),
+        TaskExampleOverride(path=("examples",), position=2, text="?"),
     ):
         assert [stale.reason for stale in store.upsert(descriptor, override)] == ["gone"]
     assert Prompt(tree, overrides_store=store).render().text == (
@@ -191,7 +191,9 @@ def test_the_body_of_a_section_of_examples_can_be_replaced_as_a_whole(
 ) -> None:
     tree = template(TaskExamplesSection(examples=[TaskExample(objective="One")]))
     store.upsert(tree.descriptor, SectionOverride(path=("examples",), body="None today."))
-    store.upsert(tree.descriptor, TaskExampleOverride(path=("examples",), index=0, text="Hidden."))
+    store.upsert(
+        tree.descriptor, TaskExampleOverride(path=("examples",), position=0, text="Hidden.")
+    )
     assert Prompt(tree, overrides_store=store).render().text == "## 1. Examples\n\nNone today."
 
 
@@ -282,9 +284,7 @@ def test_an_override_has_no_field_for_a_name_a_type_or_a_structure() -> None:
         ToolExampleOverride,
         TaskExampleOverride,
     )
-    texts = [
-        {field.name for field in fields(kind)} - {"path", "tool_name", "index"} for kind in kinds
-    ]
+    texts = [set(kind._fields) - {"path", "tool_name", "position"} for kind in kinds]
     assert texts == [{"body", "summary"}, {"description", "param_descriptions"}, {"text"}, {"text"}]
 
 

@@ -257,7 +257,7 @@ def test_a_path_that_is_a_text_is_refused() -> None:
     path: Any = "deep"  # what a caller without a type checker passes
     for override in (
         SectionOverride(path=path, body="B."),
-        TaskExampleOverride(path=path, index=0, text="T."),
+        TaskExampleOverride(path=path, position=0, text="T."),
     ):
         with pytest.raises(PromptValidationError, match="write it as a tuple of keys"):
             texts_of(override)

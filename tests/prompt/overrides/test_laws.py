@@ -193,7 +193,7 @@ def authored(texts: Mapping[TextId, str]) -> PromptTemplate[Any]:
             params_type=params,
             result_type=object,
             handler=nothing,
-            examples=[example, replace(example, description="Fixed.")],
+            examples=[example, example._replace(description="Fixed.")],
         )
 
     def section(path: str, **more: Any) -> MarkdownSection[Who]:
@@ -248,9 +248,9 @@ def as_override(text_id: TextId, text: str) -> Override:
         case "param":
             return ToolOverride(tool_name=at, param_descriptions={part: text})
         case "tool-example":
-            return ToolExampleOverride(tool_name=at, index=int(part), text=text + EXAMPLE)
+            return ToolExampleOverride(tool_name=at, position=int(part), text=text + EXAMPLE)
         case "task-example":
-            return TaskExampleOverride(path=(at,), index=int(part), text=text)
+            return TaskExampleOverride(path=(at,), position=int(part), text=text)
 
 
 WORDS = st.sampled_from(("one", "two", "three", "100% of it", "a line\nand another"))

@@ -4,10 +4,9 @@ Everything that renders reads the registry, so an override applies on every path
 """
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
-from operator import is_not
 from textwrap import dedent
-from typing import Any
 
 from ...visibility import SectionPath
 from ..registry import RegistrySnapshot, SectionNode, example_text, tool_examples
@@ -24,7 +23,7 @@ def inline_overrides(bodies: Mapping[SectionPath, str], tools: Mapping[str, Tool
     """Returns the texts of overrides that are passed directly rather than stored."""
     overrides: list[Override] = [
         *(SectionOverride(path=path, body=body) for path, body in bodies.items()),
-        *(replace(override, tool_name=name) for name, override in tools.items()),
+        *(override._replace(tool_name=name) for name, override in tools.items()),
     ]
     return {text_id: text for override in overrides for text_id, text in texts_of(override).items()}
 
@@ -49,21 +48,18 @@ def param_descriptions(registry: RegistrySnapshot, texts: Texts) -> dict[str, Ma
 
 
 def _section(node: SectionNode, texts: Texts) -> SectionNode:
-    section, key = node.section, node.key
-    changes: dict[str, Any] = {}  # Any: the node's fields by name
+    changed, section, key = copy(node), node.section, node.key
     if section.accepts_overrides:
         if (body := texts.get(TextId("body", key))) is not None:
-            changes = {"body_override": body, "template": None}
+            changed.body_override, changed.template = body, None
         if (summary := texts.get(TextId("summary", key))) is not None:
-            changes["summary_override"] = dedent(summary).strip()  # as the author's own is
+            changed.summary_override = dedent(summary).strip()  # as the author's own is
         before = section.example_texts()
         ids = [TextId("task-example", f"{key}#{index}") for index in range(len(before))]
         after = tuple(map(texts.get, ids, before))
         if after != before:
-            changes["section"] = section.with_example_texts(after)
-    tools = tuple([_tool(tool, texts) for tool in node.tools])
-    if any(map(is_not, tools, node.tools)):
-        changes["tools"] = tools
+            changed.section = section.with_example_texts(after)
+    changed.tools = tuple([_tool(tool, texts) for tool in node.tools])
     if node.examples:
 
         def example(tool: AnyTool, index: int) -> str:
@@ -71,8 +67,8 @@ def _section(node: SectionNode, texts: Texts) -> SectionNode:
             text = texts.get(text_id) if tool.accepts_overrides else None
             return example_text(tool, index) if text is None else text
 
-        changes["examples"] = tool_examples(tools, node.path, example)
-    return replace(node, **changes) if changes else node
+        changed.examples = tool_examples(changed.tools, node.path, example)
+    return changed
 
 
 def _tool(tool: AnyTool, texts: Texts) -> AnyTool:

@@ -4,7 +4,7 @@ This module speaks of descriptors and ids, never of templates and sections.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, assert_never
 
 from ...visibility import SectionPath
@@ -26,8 +26,7 @@ class TextId(NamedTuple):
         return f"{self.kind} {self.at}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionOverride:
+class SectionOverride(NamedTuple):
     """Replaces the body, the summary or both of the section at `path`.
 
     `$field` placeholders work in both texts.
@@ -38,36 +37,33 @@ class SectionOverride:
     summary: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolOverride:
+class ToolOverride(NamedTuple):
     """Replaces a tool's description, and the descriptions of its params by field name.
 
     A store needs `tool_name`; in a mapping by tool name it may be left out.
     """
 
     description: str | None = None
-    param_descriptions: Mapping[str, str] = field(default_factory=dict[str, str])
+    param_descriptions: Mapping[str, str] = MappingProxyType({})
     tool_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolExampleOverride:
+class ToolExampleOverride(NamedTuple):
     """Replaces one example of a tool, counted from 0.
 
     `text` is the list item that the prompt shows, without its `-`.
     """
 
     tool_name: str
-    index: int
+    position: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskExampleOverride:
+class TaskExampleOverride(NamedTuple):
     """Replaces one example of a `TaskExamplesSection`, counted from 0; `text` has no number."""
 
     path: SectionPath
-    index: int
+    position: int
     text: str
 
 
@@ -91,10 +87,10 @@ def texts_of(override: Override) -> dict[TextId, str]:
         case ToolOverride(tool_name=name, description=description, param_descriptions=params):
             texts = {TextId("tool", name): description}
             texts |= {TextId("param", f"{name}.{param}"): text for param, text in params.items()}
-        case ToolExampleOverride(tool_name=name, index=index, text=text):
-            texts = {TextId("tool-example", f"{name}#{index}"): text}
-        case TaskExampleOverride(path=path, index=index, text=text):
-            texts = {TextId("task-example", f"{'.'.join(path)}#{index}"): text}
+        case ToolExampleOverride(tool_name=name, position=position, text=text):
+            texts = {TextId("tool-example", f"{name}#{position}"): text}
+        case TaskExampleOverride(path=path, position=position, text=text):
+            texts = {TextId("task-example", f"{'.'.join(path)}#{position}"): text}
         case other:
             assert_never(other)
     replaced = {text_id: text for text_id, text in texts.items() if text is not None}
@@ -109,8 +105,7 @@ def _accept(_text: str) -> None:
     """Examples and the descriptions of params may be any text."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverridableText:
+class OverridableText(NamedTuple):
     """A text as the code has it.
 
     `hash` covers all texts of the section or tool that the text belongs to; an example has its own.
@@ -122,7 +117,7 @@ class OverridableText:
     hash: str
     path: SectionPath
     accepts_overrides: bool
-    check: Callable[[str], None] = field(default=_accept, compare=False, repr=False)
+    check: Callable[[str], None] = _accept
 
 
 class SectionDescriptor(NamedTuple):
@@ -140,8 +135,7 @@ class ToolDescriptor(NamedTuple):
     contract_hash: str
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class PromptDescriptor:
+class PromptDescriptor(NamedTuple):
     """Lists everything that an author can see of a prompt, with each text that can be overridden.
 
     `hash` is that of all of it.
@@ -167,8 +161,7 @@ class HasDescriptor(Protocol):
     def descriptor(self) -> PromptDescriptor: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StaleOverride:
+class StaleOverride(NamedTuple):
     """A stored text that does not apply.
 
     The code's own text has changed, is gone or accepts no overrides (`"fixed"`). `base` is the text
@@ -182,15 +175,14 @@ class StaleOverride:
     current: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptOverride:
+class PromptOverride(NamedTuple):
     """The stored texts of one prompt and tag: those that apply and those that are stale.
 
     It is false when it is empty.
     """
 
     tag: str
-    texts: Mapping[TextId, str] = field(default_factory=dict[TextId, str])
+    texts: Mapping[TextId, str] = MappingProxyType({})
     stale: tuple[StaleOverride, ...] = ()
 
     def __bool__(self) -> bool:
