@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -431,6 +431,20 @@ def test_links_and_special_files_are_shown_and_refused() -> None:
             files.delete("plain", recursive=True)
         assert files.read_text("plain/deep/file") == "inside"
         files.close()
+
+
+def test_files_with_several_hard_links_are_read_where_the_author_allows_it(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "cache").write_text("installed")
+    (tmp_path / "root/installed").hardlink_to(tmp_path / "cache")
+    (tmp_path / "root/link").symlink_to(tmp_path / "cache")
+    with closing(HostFilesystem(tmp_path / "root", hard_links=True)) as files:
+        assert files.read_text("installed") == "installed"
+        assert [entry.kind for entry in files.list()] == ["file", "other"]
+        with pytest.raises(PermissionError, match="out of bounds"):
+            files.read_bytes("link")
+        files.write_text("installed", "mine")  # a new file takes the place
+    assert (tmp_path / "cache").read_text() == "installed"
 
 
 def test_a_link_that_comes_in_while_a_tool_works_goes_when_its_path_is_put_back(

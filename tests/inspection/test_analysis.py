@@ -71,6 +71,15 @@ def test_a_prompt_without_faults_has_no_findings() -> None:
     assert analyze(clean) == Report("shop/manual", 2, ())
 
 
+def test_what_is_wrong_with_the_source_of_a_section_is_a_finding() -> None:
+    class Imported(MarkdownSection[None]):
+        def problems(self) -> list[tuple[str, str]]:
+            return [("line 3 is broken", "mend it")]
+
+    [finding] = analyze(template(Imported(title="Manual", template="Text."))).findings
+    assert finding == Finding("source", ("manual",), "warning", "line 3 is broken", "mend it")
+
+
 def test_each_finding_says_where_what_and_what_to_do(tmp_path: Path) -> None:
     mood = MarkdownSection(
         title="Mood", template="Use `old_tool` or `refund`.", enabled=lambda *, session: True

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from support.strategies import SUMMARY, Nothing, Who, forests, sections
 from weakincentives.prompt import (
     MarkdownSection,
+    Prompt,
     PromptRenderError,
     PromptTemplate,
     PromptValidationError,
@@ -22,6 +24,8 @@ from weakincentives.prompt import (
     Tool,
     WorkspaceSection,
 )
+from weakincentives.prompt.overrides import SectionOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 
 
 @dataclass
@@ -286,6 +290,28 @@ def test_render_body_called_directly_raises_with_path_and_placeholder(
         assert caught.value.section_path == ("instructions",)
         assert caught.value.placeholder == placeholder
         assert caught.value.__cause__ is not None
+
+
+def test_a_literal_section_uses_every_text_as_it_is() -> None:
+    section = MarkdownSection(
+        title="Costs $5", template="  $HOME ${x} $$ 100%s\n", summary="for $", literal=True
+    )
+    template = PromptTemplate(ns="n", key="k", sections=[section])
+    assert template.render().text == "## 1. Costs $5\n\n  $HOME ${x} $$ 100%s"
+    assert "\n\nfor $\n\n" in template.render(visibility_overrides={("costs-5",): SUMMARY}).text
+    copy_ = PromptTemplate(ns="n", key="k", sections=[section.clone()])
+    assert copy_.render().text == template.render().text
+
+
+def test_overrides_of_a_literal_section_are_literal_too(tmp_path: Path) -> None:
+    section = MarkdownSection(title="S", template="$a", summary="$b", literal=True)
+    template = PromptTemplate(ns="n", key="k", sections=[section])
+    store = LocalPromptOverridesStore(tmp_path)
+    override = SectionOverride(path=("s",), body="$c $$", summary="$d")
+    store.upsert(template.descriptor, override)
+    prompt = Prompt(template, overrides_store=store)
+    assert prompt.render().text == "## 1. S\n\n$c $$"
+    assert "\n\n$d\n\n" in prompt.render(visibility_overrides={("s",): SUMMARY}).text
 
 
 # --------------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ class _Entry:
 class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
     """The files below the directory `root`, which it opens once. Any thread may use it.
 
+    With `hard_links` it reads files that have several, as package managers install them.
+
     It writes a file beside its place and renames it: readers see the old content or the new and
     never a part. Mode bits stay; owner and extended attributes are those of a new file. Raises
     `OSError` unless `root` is a directory and the platform opens files relative to one.
@@ -77,9 +79,11 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
         root: str | os.PathLike[str],
         *,
         read_only: bool = False,
+        hard_links: bool = False,
         limits: FilesystemLimits = FilesystemLimits(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(read_only=read_only, limits=limits)
+        self._hard_links = hard_links
         needed = {os.open, os.stat, os.mkdir, os.rename, os.unlink, os.rmdir}
         if not needed <= os.supports_dir_fd or os.scandir not in os.supports_fd or not _NO_LINK:
             raise OSError(
@@ -96,7 +100,7 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
 
     def read_bytes(self, path: str, /) -> bytes:
         with self._open_file(normal_path(path, self.limits)) as (file, stat):
-            if _kind(stat) == "other":
+            if self._stat_of(path, stat).kind == "other":
                 raise file_error(PermissionError, path)
             self._check_size(path, stat.st_size)
             data = file.read(self.limits.file_bytes + 1)
@@ -114,7 +118,7 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
     def stat(self, path: str, /) -> FileStat:
         path = normal_path(path, self.limits)
         with self._open_parent(path) as (parent, name):
-            return _file_stat(path, _stat(parent, name))
+            return self._stat_of(path, _stat(parent, name))
 
     def __repr__(self) -> str:
         return f"HostFilesystem({os.fspath(self.root)!r})"
@@ -169,9 +173,17 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
                         self._check_count(path, count)
                         with suppress(FileNotFoundError):  # it has gone since
                             stat = entry.stat(follow_symlinks=False)
-                            yield _file_stat(prefix + entry.name, stat)
+                            yield self._stat_of(prefix + entry.name, stat)
             finally:
                 os.close(descriptor)
+
+    def _stat_of(self, path: str, stat: os.stat_result) -> FileStat:
+        kind: Kind = "other"
+        if S_ISDIR(stat.st_mode):
+            kind = "directory"
+        elif S_ISREG(stat.st_mode) and (stat.st_nlink == 1 or self._hard_links):
+            kind = "file"
+        return FileStat(path, kind, 0 if kind == "directory" else stat.st_size, stat.st_mtime)
 
     def _kind(self, path: str) -> Kind | None:
         try:
@@ -250,17 +262,6 @@ def _stat(parent: int, name: str) -> os.stat_result:
     return os.stat(name, dir_fd=parent, follow_symlinks=False)
 
 
-def _kind(stat: os.stat_result) -> Kind:
-    if S_ISDIR(stat.st_mode):
-        return "directory"
-    return "file" if S_ISREG(stat.st_mode) and stat.st_nlink == 1 else "other"
-
-
-def _file_stat(path: str, stat: os.stat_result) -> FileStat:
-    kind = _kind(stat)
-    return FileStat(path, kind, 0 if kind == "directory" else stat.st_size, stat.st_mtime)
-
-
 def _check_regular(stat: os.stat_result, path: str) -> os.stat_result:
     if not S_ISREG(stat.st_mode):
         raise file_error(IsADirectoryError if S_ISDIR(stat.st_mode) else PermissionError, path)
@@ -275,9 +276,9 @@ def _open_directory(parent: int, name: str, path: str) -> int:
     try:
         return os.open(name, _DIRECTORY | _NO_LINK, dir_fd=parent)
     except NotADirectoryError:
-        kind = _kind(_stat(parent, name))
-        error = PermissionError if kind == "other" else NotADirectoryError
-        raise file_error(error, path) from None
+        stat = _stat(parent, name)
+        is_file = S_ISREG(stat.st_mode) and stat.st_nlink == 1
+        raise file_error(NotADirectoryError if is_file else PermissionError, path) from None
 
 
 def _write_file(parent: int, name: str, entry: _Entry, old: os.stat_result | None) -> None:

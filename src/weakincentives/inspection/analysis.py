@@ -38,6 +38,7 @@ SEVERITIES: Mapping[str, Severity] = {
     "summary-missing": "warning",
     "summary-too-long": "warning",
     "session-first": "warning",
+    "source": "warning",
 }
 
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -91,6 +92,11 @@ def analyze(
         disclosure=template.disclosure,
     )
     findings = [*_disabled(registry), *_descriptions(registry), *_stale_overrides(prompt)]
+    findings += [
+        _finding("source", node.path, message, remedy)
+        for node in registry.sections
+        for message, remedy in node.section.problems()
+    ]
     states: list[VisibleSections] = []
     failures = list(_failures(view, placeholders))
     if not failures:

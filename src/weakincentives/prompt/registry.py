@@ -222,6 +222,8 @@ def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
     # A value at the start of the body may begin with blank lines, which a template would keep.
     if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
         return None
+    if section.literal:
+        text = text.replace("$", "$$")
     return CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
 
 
@@ -234,6 +236,8 @@ def _has_required_field(kind: ParamsType) -> bool:
 
 def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:
     """Raises `PromptValidationError` for a template that the section's params cannot fill."""
+    if section.literal:
+        return
     template, names = compiled(text), field_names(section.params_type)
     if template.malformed is not None:
         near = text[template.malformed :][:10]

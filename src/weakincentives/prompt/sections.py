@@ -85,6 +85,9 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
 
     type_fields = ("params_type",)
 
+    literal = False
+    """Whether a `$` in the section's texts and overrides is a dollar sign."""
+
     _arguments: _Arguments  # with which `clone` calls the constructor again
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # Any: see `_Arguments`
@@ -109,7 +112,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
     ) -> None:
         params_type = params_type or self.inherited_arguments.get("params_type")
         self.title = title
-        self.key = _slug(title) if key is None else key
+        self.key = slug(title) if key is None else key
         self.summary = summary
         self.children = self._sequence("children", children)
         self.enabled = enabled
@@ -162,11 +165,22 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
 
     def render_override(self, override_body: str, params: ParamsT, *, path: SectionPath) -> str:
         """Renders an override, a `$field` template that replaces the whole body."""
-        return substitute(self._text("override", override_body), params, path)
+        return self.fill(self._text("override", override_body), params, path)
 
     def render_summary(self, params: ParamsT, *, path: SectionPath) -> str:
         """Renders the text shown while the section is summarized; empty without a summary."""
-        return "" if self.summary is None else substitute(self.summary, params, path)
+        return "" if self.summary is None else self.fill(self.summary, params, path)
+
+    def fill(self, template: str, params: ParamsT, path: SectionPath) -> str:
+        """Fills the placeholders of one of the section's texts; a literal section has none."""
+        return template if self.literal else substitute(template, params, path)
+
+    def problems(self) -> Iterable[tuple[str, str]]:
+        """Yields what is wrong with the section's source, each with a remedy.
+
+        `wink check` reports these; a section written in code has none.
+        """
+        return ()
 
     def clone(self, **changes: Any) -> Self:  # Any: see `_Arguments`
         """Builds a section anew from the constructor arguments of this one and `changes`.
@@ -267,7 +281,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             raise self._refusal(
                 f"{name} {text!r} is no text; write a string with $field placeholders"
             )
-        return dedent(text).strip()
+        return text if self.literal else dedent(text).strip()
 
     def _refusal(self, message: str) -> PromptValidationError:
         path = (self.key,) if isinstance(self.key, str) and self.key else None
@@ -284,7 +298,8 @@ class MarkdownSection(Section[ParamsT]):
     """A section whose body is a Markdown `template` with `$field` placeholders for its params.
 
     Template and summary are dedented and stripped. `$$` is a dollar sign; values are inserted as
-    they are. The other arguments are those of `Section`.
+    they are. With `literal` the texts and their overrides are used as they are, each `$` included.
+    The other arguments are those of `Section`.
     """
 
     def __init__(
@@ -294,9 +309,10 @@ class MarkdownSection(Section[ParamsT]):
         template: str,
         default_params: ParamsT | None = None,
         params_type: type[ParamsT] | None = None,
+        literal: bool = False,
         **others: Unpack[SectionArguments[ParamsT]],
     ) -> None:
-        self.template = template
+        self.template, self.literal = template, literal
         super().__init__(
             title=title, default_params=default_params, params_type=params_type, **others
         )
@@ -312,7 +328,7 @@ class MarkdownSection(Section[ParamsT]):
 
         Raises `PromptRenderError` naming a placeholder that `params` lacks.
         """
-        return substitute(self.template, params, path)
+        return self.fill(self.template, params, path)
 
     def _compile(self) -> None:
         super()._compile()
@@ -362,7 +378,8 @@ def _copied(value: Any) -> Any:  # Any: see `_Arguments`
             return value
 
 
-def _slug(title: object) -> str:
+def slug(title: object) -> str:
+    """Returns the key that a title gives its section; empty where it has no letter of a-z."""
     if not isinstance(title, str):
         return ""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:64].strip("-")

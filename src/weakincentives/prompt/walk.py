@@ -25,7 +25,7 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility, Visib
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
 from .registry import OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
-from .sections import ParamsByType, ParamsType, substitute
+from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
 
 __all__ = [
@@ -296,7 +296,7 @@ class PromptView:
         if node.summary_override is None:
             summary = node.section.render_summary(params, path=node.path)
         else:
-            summary = substitute(node.summary_override, params, node.path)
+            summary = node.section.fill(node.summary_override, params, node.path)
         keys = [
             child.listed_key
             for child in self.registry.children(node)
