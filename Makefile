@@ -178,9 +178,9 @@ $(VENV)/.demo-stamp: EXTRAS = openai
 $(VENV)/.demo-stamp: GROUP = demo
 $(VENV)/.local-stamp: EXTRAS = openai,local
 $(VENV)/.local-stamp: GROUP = demo
-$(VENV)/.test-stamp: EXTRAS = openai,cli
+$(VENV)/.test-stamp: EXTRAS = openai,cli,mcp
 $(VENV)/.test-stamp: GROUP = test
-$(VENV)/.check-stamp: EXTRAS = openai,cli
+$(VENV)/.check-stamp: EXTRAS = openai,cli,mcp
 $(VENV)/.check-stamp: GROUP = check
 $(VENV)/.docs-stamp: GROUP = docs
 # With the SDK's version pinned: pip tries many minutes to find the newest one that fits all the rest.

@@ -77,7 +77,9 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
     """Returns the spec of `tool`; `param_descriptions` replaces those of the fields it names."""
     params_type: Any = tool.params_type  # Any: see `_strict_schema`
     if param_descriptions:
-        schema, strict = _apply_profile(serde.json_schema(params_type), param_descriptions)
+        schema, strict = _apply_profile(tool.params_schema(), param_descriptions)
+    elif tool.schema is not None:
+        schema, strict = _strict_foreign_schema(tool.schema)
     else:
         schema, strict = _strict_schema(params_type)
     return ToolSpec(tool.name, tool.description, schema, strict)
@@ -113,6 +115,12 @@ class _NotStrict(Exception):
 def _strict_schema(type_: Any) -> tuple[JsonSchema, bool]:
     """Returns the type's schema and whether it is strict."""
     return _apply_profile(serde.json_schema(type_), {})
+
+
+@lru_cache(maxsize=4096)
+def _strict_foreign_schema(text: str) -> tuple[JsonSchema, bool]:
+    """Returns the schema with this JSON text as providers take it, and whether it is strict."""
+    return _apply_profile(json.loads(text), {})
 
 
 def _apply_profile(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:

@@ -300,7 +300,10 @@ class ToolExecutor:
     def _recorded(self, call: ToolCall, params: object) -> tuple[CallRecord, bool]:
         """Returns the record of a call that must not run twice, and whether it was made before."""
         try:
-            arguments = serde.dump_json_lossless(type(params), params)
+            if isinstance(params, dict):  # of a tool with a JSON Schema, in the model's order
+                arguments = json.dumps(params, sort_keys=True)
+            else:
+                arguments = serde.dump_json_lossless(type(params), params)
         except SerdeError:  # JSON cannot hold these params: compare what the model wrote
             arguments = _normalize(call.arguments)
         return self._record(call.name, arguments)
@@ -321,10 +324,9 @@ class ToolExecutor:
         if limit is not None and size > limit:
             problem = f"{size:,} characters, and at most {limit:,} are read. Send less at once."
             raise ToolValidationError(f"Invalid arguments for {name!r}: {problem}")
-        parse = partial(serde.parse_json, tool.params_type)
         try:
             params, _ = read_without_nulls(
-                parse, call.arguments if call.arguments.strip() else "{}"
+                tool.parse_params, call.arguments if call.arguments.strip() else "{}"
             )
         except SerdeError as error:
             issues = "; ".join(map(str, error.issues))

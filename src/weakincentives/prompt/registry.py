@@ -208,7 +208,7 @@ class RegistrySnapshot:
                 )
             self.tool_paths[tool.name] = path
             try:
-                serde.json_schema(tool.params_type)
+                tool.params_schema()
             except SerdeError as error:
                 raise PromptValidationError(
                     f"tool {tool.name!r}: its params type has no JSON schema: {error}",

@@ -1,9 +1,7 @@
 """Measures the sections of a prompt: texts in full and summarized, and their tools as JSON."""
 
 import json
-from typing import Any
 
-from .. import serde
 from ..runtime.events import SectionTexts
 from ..visibility import SectionVisibility
 from .errors import PromptRenderError
@@ -32,8 +30,7 @@ def measure(view: PromptView) -> tuple[SectionTexts, ...]:
 
 def tool_text(tool: AnyTool) -> str:
     """Returns the tool as JSON: its name, its description and the schema of its params."""
-    params_type: Any = tool.params_type  # Any: every type has a schema or an error
-    schema = serde.json_schema(params_type)
+    schema = tool.params_schema()
     text = {"name": tool.name, "description": tool.description, "parameters": schema}
     return json.dumps(text, ensure_ascii=False)
 

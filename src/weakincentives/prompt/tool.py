@@ -1,14 +1,27 @@
 """Tools: what a section lets the model call, and the results that handlers return."""
 
 import inspect
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
 from itertools import takewhile
-from typing import Any, Literal, NamedTuple, Protocol, get_args, get_type_hints, runtime_checkable
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    cast,
+    get_args,
+    get_type_hints,
+    runtime_checkable,
+)
 
-from .. import serde
+from .. import json_validation, serde
+from ..errors import SerdeError
 from ..generics import Parametrized
+from ..serde import Json, JsonSchema
 from .context import ToolContext
 from .errors import PromptValidationError
 
@@ -16,6 +29,7 @@ __all__ = [
     "NON_REPEATABLE",
     "AnyTool",
     "Effect",
+    "JsonParams",
     "Tool",
     "ToolExample",
     "ToolHandler",
@@ -32,6 +46,9 @@ A `"pure"` tool never changes anything. A second run of a `"repeatable"` tool ch
 the first did not. An `"at_most_once"` tool must not run twice. Neither must a `"transactional"`
 tool; in a durable run its effect commits together with the record of the call.
 """
+
+type JsonParams = Mapping[str, Json]
+"""What the handler of a tool with a JSON Schema receives."""
 
 NON_REPEATABLE: frozenset[Effect] = frozenset({"at_most_once", "transactional"})
 _EFFECTS: tuple[Effect, ...] = get_args(Effect.__value__)
@@ -129,6 +146,8 @@ class Tool[P, R](Parametrized):
     examples: tuple[ToolExample[P, R], ...]
     accepts_overrides: bool
     effect: Effect
+    schema: str | None
+    """The JSON text of the params' schema in a tool made by `from_schema`, else `None`."""
 
     def __init__(
         self,
@@ -141,6 +160,7 @@ class Tool[P, R](Parametrized):
         examples: Sequence[ToolExample[P, R]] = (),
         accepts_overrides: bool = True,
         effect: Effect = "repeatable",
+        schema: str | None = None,
     ) -> None:
         if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
             raise PromptValidationError(
@@ -160,7 +180,7 @@ class Tool[P, R](Parametrized):
             raise PromptValidationError(
                 f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
             )
-        if not (isinstance(params_type, type) and is_dataclass(params_type)):
+        if not isinstance(params_type, type) or not (schema or is_dataclass(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} is no dataclass; "
                 "declare the params as a dataclass"
@@ -180,9 +200,82 @@ class Tool[P, R](Parametrized):
         assign(self, "examples", tuple(examples))
         assign(self, "accepts_overrides", accepts_overrides)
         assign(self, "effect", effect)
+        assign(self, "schema", schema)
+
+    @staticmethod
+    def from_schema[T](
+        *,
+        name: str,
+        description: str,
+        parameters: Mapping[str, object] | None,
+        handler: ToolHandler[JsonParams, T] | None,
+        result_type: type[T] | None = None,
+        examples: Sequence[ToolExample[JsonParams, T]] = (),
+        accepts_overrides: bool = True,
+        effect: Effect = "repeatable",
+        check_schema: bool = True,
+    ) -> "Tool[JsonParams, T]":
+        """Returns a tool whose params are described by a JSON Schema instead of a type.
+
+        `parameters` is the schema of an object, as a foreign server or a file states it; `None`
+        admits every object. The handler receives the arguments as a `dict` that fits the schema;
+        others are answered to the model. With `check_schema=False` the schema itself is checked at
+        the first call, which suits one that was checked before: a check takes 3 ms. Raises
+        `PromptValidationError` as `Tool` does and for a schema that is not valid, and `ImportError`
+        if a check lacks jsonschema.
+        """
+        try:
+            schema = {"type": "object"} if parameters is None else dict(parameters)
+            text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+            if check_schema:
+                json_validation.check_schema(schema)
+                for example in examples:
+                    json_validation.parse_object(text, serde.dump_json(example.input))
+        except (SerdeError, TypeError, ValueError) as error:
+            raise PromptValidationError(
+                f"tool {name!r}: parameters= is no JSON Schema, or the input of an example does "
+                f"not fit it ({error}); correct the schema or the example"
+            ) from error
+        # Any: a check by `isinstance` takes the class, the handler the mapping that it is
+        params_type: Any = dict
+        return Tool(
+            name=name,
+            description=description,
+            handler=handler,
+            params_type=params_type,
+            result_type=result_type,
+            examples=examples,
+            accepts_overrides=accepts_overrides,
+            effect=effect,
+            schema=text,
+        )
+
+    def params_schema(self) -> JsonSchema:
+        """Returns the JSON Schema of the params; the dict is shared, so copy it to change it.
+
+        Raises `SerdeError` for a type that cannot cross JSON.
+        """
+        if self.schema is not None:
+            return _load_schema(self.schema)
+        kind: Any = self.params_type  # Any: every type has a schema or an error
+        return serde.json_schema(kind)
+
+    def parse_params(self, text: str) -> P:
+        """Returns the params in JSON `text`; raises `SerdeError` with the issues of others."""
+        if self.schema is None:
+            return serde.parse_json(self.params_type, text)
+        # Any: the params of a tool with a schema are a dict
+        params: Any = json_validation.parse_object(self.schema, text)
+        return cast(P, params)
 
     def __hash__(self) -> int:
         return hash((self.name, self.handler))  # examples may hold values without a hash
+
+
+@lru_cache(maxsize=4096)
+def _load_schema(text: str) -> JsonSchema:
+    schema: JsonSchema = json.loads(text)
+    return schema
 
 
 # Any: a registry holds the tools of all sections, each with types of its own.

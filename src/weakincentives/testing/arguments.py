@@ -36,7 +36,7 @@ def argument_strategies(
         schema = {**schema, **schema["$defs"][schema["$ref"].rpartition("/")[2]]}
         del schema["$ref"]
     fitting = _fitting(schema, replacement)
-    names = st.sampled_from([*schema["properties"], "no_such_param"])
+    names = st.sampled_from([*schema.get("properties", {}), "no_such_param"])
     more = _merged(fitting, st.dictionaries(names, _ANYTHING, min_size=1))
     fewer = st.tuples(fitting, names).map(
         lambda pair: {name: value for name, value in pair[0].items() if name != pair[1]}

@@ -109,7 +109,7 @@ def assert_tool_contract(
     limits = settings(report_multiple_bugs=False, print_blob=False, deadline=None)
     if max_examples is not None:
         limits = settings(limits, max_examples=max_examples)
-    strategies = argument_strategies(serde.json_schema(tool.params_type), arguments)
+    strategies = argument_strategies(tool.params_schema(), arguments)
     for test, strategy in zip((fits, misfits), strategies, strict=True):
         # the key under which hypothesis stores failing examples
         test.__name__ = f"{tool.name}_{test.__name__}"

@@ -7,7 +7,6 @@ import json
 from functools import partial
 from hashlib import sha256
 
-from ... import serde
 from ...visibility import SectionPath
 from ..registry import RegistrySnapshot, check_placeholders, example_text
 from ..tool import AnyTool, check_description
@@ -34,7 +33,7 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
             text_id = TextId("task-example", f"{node.key}#{index}")
             texts[text_id] = OverridableText(text, _hash(text), *place)
         for tool in node.tools:
-            contract = _hash(tool.name, tool.description, serde.json_schema(tool.params_type))
+            contract = _hash(tool.name, tool.description, tool.params_schema())
             tools.append(ToolDescriptor(path, tool.name, contract))
             texts |= _tool_texts(tool, path, contract)
     everything = [
@@ -45,7 +44,7 @@ def describe(ns: str, key: str, registry: RegistrySnapshot) -> PromptDescriptor:
 
 def param_texts(tool: AnyTool) -> dict[str, str]:
     """Returns the descriptions of a tool's params by field name; empty for a param without one."""
-    schema = serde.json_schema(tool.params_type)
+    schema = tool.params_schema()
     if "$ref" in schema:  # a type that holds itself
         schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     properties = schema.get("properties", {})

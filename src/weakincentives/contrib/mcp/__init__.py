@@ -1,0 +1,1 @@
+"""MCP servers as sections of a prompt, defined by lock files that people review."""

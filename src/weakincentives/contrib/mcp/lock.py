@@ -1,0 +1,222 @@
+"""Lock files: what an MCP server offered when a person reviewed it, as values and as JSON.
+
+No server and no SDK is needed to read one. People read and compare the files: tools and keys are
+sorted, texts are lists of lines, and characters that an editor does not show stand as escapes. Only
+the properties of a schema stay in the server's order, which models write arguments in.
+"""
+
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, cast
+
+from ... import serde
+from ...errors import SerdeError, message_of
+from ...prompt.errors import PromptValidationError
+from ...serde import Json, JsonSchema
+
+__all__ = [
+    "LockError",
+    "ServerLock",
+    "ToolLock",
+    "lock_path",
+    "lock_text",
+    "model_names",
+    "read_lock",
+    "write_lock",
+]
+
+_FORMAT = 1
+_SERVER_NAME = r"[a-z0-9][a-z0-9-]{0,31}"
+_MAX_TOOL_NAME = 64
+_HIDDEN = ("Cc", "Cf", "Cn", "Co", "Zl", "Zp")
+_ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
+
+
+class LockError(PromptValidationError):
+    """A lock file is missing, cannot be read, or was edited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLock:
+    """A tool as its server describes it; `annotations` are hints, which a server may get wrong."""
+
+    name: str
+    title: str | None = None
+    description: str = ""
+    input_schema: JsonSchema
+    output_schema: JsonSchema | None = None
+    annotations: Mapping[str, Json]
+
+    @classmethod
+    def from_listing(cls, tool: Mapping[str, Any]) -> "ToolLock":  # Any: JSON of the protocol
+        """Returns the lock of a tool in the protocol's JSON, which says `inputSchema`."""
+        return cls(
+            name=tool["name"],
+            title=tool.get("title"),
+            description=tool.get("description") or "",
+            input_schema=tool.get("inputSchema") or {},
+            output_schema=tool.get("outputSchema"),
+            annotations=tool.get("annotations") or {},
+        )
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of everything above, whatever the order of keys."""
+        return _digest(serde.dump(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLock:
+    """A server: how to start or reach it, who it said it is, and its tools sorted by name.
+
+    Either `command` or `url` is set. `env` names the variables of our environment that the server
+    receives. `${NAME}` in `command`, `url` and `headers` stands for the variable `NAME`.
+    """
+
+    name: str
+    command: tuple[str, ...] | None = None
+    url: str | None = None
+    headers: Mapping[str, str]
+    env: tuple[str, ...] = ()
+    cwd: str | None = None
+    server_name: str = ""
+    server_version: str = ""
+    protocol: str = ""
+    instructions: str = ""
+    tools: tuple[ToolLock, ...] = ()
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(_SERVER_NAME, self.name) is None:
+            raise LockError(
+                f"server name {self.name!r} is not valid; use 1 to 32 of a-z, 0-9 and '-', "
+                "and begin with none of '-'"
+            )
+        if (self.command is None) is (self.url is None):
+            raise LockError(f"server {self.name!r}: set either command or url")
+
+
+def lock_path(name: str, root: Path | None = None) -> Path:
+    """Returns `.weakincentives/mcp/NAME.json` below `root`, by default the repository's top.
+
+    That is the nearest folder, from the working directory upwards, with `.weakincentives`, `.git`
+    or `pyproject.toml`; else the working directory. Raises `LockError` for an invalid name.
+    """
+    ServerLock(name=name, url="", headers={})  # refuses a name that would leave the folder
+    here = Path.cwd()
+    folders = [
+        folder
+        for folder in (here, *here.parents)
+        if any((folder / marker).exists() for marker in _ROOT_MARKERS)
+    ]
+    return (root or next(iter(folders), here)) / ".weakincentives" / "mcp" / f"{name}.json"
+
+
+def model_names(server: str, tools: Sequence[str]) -> dict[str, str]:
+    """Returns the tools of a server by the names that models call: valid, unique, `server_tool`.
+
+    A name that begins with the server's is not repeated. Where two names would meet, all but an
+    unchanged one end in a part of their hash.
+    """
+    names = {tool: _model_name(server, tool) for tool in tools}
+    taken: dict[str, str] = {}
+    for tool in sorted(tools, key=lambda tool: (tool not in names[tool], tool)):
+        name = names[tool]
+        if name in taken or len(name) > _MAX_TOOL_NAME:
+            name = f"{name[: _MAX_TOOL_NAME - 9]}_{_digest(tool)[:8]}"
+        taken[name] = tool
+    return taken
+
+
+def _model_name(server: str, tool: str) -> str:
+    name = re.sub(r"[^a-z0-9_-]", "_", tool.lower())
+    repeated = re.match(rf"{re.escape(server)}[_-]", name) is not None
+    return name if repeated else f"{server}_{name}"
+
+
+# --- files
+
+
+def lock_text(lock: ServerLock) -> str:
+    """Returns the text of a lock file."""
+    content = _fields(lock)
+    del content["name"]
+    content["format"] = _FORMAT
+    content["instructions"] = _lines(lock.instructions)
+    content["instructions_digest"] = _digest(lock.instructions)
+    content["tools"] = [
+        {**_fields(tool), "description": _lines(tool.description), "digest": tool.digest}
+        for tool in sorted(lock.tools, key=lambda tool: tool.name)
+    ]
+    text = json.dumps(_sorted(content), indent=2, ensure_ascii=False)
+    hidden = {char for char in text if unicodedata.category(char) in _HIDDEN} - {"\n"}
+    return text.translate({ord(char): json.dumps(char)[1:-1] for char in hidden}) + "\n"
+
+
+def _fields(value: object) -> dict[str, Json]:
+    return cast(dict[str, Json], serde.dump(value))  # of a dataclass
+
+
+def _lines(text: str) -> Json:
+    return [*text.split("\n")]
+
+
+def write_lock(path: Path, lock: ServerLock) -> None:
+    """Replaces the file at `path` as a whole; if anything goes wrong, the old file stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, suffix=".new", delete_on_close=False) as file:
+        file.write(lock_text(lock).encode())
+        file.flush()
+        os.fsync(file.fileno())
+        file.close()
+        Path(file.name).chmod(0o644)
+        Path(file.name).replace(path)
+
+
+def read_lock(path: Path) -> ServerLock:
+    """Returns the lock in a file, whose name is the server's.
+
+    Raises `LockError` if there is none, if it cannot be read, or if a hash in it does not match.
+    """
+    relock = f"run `wink mcp lock {path.stem}` and review the difference"
+    try:
+        content = serde.parse_json(dict[str, Any], path.read_bytes())
+        if content.pop("format") != _FORMAT:
+            raise LockError(f"the lock file {path} has another format than {_FORMAT}; {relock}")
+        digests = [content.pop("instructions_digest")]
+        digests += [tool.pop("digest") for tool in content["tools"]]
+        for tool in content["tools"]:
+            tool["description"] = "\n".join(tool["description"])
+        content["instructions"] = "\n".join(content["instructions"])
+        lock = serde.parse(ServerLock, {**content, "name": path.stem})
+    except FileNotFoundError as error:
+        raise LockError(f"MCP server {path.stem!r} has no lock file {path}; {relock}") from error
+    except (OSError, SerdeError, KeyError, TypeError, AttributeError) as error:
+        problem = message_of(error)
+        raise LockError(f"the lock file {path} cannot be read: {problem}; {relock}") from error
+    for subject, digest in zip((None, *lock.tools), digests, strict=True):
+        actual = _digest(lock.instructions) if subject is None else subject.digest
+        if actual != digest:
+            place = "its instructions" if subject is None else f"tool {subject.name!r}"
+            raise LockError(f"the lock file {path} was edited at {place}; {relock}")
+    return lock
+
+
+def _digest(value: Json) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _sorted(value: Json, *, keep: bool = False) -> Json:
+    """Returns JSON with sorted keys; those of `properties` stay in their order."""
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    names = list(value) if keep else sorted(value)
+    return {name: _sorted(value[name], keep=name == "properties") for name in names}

@@ -1,0 +1,164 @@
+"""Checks JSON values against a JSON Schema that others wrote, such as that of a foreign tool.
+
+jsonschema does the work and is imported on first use: the import takes 80 ms, and the core does not
+depend on it. It is what the MCP SDK checks with too. Nothing is fetched for a `$ref`. Patterns run
+in time linear in the text; one with look-around or back-references is not checked, nor are rules
+for the names of properties by pattern. Issues name paths and rules, never the data.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import lru_cache, partial, reduce
+from importlib import import_module
+from itertools import islice
+from operator import getitem
+from typing import Any
+
+from . import serde
+from .errors import SerdeError, ValidationIssue
+from .serde import Json, JsonSchema
+
+__all__ = ["check_schema", "parse_object", "validation_issues"]
+
+# Any, in the three: jsonschema may not be installed where the type checkers run.
+type _Validator = Any
+type _Error = Any
+type _Module = Any
+
+_MAX_ISSUES = 20  # a model corrects no more at once
+_MAX_ERRORS = 1_000
+_MAX_MESSAGE = 300
+
+
+def check_schema(schema: JsonSchema) -> None:
+    """Raises `SerdeError` unless `schema` is a valid JSON Schema of the draft that it names.
+
+    Raises `ImportError` without jsonschema.
+    """
+    library = _jsonschema()
+    try:
+        _draft(schema).check_schema(schema)
+    except library.SchemaError as error:
+        issue = ValidationIssue(tuple(error.absolute_path), error.message[:300])
+        raise SerdeError("JSON Schema", (issue,)) from error
+
+
+def validation_issues(schema: str, value: Json) -> tuple[ValidationIssue, ...]:
+    """Returns what is wrong with `value` under the JSON text of a schema; at most 20 issues.
+
+    Raises `SerdeError` for a schema that is not valid, or whose `$ref` leads nowhere or in circles.
+    """
+    return tuple(map(_issue, islice(_errors(schema, value), _MAX_ISSUES)))
+
+
+def parse_object(schema: str, text: str) -> dict[str, Json]:
+    """Returns the object in JSON `text`, checked against the JSON text of a schema.
+
+    Nulls that the schema refuses are left out, since a strict decoder sends them for absent
+    properties. Raises `SerdeError` with at most 20 issues.
+    """
+    value = serde.parse_json(dict[str, Any], text)
+    errors = list(islice(_errors(schema, value), _MAX_ERRORS))
+    if not errors:
+        return value
+    shortened = deepcopy(value)
+    for *parents, name in {tuple(error.absolute_path) for error in errors if _is_null(error)}:
+        reduce(getitem, parents, shortened).pop(name)
+    if shortened != value and next(_errors(schema, shortened), None) is None:
+        return shortened
+    raise SerdeError("arguments", tuple(map(_issue, errors[:_MAX_ISSUES])))
+
+
+def _is_null(error: _Error) -> bool:
+    path = error.absolute_path
+    return error.instance is None and bool(path) and isinstance(path[-1], str)
+
+
+def _errors(schema: str, value: Json) -> Iterator[_Error]:
+    """Yields errors; for a union those of its members instead of its own."""
+
+    def leaves(error: _Error) -> Iterator[_Error]:
+        for inner in error.context:
+            yield from leaves(inner)
+        if not error.context:
+            yield error
+
+    validator = _validator(schema)
+    try:
+        for error in validator.iter_errors(value):
+            yield from leaves(error)
+    except (RecursionError, import_module("referencing.exceptions").Unresolvable) as error:
+        problem = "goes in circles" if isinstance(error, RecursionError) else "leads nowhere"
+        issue = ValidationIssue((), f"a $ref of the schema {problem}; correct the schema")
+        raise SerdeError("JSON Schema", (issue,)) from error
+
+
+def _issue(error: _Error) -> ValidationIssue:
+    """Returns the issue of an error; jsonschema's own text would quote the data."""
+    rule, expected = error.validator, error.validator_value
+    if rule == "required":
+        missing = [name for name in expected if name not in error.instance]
+        message = f"lacks {', '.join(map(repr, missing))}"
+    elif rule == "additionalProperties" and expected is False:
+        known = ", ".join(map(repr, error.schema.get("properties", {}))) or "none"
+        message = f"has unknown properties; there are {known}"
+    elif rule is None:  # a schema that is `false`
+        message = "is not allowed"
+    else:
+        message = f"does not fit {rule}: {json.dumps(expected, ensure_ascii=False)}"
+    return ValidationIssue(tuple(error.absolute_path), message[:_MAX_MESSAGE])
+
+
+def _jsonschema() -> _Module:
+    try:
+        return import_module("jsonschema")
+    except ImportError as error:
+        raise ImportError(
+            "JSON Schemas are checked by jsonschema: pip install 'weakincentives[json-schema]'"
+        ) from error
+
+
+def _draft(schema: JsonSchema) -> _Validator:
+    library = _jsonschema()
+    return library.validators.validator_for(schema, default=library.Draft202012Validator)
+
+
+@lru_cache(maxsize=4096)
+def _validator(schema: str) -> _Validator:
+    """Returns the validator of a schema; raises `SerdeError` for a schema that is not valid."""
+    content = json.loads(schema)
+    check_schema(content)
+    draft = _draft(content)
+    rules = {
+        "pattern": _check_pattern,
+        "patternProperties": _accept,
+        "unevaluatedProperties": _accept,
+        "additionalProperties": partial(_check_others, draft.VALIDATORS["additionalProperties"]),
+    }
+    registry = import_module("referencing").Registry()  # an empty one, which fetches nothing
+    return _jsonschema().validators.extend(draft, rules)(content, registry=registry)
+
+
+def _accept(*_: object) -> Iterator[_Error]:
+    return iter(())
+
+
+def _check_others(
+    check: _Validator, validator: _Validator, rule: Json, value: Json, schema: JsonSchema
+) -> Iterator[_Error]:
+    """Yields the errors of `additionalProperties`, unless patterns name exceptions."""
+    return _accept() if "patternProperties" in schema else check(validator, rule, value, schema)
+
+
+@lru_cache(maxsize=1024)
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    try:
+        return serde.line_matcher(pattern)
+    except ValueError:  # one that this engine does not take
+        return lambda _: True
+
+
+def _check_pattern(_: _Validator, pattern: str, value: Json, *__: object) -> Iterator[_Error]:
+    if isinstance(value, str) and not _matcher(pattern)(value):
+        yield _jsonschema().ValidationError("no match")

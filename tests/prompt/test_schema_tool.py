@@ -1,0 +1,240 @@
+"""Tools from a JSON Schema: what is built, what a call receives, what the model reads."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from time import perf_counter
+
+import pytest
+
+from support.agents import prompt
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import ToolMessage
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    PromptValidationError,
+    SectionVisibility,
+    TaskExample,
+    TaskExamplesSection,
+    TaskStep,
+    Tool,
+    ToolContext,
+    ToolExample,
+    ToolResult,
+)
+from weakincentives.prompt.tool import JsonParams
+from weakincentives.runtime.session import Session
+from weakincentives.serde import Json
+from weakincentives.testing import ScriptedAdapter, assert_tool_contract, call, say
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "pattern": "^/"},
+        "depth": {"type": "integer", "default": 1},
+        "filter": {
+            "oneOf": [
+                {"type": "object", "properties": {"name": {"type": "string"}}},
+                {"type": "array", "items": {"$ref": "#/$defs/word"}},
+            ]
+        },
+    },
+    "required": ["path"],
+    "additionalProperties": False,
+    "$defs": {"word": {"enum": ["a", "b"]}},
+}
+
+
+def echo(params: JsonParams, *, context: ToolContext) -> ToolResult[None]:
+    return ToolResult(message=f"{dict(params)}")
+
+
+def schema_tool(parameters: Mapping[str, object] | None = SCHEMA) -> Tool[JsonParams, None]:
+    return Tool.from_schema(
+        name="look", description="Looks.", parameters=parameters, handler=echo, effect="pure"
+    )
+
+
+def test_a_call_receives_its_arguments_as_a_mapping_that_fits_the_schema() -> None:
+    arguments: dict[str, Json] = {"path": "/a", "filter": ["b"]}
+    assert schema_tool().parse_params(json.dumps(arguments)) == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "word"),
+    [
+        ({}, (), "lacks 'path'"),
+        ({"path": 3}, ("path",), "type"),
+        ({"path": "a"}, ("path",), "pattern"),
+        ({"path": "/", "depth": "1"}, ("depth",), "integer"),
+        ({"path": "/", "filter": ["c"]}, ("filter", 0), "enum"),
+        ({"path": "/", "more": 1}, (), "unknown properties; there are 'path', 'depth', 'filter'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_answered_with_their_place(
+    arguments: object, path: tuple[str | int, ...], word: str
+) -> None:
+    with pytest.raises(SerdeError) as caught:
+        schema_tool().parse_params(json.dumps(arguments))
+    assert any(issue.path == path and word in issue.message for issue in caught.value.issues)
+
+
+def test_issues_never_quote_the_data() -> None:
+    arguments = {"path": "hush", "depth": "hush", "filter": {"name": 1, "hush": 2}, "hush": "hush"}
+    with pytest.raises(SerdeError) as caught:
+        schema_tool().parse_params(json.dumps(arguments))
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [{"depth": None}, {"filter": {"name": None}}])
+def test_a_null_that_the_schema_refuses_stands_for_an_absent_property(
+    arguments: dict[str, Json],
+) -> None:
+    params = schema_tool().parse_params(json.dumps({"path": "/a", **arguments}))
+    assert params == ({"path": "/a"} if "depth" in arguments else {"path": "/a", "filter": {}})
+
+
+def test_a_null_that_the_schema_admits_stays() -> None:
+    tool = schema_tool({"type": "object", "properties": {"a": {"type": ["string", "null"]}}})
+    assert tool.parse_params('{"a": null}') == {"a": None}
+
+
+def test_without_a_schema_every_object_is_admitted_and_nothing_else() -> None:
+    tool = schema_tool(None)
+    assert tool.parse_params('{"a": [1]}') == {"a": [1]}
+    for text in ("[]", "3", "{", '{"a": NaN}'):
+        with pytest.raises(SerdeError):
+            tool.parse_params(text)
+
+
+@pytest.mark.parametrize(
+    "reference", ["http://127.0.0.1:9/schema.json", "#/$defs/none", "file:///etc/hosts"]
+)
+def test_no_reference_leaves_the_schema(reference: str) -> None:
+    tool = schema_tool({"type": "object", "properties": {"a": {"$ref": reference}}})
+    with pytest.raises(SerdeError, match="leads nowhere"):
+        tool.parse_params('{"a": 1}')
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    with pytest.raises(SerdeError, match="goes in circles"):
+        schema_tool({"$ref": "#"}).parse_params("{}")
+    nested = {"type": "object", "properties": {"inner": {"$ref": "#"}}}
+    assert schema_tool(nested).parse_params('{"inner": {"inner": {}}}') == {"inner": {"inner": {}}}
+
+
+def test_a_pattern_takes_time_linear_in_the_text() -> None:
+    tool = schema_tool({"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}})
+    start = perf_counter()
+    with pytest.raises(SerdeError, match="pattern"):
+        tool.parse_params(json.dumps({"a": "a" * 5_000 + "b"}))
+    assert perf_counter() - start < 2  # the engine of `re` would need years
+
+
+def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:
+    tool = schema_tool({"type": "object", "properties": {"a": {"pattern": "^(?!x)"}}})
+    assert tool.parse_params('{"a": "x"}') == {"a": "x"}
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"type": "objekt"}, {"required": True}, {"x": {1}}, {"x": float("nan")}]
+)
+def test_a_schema_that_is_none_is_refused_when_the_tool_is_built(
+    parameters: Mapping[str, object],
+) -> None:
+    with pytest.raises(PromptValidationError, match="'look': parameters= is no JSON Schema"):
+        schema_tool(parameters)
+
+
+def test_a_tool_is_a_value_that_later_changes_of_its_schema_do_not_reach() -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tool = schema_tool(parameters)
+    parameters["properties"] = {}
+    assert tool.params_schema()["properties"] == {"a": {"type": "string"}}
+    assert pickle.loads(pickle.dumps(tool)) == tool
+    changed = replace(tool, description="Else.")
+    assert (changed.schema, changed.description) == (tool.schema, "Else.")
+
+
+def test_the_model_reads_what_is_wrong_and_calls_again() -> None:
+    adapter = ScriptedAdapter(
+        [call(("look", {"path": "a"})), call(("look", {"path": "/a"})), say("done")]
+    )
+    adapter.evaluate(prompt(schema_tool()), session=Session())
+    contents = [
+        message.content
+        for message in adapter.requests[-1].messages
+        if isinstance(message, ToolMessage)
+    ]
+    assert contents[0].startswith("Invalid arguments for 'look': path: does not fit pattern")
+    assert contents[1] == "{'path': '/a'}"
+
+
+def test_a_call_that_must_not_run_twice_is_known_whatever_the_order_of_its_arguments() -> None:
+    runs: list[JsonParams] = []
+
+    def record(params: JsonParams, *, context: ToolContext) -> ToolResult[None]:
+        runs.append(params)
+        return ToolResult(message="ok")
+
+    tool = replace(schema_tool(), effect="at_most_once", handler=record)
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="More.",
+        summary="S",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[Tool.from_schema(name="late", description="L", parameters=None, handler=echo)],
+    )
+    template = PromptTemplate(
+        ns="tests",
+        key="k",
+        sections=[
+            MarkdownSection(title="Task", key="task", template="Do it.", tools=[tool]),
+            hidden,
+        ],
+    )
+    first = call(("look", {"path": "/a", "depth": 2}))
+    again = call(("look", {"depth": 2, "path": "/a"}))
+    restart = call(("read_section", {"section_key": "more"}))
+    adapter = ScriptedAdapter([first, restart, again, say("done")], dynamic_tools=False)
+    execution = MainLoop(adapter).execute(template.bind(), session=Session())
+    assert (execution.restarts, len(runs)) == (1, 1)
+
+
+def test_examples_show_the_mapping() -> None:
+    tool = Tool.from_schema(
+        name="look",
+        description="Looks.",
+        parameters=SCHEMA,
+        handler=echo,
+        examples=[ToolExample(description="One.", input={"path": "/"}, output=None)],
+    )
+    task = TaskExamplesSection(
+        title="Examples",
+        key="examples",
+        examples=[
+            TaskExample(
+                objective="Look.",
+                steps=(TaskStep(tool="look", input={"path": "/x"}, result="ok"),),
+                outcome="done",
+            )
+        ],
+    )
+    section = MarkdownSection(title="Task", key="task", template="Do it.", tools=[tool])
+    text = PromptTemplate(ns="tests", key="k", sections=[section, task]).bind().render().text
+    assert '{"path":"/"}' in text
+    assert '{"path":"/x"}' in text
+
+
+def test_its_params_can_be_described_anew() -> None:
+    descriptor = prompt(schema_tool()).descriptor
+    names = [text_id.at for text_id in descriptor.texts if text_id.kind == "param"]
+    assert names == ["look.path", "look.depth", "look.filter"]
+
+
+def test_its_contract_is_tried_with_arguments_that_fit_the_schema() -> None:
+    assert_tool_contract(schema_tool(), max_examples=20)
