@@ -9,9 +9,9 @@ The library checks the decoded value against the full type again.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import serde
 from ..prompt.model_json import WRAPPED_ITEMS
@@ -42,12 +42,16 @@ _DESCRIBED_KEYWORDS = {
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a provider sees it; `strict` says that the schema fits the strict profile."""
+    """A tool as a provider sees it; `strict` says that `parameters` fits the strict profile.
+
+    `plain` is the schema without a profile, for codecs of providers with a profile of their own.
+    """
 
     name: str
     description: str
     parameters: JsonSchema
     strict: bool
+    plain: JsonSchema = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
         """Returns the form on which providers' APIs agree."""
@@ -61,12 +65,16 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The declared output as a provider sees it; `wrapped` means an array inside an object."""
+    """The declared output as a provider sees it; `wrapped` means an array inside an object.
+
+    `plain` is the schema without a profile, as in `ToolSpec`.
+    """
 
     name: str
     schema: JsonSchema
     strict: bool
     wrapped: bool
+    plain: JsonSchema = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
         """Returns the form on which providers' APIs agree."""
@@ -77,12 +85,12 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
     """Returns the spec of `tool`; `param_descriptions` replaces those of the fields it names."""
     params_type: Any = tool.params_type  # Any: see `_strict_schema`
     if param_descriptions:
-        schema, strict = _apply_profile(tool.params_schema(), param_descriptions)
+        schemas = _apply_profile(tool.params_schema(), param_descriptions)
     elif tool.schema is not None:
-        schema, strict = _strict_foreign_schema(tool.schema)
+        schemas = _strict_foreign_schema(tool.schema)
     else:
-        schema, strict = _strict_schema(params_type)
-    return ToolSpec(tool.name, tool.description, schema, strict)
+        schemas = _strict_schema(params_type)
+    return ToolSpec(tool.name, tool.description, schemas.sent, schemas.strict, schemas.plain)
 
 
 # Any: an output of any type.
@@ -90,54 +98,70 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
 def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
     """Returns the spec of a declared output, named after its type."""
     item_type: Any = config.item_type  # Any: see `_strict_schema`
-    schema, strict = _strict_schema(item_type)
+    schemas = _strict_schema(item_type)
+    schema, plain = schemas.sent, schemas.plain
     wrapped = config.container == "array"
     if wrapped:
-        definitions = schema.get("$defs")
-        item = {key: value for key, value in schema.items() if key != "$defs"}
-        schema = {
-            "type": "object",
-            "properties": {WRAPPED_ITEMS: {"type": "array", "items": item}},
-            "required": [WRAPPED_ITEMS],
-            "additionalProperties": False,
-            **({"$defs": definitions} if definitions else {}),
-        }
+        schema, plain = _array(schema), _array(plain)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", config.item_type.__name__)[:64]
-    return OutputSpec(name, schema, strict, wrapped)
+    return OutputSpec(name, schema, schemas.strict, wrapped, plain)
+
+
+def _array(schema: JsonSchema) -> JsonSchema:
+    """Returns the schema of an object with an array of items that fit `schema`."""
+    definitions = schema.get("$defs")
+    item = {key: value for key, value in schema.items() if key != "$defs"}
+    return {
+        "type": "object",
+        "properties": {WRAPPED_ITEMS: {"type": "array", "items": item}},
+        "required": [WRAPPED_ITEMS],
+        "additionalProperties": False,
+        **({"$defs": definitions} if definitions else {}),
+    }
 
 
 class _NotStrict(Exception):
     pass
 
 
+class _Schemas(NamedTuple):
+    """The schema to send, whether it is strict, and the plain schema that it comes from."""
+
+    sent: JsonSchema
+    strict: bool
+    plain: JsonSchema
+
+
 @lru_cache(maxsize=4096)
 # Any: typeshed does not know that every class has a hash
-def _strict_schema(type_: Any) -> tuple[JsonSchema, bool]:
-    """Returns the type's schema and whether it is strict."""
+def _strict_schema(type_: Any) -> _Schemas:
+    """Returns the type's schemas."""
     return _apply_profile(serde.json_schema(type_), {})
 
 
 @lru_cache(maxsize=4096)
-def _strict_foreign_schema(text: str) -> tuple[JsonSchema, bool]:
-    """Returns the schema with this JSON text as providers take it, and whether it is strict."""
+def _strict_foreign_schema(text: str) -> _Schemas:
+    """Returns the schemas for the JSON text of one."""
     return _apply_profile(json.loads(text), {})
 
 
-def _apply_profile(schema: JsonSchema, descriptions: Mapping[str, str]) -> tuple[JsonSchema, bool]:
+def _apply_profile(schema: JsonSchema, descriptions: Mapping[str, str]) -> _Schemas:
     # the root of a recursive type is a reference, and providers require an object there
     if "$ref" in schema:
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], "$defs": schema["$defs"]}
     if descriptions:
         properties: dict[str, JsonSchema] = {
-            name: {**field, "description": descriptions[name]} if name in descriptions else field
-            for name, field in schema.get("properties", {}).items()
+            name: {**value, "description": descriptions[name]} if name in descriptions else value
+            for name, value in schema.get("properties", {}).items()
         }
         schema = {**schema, "properties": properties}
     try:
         strict = _strict(schema)
     except _NotStrict:
-        return schema, False
-    return (strict, True) if strict.get("type") == "object" else (schema, False)
+        return _Schemas(schema, strict=False, plain=schema)
+    if strict.get("type") != "object":
+        return _Schemas(schema, strict=False, plain=schema)
+    return _Schemas(strict, strict=True, plain=schema)
 
 
 def _strict(schema: JsonSchema) -> JsonSchema:
@@ -161,13 +185,13 @@ def _strict(schema: JsonSchema) -> JsonSchema:
     if isinstance(strict.get("items"), dict):
         strict["items"] = _strict(strict["items"])
     if "$defs" in strict:
-        strict["$defs"] = {name: _strict(field) for name, field in strict["$defs"].items()}
+        strict["$defs"] = {name: _strict(value) for name, value in strict["$defs"].items()}
     if strict.get("type") == "object":
         required = strict.get("required", [])
         properties = strict.get("properties", {})
         strict["properties"] = {
-            name: _strict(field) if name in required else _nullable(_strict(field))
-            for name, field in properties.items()
+            name: _strict(value) if name in required else _nullable(_strict(value))
+            for name, value in properties.items()
         }
         strict["required"] = list(properties)
         strict["additionalProperties"] = False

@@ -1,0 +1,230 @@
+"""`SDKAdapter`: what the adapters over OpenAI's and Anthropic's SDKs have in common.
+
+Stainless generates both SDKs, so clients, errors and streams are alike. Requests go through the
+client's public `post` and stay plain JSON both ways: the SDK's typed methods would check each item
+of the history against dozens of shapes at every request. Every request asks for a stream, because
+the SDK reads any other reply whole before we can bound it. Retries are the SDK's own.
+"""
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from threading import Lock
+from typing import Any
+
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.inner_loop import InnerLoopConfig
+from ..limits import Clock
+from ..redaction import Redactor, credentials_in
+from .codec import Codec, CodecOptions, Wire
+from .codec_adapter import AnyReply, CodecAdapter
+from .http_clients import (
+    ACCEPTED_ENCODINGS,
+    LoopClients,
+    bound_reply,
+    check_max_reply_bytes,
+    error_from_http,
+)
+from .provider_errors import check_key, error_from_redirect, error_from_reply, error_from_request
+
+__all__ = ["AnySDK", "SDKAdapter"]
+
+# Any: the SDK's module, clients, replies and errors; this module serves several SDKs.
+type AnySDK = Any
+
+_NO_KEY = "<missing API key>"  # the key of OpenAI's Azure clients that use a token instead
+
+
+class SDKAdapter[Client, AsyncClient](CodecAdapter):
+    """Sends requests with the clients of an SDK that Stainless generated.
+
+    `name` is the name of the provider, of the SDK's module and of the extra that installs it.
+    `sdk_name` is the prefix of its classes. `arguments` are those of the clients that the adapter
+    makes for itself.
+
+    Raises `ImportError` when the SDK is not installed.
+    """
+
+    sdk_name: str
+    path: str
+
+    def __init__(
+        self,
+        codec: type[Codec],
+        options: CodecOptions,
+        *,
+        arguments: Mapping[str, object],
+        client: Client | None,
+        async_client: AsyncClient | None,
+        max_reply_bytes: int,
+        config: InnerLoopConfig | None,
+        clock: Clock,
+    ) -> None:
+        if find_spec(self.name) is None:
+            raise ImportError(
+                f"{type(self).__name__} needs the {self.name} SDK:"
+                f" pip install 'weakincentives[{self.name}]'"
+            )
+        super().__init__(codec, options, config=config, clock=clock)
+        self._max_reply_bytes = check_max_reply_bytes(max_reply_bytes)
+        self._client_arguments = arguments
+        self._client: AnySDK = client
+        self._lock = Lock()
+        self._async_client: AnySDK = async_client
+        self._async_clients = LoopClients(
+            partial(_client, self.sdk, f"Async{self.sdk_name}", arguments, max_reply_bytes)
+        )
+        self._has_ready_client = client is not None or async_client is not None
+
+    @staticmethod
+    @abstractmethod
+    def sdk() -> AnySDK:
+        """Imports and returns the SDK's module."""
+
+    def client(self) -> Client:
+        """Returns the client, made on first use.
+
+        Raises the SDK's own error when there is no key.
+        """
+        with self._lock:
+            if self._client is None:
+                self._client = _client(
+                    self.sdk, self.sdk_name, self._client_arguments, self._max_reply_bytes
+                )
+            client: Client = self._client
+            return client
+
+    async def async_client(self) -> AsyncClient:
+        """Returns the client of the running event loop, made on first use and closed with the loop.
+
+        A client that was passed as `async_client` is the caller's to close.
+        """
+        client: AsyncClient = self._async_client or await self._async_clients.get()
+        return client
+
+    @property
+    def cancellable(self) -> bool:
+        return not self._has_ready_client  # it belongs to its owner's threads or event loop
+
+    def headers(self, body: Wire) -> Wire:
+        """Returns further headers of a request; it may take them out of `body`."""
+        return {}
+
+    def send(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+        client: AnySDK = self.client()
+        arguments = self._arguments(client, body, left)
+        if left is not None:
+            # retries would continue in the abandoned thread after the deadline
+            arguments["options"]["max_retries"] = 0
+        reply = client.post(self.path, **arguments, stream_cls=self.sdk().Stream[Any])
+        bound_reply(reply.response, self._max_reply_bytes)
+        if stream:
+            return reply
+        try:
+            return b"".join(reply.response.iter_bytes())
+        finally:
+            reply.close()
+
+    async def send_async(self, body: Wire, left: float | None, *, stream: bool) -> AnyReply:
+        client: AnySDK = await self.async_client()
+        arguments = self._arguments(client, body, left)
+        reply = await client.post(self.path, **arguments, stream_cls=self.sdk().AsyncStream[Any])
+        bound_reply(reply.response, self._max_reply_bytes)
+        if stream:
+            return reply
+        try:
+            return b"".join([piece async for piece in reply.response.aiter_bytes()])
+        finally:
+            await reply.close()
+
+    def _arguments(self, client: AnySDK, body: Wire, left: float | None) -> Wire:
+        """Returns what `post` takes.
+
+        The client's time-out holds unless fewer seconds are `left`.
+        """
+        for key in (getattr(client, "api_key", None), getattr(client, "auth_token", None)):
+            if isinstance(key, str) and key != _NO_KEY:
+                check_key(self.name, key)
+        seconds = client.timeout
+        if left is not None:
+            seconds = min(seconds, left) if isinstance(seconds, int | float) else left
+        headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **self.headers(body)}
+        options = {"timeout": seconds, "follow_redirects": False, "headers": headers}
+        return {"body": body, "cast_to": object, "options": options, "stream": True}
+
+    @abstractmethod
+    def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
+        """Returns the library's error for the SDK's `APIStatusError`."""
+
+    def translate(self, error: Exception) -> PromptEvaluationError:
+        sdk = self.sdk()
+        match error:
+            case sdk.APITimeoutError():
+                error = TimeoutError()
+            case sdk.APIConnectionError(__cause__=Exception() as cause):
+                error = cause
+            case sdk.APIStatusError(status_code=status, response=response):
+                if response.is_redirect:
+                    location = response.headers.get("location", "")
+                    return error_from_redirect(self.name, status, location)
+                return self.read_status_error(error)
+            case (
+                sdk.APIResponseValidationError()
+                | json.JSONDecodeError()
+                | UnicodeDecodeError()
+                | RecursionError()
+            ):
+                return error_from_reply(self.name, "it is no JSON of this API")
+            case sdk.APIError(message=message):  # an event of a stream reports it
+                return error_from_request(self.name, "provider_failed", message)
+            case _:
+                pass
+        if self.is_key_missing(error):
+            remedy = f"pass api_key or set {self.name.upper()}_API_KEY"
+            return error_from_request(self.name, "authentication", str(error), remedy)
+        text = f"{type(error).__name__}: {error}"
+        return error_from_http(self.name, error) or error_from_request(
+            self.name, "client_error", text
+        )
+
+    @abstractmethod
+    def is_key_missing(self, error: Exception) -> bool:
+        """Tells whether the SDK raised `error` because it has no key."""
+
+    def redactor(self, error: Exception | None = None) -> Redactor:
+        redactor = Redactor()
+        for client in (self._client, self._async_client, *self._async_clients):
+            if client is not None:
+                redactor = redactor.extend(credentials_in(client.default_headers))
+                redactor = redactor.extend(credentials_in(vars(client)))
+        with suppress(RuntimeError):  # the HTTP library's errors may have no request yet
+            if (request := getattr(error, "request", None)) is not None:
+                return redactor.extend(credentials_in(request.headers))
+        return redactor
+
+    def safe_cause(self, error: Exception) -> Exception | None:
+        # the HTTP library's own errors may quote headers in other spellings
+        return None if isinstance(error.__cause__, Exception) else super().safe_cause(error)
+
+
+def _client(
+    sdk: Callable[[], AnySDK], class_name: str, arguments: Mapping[str, object], max_bytes: int
+) -> AnySDK:
+    """Makes a client that bounds the bodies of error replies, which the SDK reads whole.
+
+    The hook goes on the SDK's own HTTP client: the SDK would not close one that we pass.
+    """
+    client: AnySDK = getattr(sdk(), class_name)(**arguments)
+
+    def bound(response: AnySDK) -> None:
+        bound_reply(response, max_bytes)
+
+    async def bound_async(response: AnySDK) -> None:
+        bound_reply(response, max_bytes)
+
+    hook = bound_async if class_name.startswith("Async") else bound
+    client._client.event_hooks["response"].append(hook)  # noqa: SLF001 - it has no public way
+    return client
