@@ -113,7 +113,8 @@ def _run_commands(example: Example) -> str | None:
                 "PYTHONPATH": path,
                 "COLUMNS": "160",
                 # our plugin by its module, so that a bare checkout has it too
-                "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:weakincentives -p weakincentives.pytest_plugin",
+                "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:weakincentives "
+                "-p weakincentives.pytest_plugin",
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

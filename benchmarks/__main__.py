@@ -113,7 +113,8 @@ fresh characters are those after the part that a request shares with the one bef
 
 Other libraries stand in PEERS.md.
 
-{datetime.now(UTC):%Y-%m-%d}, {platform.python_implementation()} {platform.python_version()}, {platform.system()} \
+{datetime.now(UTC):%Y-%m-%d}, {platform.python_implementation()} {platform.python_version()}, \
+{platform.system()} \
 {platform.machine()}, {os.cpu_count()} cores; {versions()}.
 
 {table(rows)}

@@ -19,7 +19,7 @@ from weakincentives.runtime.session import Session
 
 @dataclass(frozen=True)
 class Replies(Connection):
-    """The connection of an `Instant` adapter: replies in order, and the CPU time of each request."""
+    """The connection of an `Instant` adapter: replies in order, and each request's CPU time."""
 
     replies: Sequence[AssistantMessage]
     request_times: list[float]

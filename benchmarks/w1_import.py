@@ -24,7 +24,8 @@ try:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 except OSError:
     import resource
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if sys.platform == "darwin" else 1)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak //= 1024 if sys.platform == "darwin" else 1
 print(count, peak)
 """
 

@@ -66,7 +66,7 @@ class Subject:
 
 
 def subjects(wanted: list[str]) -> list[Subject]:
-    """By name; each reads the tests of its adapter, whose SDK need not be installed for the others."""
+    """By name; each reads the tests of its adapter, whose SDK the others do not need."""
     made: dict[str, Callable[[], Subject]] = {
         "scripted": lambda: _of("testing.test_conformance", "scripted"),
         "restarts": lambda: _of("testing.test_conformance", "scripted, starting again"),
@@ -146,7 +146,8 @@ def played(subject: Subject, chance: random.Random) -> str:
             continue
         if getattr(got, name) != getattr(wanted, name):
             raise ConformanceError(
-                f"{name}: {getattr(got, name)!r}, not {getattr(wanted, name)!r}, {way}: {scenario.steps}"
+                f"{name}: {getattr(got, name)!r}, not {getattr(wanted, name)!r}, {way}: "
+                f"{scenario.steps}"
             )
     return "composed"
 

@@ -107,7 +107,7 @@ def script(number: int) -> list[Any]:
 
 
 def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """An evaluation of the one template, in some way of running it, and what must be true after it."""
+    """An evaluation of the one template, in some way of running it, and what must then be true."""
     session, asked = Session(), TEMPLATE.bind(Name(f"agent {number}"))
     texts: list[str] = []
     cells: list[Cell] = []
@@ -205,7 +205,7 @@ def test_agents_that_share_a_session_lose_no_event_of_it() -> None:
     assert len(session[ToolInvoked]) == THREADS * 10
 
 
-# -----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # cancellation
 
 

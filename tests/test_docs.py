@@ -42,10 +42,12 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 # What pages call by its name and is not ours, or no longer: an example, other libraries, providers,
 # OpenTelemetry.
 FOREIGN = set(
-    WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel socket_allow_hosts
+    WORD.findall("""my_prompt load_capability DummyLM FunctionModel ScriptedModel TestModel
+    socket_allow_hosts
     connect_ex GEMINI_API_KEY CLAUDE_CODE_USE_BEDROCK encrypted_content web_search mcp__wink__name
     ANTHROPIC_AUTH_TOKEN AWS_PROFILE visibility_now
-    SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows engine_kwargs
+    SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows
+    engine_kwargs
     function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")
 )
@@ -80,7 +82,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 def prints(page: Path) -> list[tuple[str, str]]:
-    """What each Python block with a `text` block right below it prints, and what that block says."""
+    """What each Python block with a `text` block below it prints, and what that block says."""
     module = ModuleType(f"printed_{page.stem.replace('-', '_')}")
     sys.modules[module.__name__] = module
     outputs: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Law L6: a value that is written without loss is read back the same, or writing names the place."""
+"""Law L6: a value that is written without loss reads back the same, or writing names the place."""
 
 import gc
 import sys
@@ -151,7 +151,7 @@ class Flagged(IntEnum):
     YES = 1
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the law
 
 FOLD = datetime(2020, 10, 25, 2, 30, fold=1)  # noqa: DTZ001 - a naive one
@@ -421,7 +421,7 @@ def test_the_law_holds_where_the_type_alone_decides(rows: list[Row]) -> None:
     comes_back(list[Row], rows)
 
 
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # where and why
 
 
@@ -523,7 +523,7 @@ def test_a_refusal_quotes_no_value() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # deep values
 
 

@@ -186,7 +186,10 @@ def test_few_sections_are_opened_however_many_score() -> None:
 
 
 def test_while_no_tool_helps_a_section_that_offers_tools_is_opened() -> None:
-    text = f"## 1. Library\n\nTools to search the documents.\n\n{suffix('library')}\n\n## 2. Question\n\nWhy tea?"
+    text = (
+        f"## 1. Library\n\nTools to search the documents.\n\n{suffix('library')}\n\n"
+        "## 2. Question\n\nWhy tea?"
+    )
     assert next_call(ask(text, OPEN)) == Call(
         name="read_section", arguments={"section_key": "library"}
     )
@@ -203,7 +206,8 @@ def test_a_tool_for_several_keys_with_a_reason_gets_both() -> None:
     )
     call = next_call(
         ask(
-            f"## Tea\n\nAbout tea.\n\n{suffix('a.tea', 'open_sections')}\n\n## Question\n\nWhy tea?",
+            f"## Tea\n\nAbout tea.\n\n{suffix('a.tea', 'open_sections')}\n\n"
+            "## Question\n\nWhy tea?",
             tool,
         )
     )

@@ -45,7 +45,10 @@ def client(base_url: str) -> Iterator[openai.OpenAI]:
         yield client
 
 
-PROMPT = f"## 1. Library\n\nTools to search and read the documents.\n\n{suffix('library')}\n\n## 2. Question\n\n"
+PROMPT = (
+    f"## 1. Library\n\nTools to search and read the documents.\n\n{suffix('library')}\n\n"
+    "## 2. Question\n\n"
+)
 
 
 def chat_agent(client: openai.OpenAI, question: str) -> tuple[dict[str, Any], list[str]]:

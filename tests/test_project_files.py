@@ -148,7 +148,7 @@ def test_every_make_command_in_a_document_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("file", [*MODULES, *PAGES], ids=where)
 def test_names_in_code_are_the_field_s_own_terms(file: Path) -> None:
-    """These names have plainer ones, such as `ValidationIssue` for `Fault`; use a noun or a verb."""
+    """These names have plainer ones, such as `ValidationIssue` for `Fault`."""
     sources = (
         [file.read_text()]
         if file.suffix == ".py"

@@ -76,7 +76,7 @@ def chain(closed: list[str], **how: Any) -> ResourceContext:
     )
 
 
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # making, closing
 
 
@@ -423,7 +423,7 @@ def test_one_type_is_bound_once_in_a_registry() -> None:
         ResourceRegistry.of(Binding(Clock, lambda _: Clock()), Binding(Clock, lambda _: Clock()))
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # scopes
 
 
@@ -471,9 +471,7 @@ def test_a_resource_of_a_call_is_one_for_the_call_and_closed_at_its_end() -> Non
     assert (first.closed, second.closed, closed) == (["thing"], ["thing"], ["store"])
 
 
-def test_a_resource_of_a_call_is_closed_before_the_call_counts_so_that_what_it_writes_then_counts() -> (
-    None
-):
+def test_a_resource_of_a_call_is_closed_before_the_commit_so_that_its_last_writes_count() -> None:
     class Writer:
         def __init__(self, session: Session) -> None:
             self.session = session
@@ -542,7 +540,7 @@ def test_a_call_resource_with_state_is_not_isolated() -> None:
         assert resources.refused
 
 
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # asynchronous
 
 
@@ -579,9 +577,7 @@ def lines(closed: list[str], **how: Any) -> ResourceContext:
     )
 
 
-def test_async_providers_run_on_entry_and_their_resources_are_closed_among_the_others_in_reverse_order() -> (
-    None
-):
+def test_async_providers_run_on_entry_and_all_resources_close_in_reverse_order() -> None:
     closed: list[str] = []
     context = lines(closed)
 
@@ -757,7 +753,7 @@ def test_an_async_resource_that_outlives_its_block_is_reported(
     assert "outlived its `async with`" in caplog.text
 
 
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # threads
 
 
@@ -882,7 +878,7 @@ def test_binding_while_resources_are_open_is_refused_and_changes_nothing() -> No
     assert asked.params[Args] == Args(1)
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # evaluations
 
 

@@ -183,7 +183,14 @@ class Sets:
     anything: Any
 
 words = {f"word {n}" for n in range(20)}
-sets = Sets(words, frozenset({frozenset(words), frozenset("abc")}), {*words, 1}, set(Colour), words, [{"a": words}])
+sets = Sets(
+    words,
+    frozenset({frozenset(words), frozenset("abc")}),
+    {*words, 1},
+    set(Colour),
+    words,
+    [{"a": words}],
+)
 print(dump_json(sets), dump_json(words), dump_json([sets, words, {"deep": (words, sets)}]))
 """
 
@@ -509,7 +516,7 @@ def test_a_serde_error_survives_pickling() -> None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # schemas
 
 
@@ -632,7 +639,7 @@ def test_a_value_of_a_class_that_pydantic_does_not_know_is_dumped_as_what_it_is_
     assert dump([Words("x"), {"key": Words("y")}]) == ["x", {"key": "y"}]
 
 
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # line_matcher
 
 
@@ -670,7 +677,7 @@ def test_a_pattern_that_the_engine_does_not_take_is_refused_with_the_remedy(patt
         line_matcher(pattern)
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # unique keys
 
 JSON_VALUES = st.recursive(
@@ -701,7 +708,7 @@ def test_text_that_is_no_json_is_left_to_the_parser(text: str | bytes) -> None:
     serde.check_unique_keys("file", text)
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # strict scalars
 
 

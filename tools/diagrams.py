@@ -236,7 +236,8 @@ def session_fold() -> Picture:
     replies = [call(("pay", spent(5))), call(("pay", spent(30))), say("Paid 5.")]
     ScriptedAdapter(replies).evaluate(prompt, session=session)
     picture = Picture(
-        "What happens in a run from top to bottom, and which slice of the session each event changes"
+        "What happens in a run from top to bottom, and the slice of the session that each event "
+        "changes"
     )
     picture.text(10, 34, "what happens", look="strong")
     for x, kind in zip(columns, kinds, strict=True):
@@ -332,7 +333,8 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
         [answer] = [
             message for message in adapter.requests[1].messages if isinstance(message, ToolMessage)
         ]
-        then = f"{'answer' if answer.success else 'failed'}: {re.split(" (?:for )?'|[.:] ", answer.content)[0]}"
+        start = re.split(" (?:for )?'|[.:] ", answer.content)[0]
+        then = f"{'answer' if answer.success else 'failed'}: {start}"
     return (
         wrote,
         there() or "nothing",
@@ -442,7 +444,7 @@ def _inputs(step: Action) -> Mapping[str, AssistantMessage | list[ToolExecutionO
 
 
 def override_merge() -> str:
-    """Shows an override before and after a rebase, for each way in which the code's text changes."""
+    """Shows an override before and after a rebase, for each change of the code's text."""
     base = "Answer politely.\n\nSign as the shop."
     override = base.replace("politely", "politely, in two sentences")
     codes = {
@@ -484,7 +486,7 @@ def override_merge() -> str:
 
 
 def layers() -> Picture:
-    """The layers that import-linter checks, with the packages of each or what its one package holds."""
+    """The layers that import-linter checks: the packages of each, or what its one package holds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = project["tool"]["importlinter"]["contracts"][0]
     packages = [re.findall(r"\w+", layer) for layer in contract["layers"]]

@@ -80,10 +80,12 @@ class Picture:
         """The picture as the text of an SVG file."""
         title = escape(self.title)
         marker = (
-            '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+            '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" '
+            'markerWidth="8" markerHeight="8" orient="auto">'
             '<path class="head" d="M0,0 L8,4 L0,8 z"/></marker>'
         )
-        size = f'width="{self.width}" height="{self.height:g}" viewBox="0 0 {self.width} {self.height:g}"'
+        width, height = f"{self.width}", f"{self.height:g}"
+        size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         start = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}">'
         inside = [
             f"<title>{title}</title>",

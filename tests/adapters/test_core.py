@@ -207,9 +207,7 @@ def test_a_deadline_that_has_passed_asks_nothing() -> None:
 
 
 @pytest.mark.claim("U-15")
-def test_a_handler_that_outlasts_the_deadline_is_recorded_and_the_next_call_answered_but_not_run() -> (
-    None
-):
+def test_a_call_that_outlasts_the_deadline_is_recorded_and_the_next_is_not_run() -> None:
     watch, session = Watch(), Session()
     adapter = ScriptedAdapter([call(("probe", {}), ("probe", {}))], clock=watch)
     with pytest.raises(DeadlineExceededError) as caught:

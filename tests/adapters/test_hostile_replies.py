@@ -245,7 +245,8 @@ def test_a_bomb_of_ten_gigabytes_takes_little_memory(ten_gigabytes: bytes) -> No
     assert len(ten_gigabytes) < 12_000_000
     with HostileServer(
         lambda connection: connection.send(
-            f"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {len(ten_gigabytes)}\r\n\r\n".encode(),
+            "HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n"
+            f"content-length: {len(ten_gigabytes)}\r\n\r\n".encode(),
             ten_gigabytes,
         )
     ) as server:

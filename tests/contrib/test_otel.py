@@ -839,7 +839,7 @@ def test_an_operation_whose_end_nobody_awaits_publishes_no_parts(calls: int) -> 
 
 
 def python(code: str) -> str:
-    """What a fresh interpreter prints for `code`, with the installed packages and the source tree."""
+    """What a fresh interpreter prints for `code`, with installed packages and the source tree."""
     paths = [str(SOURCE), *sys.path]
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}\n{code}"],
@@ -856,7 +856,8 @@ import weakincentives.contrib
 from weakincentives import MarkdownSection, Prompt
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, say
-prompt = Prompt(ns="tests", key="light", sections=[MarkdownSection(title="Task", template="Do it.")])
+task = MarkdownSection(title="Task", template="Do it.")
+prompt = Prompt(ns="tests", key="light", sections=[task])
 ScriptedAdapter([say("Done.")]).evaluate(prompt, session=Session())
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """

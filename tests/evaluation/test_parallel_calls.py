@@ -74,7 +74,7 @@ def named(
     )
 
 
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # the law
 
 
@@ -228,7 +228,7 @@ def test_a_call_that_must_not_be_repeated_parts_those_before_it_from_those_after
     ]
 
 
-# ----------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # run once again
 
 
@@ -513,7 +513,7 @@ def test_a_resource_that_is_first_asked_for_in_a_failing_call_is_closed_and_forg
 
 
 def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> None:
-    """Each hears its own events at once and the session's bus hears them in the order of the calls."""
+    """Each call's bus gets its events at once, the session's bus in the order of the calls."""
     barrier = Barrier(2)
 
     def inner(params: Args, *, context: ToolContext) -> ToolResult[object]:

@@ -312,7 +312,8 @@ def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments:
     response = adapter.evaluate(prompt(tool()), session=session)
     refused, run = answers(response.transcript)
     assert refused.content == (
-        f"Invalid arguments for 'probe': {len(arguments):,} characters, and at most 4,999 are read. Send less at once."
+        f"Invalid arguments for 'probe': {len(arguments):,} characters, and at most 4,999 are read. "
+        "Send less at once."
     )
     assert [event.params for event in session[ToolInvoked].all()] == [None, Args(1)]
     assert (refused.success, run.success) == (False, True)
@@ -332,7 +333,8 @@ def test_arguments_are_bounded_by_default_and_up_to_the_bound_are_read() -> None
 def test_a_megabyte_of_wrong_arguments_is_answered_by_how_much_is_wrong() -> None:
     items = ",".join(['{"a":[]}'] * 70_000)
     assert once(ok, f'{{"nested": {{"x": [{items}]}}}}', params=Deep).content == (
-        "Invalid arguments for 'probe': 70,000 faults, too many to list; compare the data with the schema"
+        "Invalid arguments for 'probe': 70,000 faults, too many to list; "
+        "compare the data with the schema"
     )
 
 

@@ -1,4 +1,4 @@
-"""The code reviewer: guidelines open with their tools, and a finding stands at a line that exists."""
+"""The code reviewer: guidelines open with their tools, and a finding is at an existing line."""
 
 import json
 import shutil

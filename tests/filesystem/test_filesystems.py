@@ -39,7 +39,7 @@ def files(request: pytest.FixtureRequest) -> Iterator[Filesystem]:
         yield new_files
 
 
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # paths
 
 REFUSED = {
@@ -211,7 +211,7 @@ def test_filesystems_can_be_put_back_by_a_transaction(files: Filesystem) -> None
     assert isinstance(files, Snapshotable)
 
 
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # limits
 
 
@@ -244,7 +244,7 @@ def test_limits_say_which_they_are_and_what_to_do(sort: str, tmp_path: Path) -> 
         files.close()
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # searching
 
 
@@ -385,7 +385,8 @@ def test_a_search_that_takes_too_long_says_how_to_mend_it() -> None:
         list(files.grep("x"))
     with pytest.raises(
         FilesystemLimitError,
-        match=r"line 1 of 'long' is too long .* \(10,000 characters\); leave the file out, or write",
+        match=r"line 1 of 'long' is too long .* \(10,000 characters\); "
+        r"leave the file out, or write",
     ):
         list(files.grep("[xy]{0,5000}z", "long"))
 

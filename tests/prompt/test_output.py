@@ -95,10 +95,13 @@ class Callback:
 def test_an_output_type_that_has_no_schema_is_refused_when_the_template_is_built(
     output: Any,
 ) -> None:
-    said = r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); use types that JSON can hold"
-    with pytest.raises(PromptValidationError, match=said):
+    message = (
+        r"output type .*Callback.* has no JSON schema \(Callback: .*Callable.*\); "
+        r"use types that JSON can hold"
+    )
+    with pytest.raises(PromptValidationError, match=message):
         PromptTemplate[output](ns="n", key="k")
-    with pytest.raises(PromptValidationError, match=said):
+    with pytest.raises(PromptValidationError, match=message):
         Prompt(ns="n", key="k", structured_output=StructuredOutputConfig(output))
 
 

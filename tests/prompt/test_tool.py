@@ -374,7 +374,8 @@ def test_a_handler_that_is_annotated_to_return_no_tool_result_is_refused() -> No
     for handler, returned in ((said, "str"), (nothing, "NoneType")):
         with pytest.raises(
             PromptValidationError,
-            match=rf"^tool 't': handler {handler.__name__} is annotated to return {returned}; declare ToolResult",
+            match=rf"^tool 't': handler {handler.__name__} is annotated to return {returned}; "
+            "declare ToolResult",
         ):
             Tool(name="t", handler=handler)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

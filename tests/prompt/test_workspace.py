@@ -114,7 +114,7 @@ def names(section: WorkspaceSection) -> list[str]:
     return [tool.name for tool in section.tools()]
 
 
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # mounts
 
 
@@ -150,7 +150,8 @@ def test_an_agent_finds_reads_edits_and_checks(tmp_path: Path) -> None:
         "Entries of '.': 2.\n\nREADME.md (6 bytes)\nsrc/",
         "Lines that match 'return \\\\d': 1.\n\nsrc/app.py:5:     return 0",
         (
-            "Lines of 'src/app.py': 4 to 5 of 8; more follow, go on with offset=6 or narrow what you ask for.\n\n"
+            "Lines of 'src/app.py': 4 to 5 of 8; more follow, go on with offset=6 "
+            "or narrow what you ask for.\n\n"
             "     4\tdef main() -> int:\n     5\t    return 0"
         ),
         (
@@ -309,7 +310,7 @@ def test_bound_resources_replace_the_sections(tmp_path: Path) -> None:
         assert prompt.resources.get(Filesystem).read_text("a") == "bound"
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # read-only
 
 
@@ -337,7 +338,7 @@ def test_a_read_only_filesystem_makes_the_section_read_only() -> None:
     assert names(WorkspaceSection(filesystem=InMemoryFilesystem())) == READING + WRITING
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # clones
 
 
@@ -489,14 +490,15 @@ def test_two_workspaces_in_one_prompt_are_refused() -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # reading
 
 
 def test_a_directory_is_listed_in_parts() -> None:
     with over({f"d/{number:03}": "x" * number for number in range(5)} | {"d/sub/x": ""}) as agent:
         assert agent.use("list_directory", path="d/", limit=2) == (
-            "Entries of 'd/': 1 to 2 of 6; more follow, go on with offset=3 or narrow what you ask for.\n\n"
+            "Entries of 'd/': 1 to 2 of 6; more follow, go on with offset=3 "
+            "or narrow what you ask for.\n\n"
             "d/000 (0 bytes)\nd/001 (1 bytes)"
         )
         assert (
@@ -643,7 +645,7 @@ def test_no_answer_is_longer_than_it_may_be_and_each_says_how_to_go_on(
         assert "more follow, go on with offset=" in shown
 
 
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # searching
 
 TREE: Files = {
@@ -660,7 +662,8 @@ def test_glob_gives_files_in_order() -> None:
             "Files that match '**/*.py': 2.\n\na.py (16 bytes)\nlib/b.py (7 bytes)"
         )
         assert agent.use("glob", pattern="*", path="lib", offset=2, limit=1) == (
-            "Files that match '*': 2 to 2; more follow, go on with offset=3 or narrow what you ask for.\n\n"
+            "Files that match '*': 2 to 2; more follow, go on with offset=3 "
+            "or narrow what you ask for.\n\n"
             "lib/c.txt (7 bytes)"
         )
         assert agent.use("glob", pattern="*.md") == "Files that match '*.md': 0."
@@ -675,7 +678,8 @@ def test_grep_gives_lines_with_their_places() -> None:
         )
         found = agent.use("grep", pattern="import", ignore_case=True, glob="**/*.py", limit=1)
         assert found.endswith(
-            "1 to 1; more follow, go on with offset=2 or narrow what you ask for.\n\na.py:1: import os"
+            "1 to 1; more follow, go on with offset=2 or narrow what you ask for.\n\n"
+            "a.py:1: import os"
         )
         assert (
             agent.use("grep", pattern="import", glob="*/*")
@@ -707,7 +711,7 @@ def test_a_pattern_that_cannot_be_matched_is_refused(
     assert caplog.records == []
 
 
-# -----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # changing
 
 
@@ -742,19 +746,22 @@ def test_files_and_directories_are_removed() -> None:
         (
             "three",
             "x",
-            "old is not in 'f'; copy it exactly from read_file, indentation included, line numbers left out",
+            "old is not in 'f'; copy it exactly from read_file, indentation included, "
+            "line numbers left out",
         ),
         ("     2\tone", "x", "old is not in 'f'; copy it exactly"),
         ("one two", "x", "old is not in 'f' (it is with other white space); copy it exactly"),
         (
             "one",
             "x",
-            "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, or set replace_all",
+            "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, "
+            "or set replace_all",
         ),
         (
             "z",
             "x",
-            "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add lines around it",
+            "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; "
+            "add lines around it",
         ),
     ],
 )
@@ -768,7 +775,8 @@ def test_an_edit_that_is_not_clear_is_refused_with_the_remedy(
 def test_an_edit_shows_the_lines_around_it() -> None:
     with over({"f": "".join(f"{number}\n" for number in range(1, 101))}) as agent:
         assert agent.use("edit_file", path="f", old="50\n51\n", new="a\nb\nc\n") == (
-            "Edited 'f'. Replaced: 1.\n\n    47\t47\n    48\t48\n    49\t49\n    50\ta\n    51\tb\n    52\tc\n"
+            "Edited 'f'. Replaced: 1.\n\n"
+            "    47\t47\n    48\t48\n    49\t49\n    50\ta\n    51\tb\n    52\tc\n"
             "    53\t52\n    54\t53\n    55\t54"
         )
         assert agent.use("edit_file", path="f", old="1\n", new="", replace_all=True).startswith(
@@ -870,7 +878,7 @@ def test_parallel_calls_answer_and_change_files_as_calls_in_order_do() -> None:
     assert seen[0] == seen[1]
 
 
-# --------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # tools
 
 

@@ -1,4 +1,4 @@
-"""A session's state as JSON: law L6 (JSON round-trips) for snapshots, and what a file may and may not say."""
+"""A session's state as JSON: law L6 (JSON round-trips) for snapshots, and what a file may say."""
 
 import json
 import pickle

@@ -14,7 +14,14 @@ __all__ = ["SHOP", "Author"]
 SHOP = '''
 from dataclasses import dataclass
 
-from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,14 @@ SOURCE = Path(__file__).parents[2] / "src"
 SHOP = '''
 from dataclasses import dataclass
 
-from weakincentives import MarkdownSection, PromptTemplate, SectionVisibility, Tool, ToolContext, ToolResult
+from weakincentives import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.testing import ScriptedAdapter, call, say
 
 
@@ -54,11 +61,13 @@ template = PromptTemplate[Answer](
         MarkdownSection(title="Old", template="Gone.", enabled=False),
     ],
 )
-clean = PromptTemplate(ns="shop", key="clean", sections=[MarkdownSection(title="Task", template="Help.")])
+task = MarkdownSection(title="Task", template="Help.")
+clean = PromptTemplate(ns="shop", key="clean", sections=[task])
 
 
 def scripted(**options):
-    read, pay = call(("read_section", {"section_key": "refunds"})), call(("refund", {"text": "A-7"}))
+    read = call(("read_section", {"section_key": "refunds"}))
+    pay = call(("refund", {"text": "A-7"}))
     return ScriptedAdapter([read, pay, say('{"text": "Paid [bold]back[/]."}')])
 
 
@@ -68,7 +77,7 @@ def speechless():
 
 
 def write_shop(folder: Path) -> None:
-    """Writes `shop.py`: the prompts `template` and `clean`, and `scripted`, which makes an adapter."""
+    """Writes `shop.py`: prompts `template` and `clean`, and `scripted`, which makes an adapter."""
     (folder / "shop.py").write_text(SHOP)
 
 
@@ -83,7 +92,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Wink:
-    """Runs `wink` in this process, which takes a tenth of the time; each call imports `shop` anew."""
+    """Runs `wink` in this process, at a tenth of the time; each call imports `shop` anew."""
 
     folder: Path
     patch: pytest.MonkeyPatch

@@ -1,8 +1,8 @@
-"""An agent for tests of durable runs: it says what really happened in a file of facts that no
-rollback reaches.
+"""An agent for tests of durable runs: it records what really happened in a file that no rollback
+reaches.
 
-Its model decides by the conversation alone, as a provider does, so any attempt of a run goes the same
-way.
+Its model decides by the conversation alone, as a provider does, so all attempts of a run take the
+same steps.
 """
 
 import os

@@ -109,7 +109,8 @@ def main(root: Path, seed: int) -> None:
                 else [(BEFORE, []), (AFTER, ["written"])][: 2 - fails]
             ):
                 raise SystemExit(
-                    f"call {number} ({fails=}, {done=}) was interrupted after {delay} s and left {left}"
+                    f"call {number} ({fails=}, {done=}) was interrupted after {delay} s "
+                    f"and left {left}"
                 )
     files.close()
     sys.stdout.write(f"{interrupted}\n")

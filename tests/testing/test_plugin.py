@@ -19,7 +19,7 @@ def text(ran: pytest.RunResult) -> str:
     return "\n".join(ran.outlines)
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # fixtures
 
 
@@ -70,7 +70,8 @@ from _pytest.runner import runtestprotocol
 def pytest_runtest_protocol(item, nextitem):
     first = runtestprotocol(item, nextitem=nextitem, log=False)
     second = runtestprotocol(item, nextitem=nextitem, log=False)
-    assert [report.outcome for report in first + second] == ["passed", "failed", "passed", "failed", "passed"]
+    outcomes = [report.outcome for report in first + second]
+    assert outcomes == ["passed", "failed", "passed", "failed", "passed"]
     return bool(runtestprotocol(item, nextitem=nextitem))
 """)
     ran = author.runs("""
@@ -141,7 +142,8 @@ def test_a_failing_test_shows_where_names_differ_and_the_events_one_a_line(autho
     ran = author.runs("""
 def test_order(scripted_adapter, wink_session, wink_events):
     scripted_adapter([open_refunds, say("Done.")]).evaluate(template.bind(), session=wink_session)
-    assert ["PromptRendered", "ProviderCalled", "ProviderCalled", "Refused", "PromptExecuted"] == wink_events.names()
+    names = ["PromptRendered", "ProviderCalled", "ProviderCalled", "Refused", "PromptExecuted"]
+    assert names == wink_events.names()
 """)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
@@ -249,7 +251,7 @@ def test_every_fixture_marker_and_option_is_documented(author: Author) -> None:
         assert name in helped
 
 
-# --------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # overrides
 
 OVERRIDES = """
@@ -295,12 +297,14 @@ from weakincentives import MarkdownSection, PromptTemplate
 
 @pytest.mark.wink_overrides(tag="brief", root="stored")
 def test_stale(wink_overrides):
-    wink_overrides(PromptTemplate(ns="shop", key="support", sections=[MarkdownSection(title="Task", template="New.")]))
+    task = MarkdownSection(title="Task", template="New.")
+    wink_overrides(PromptTemplate(ns="shop", key="support", sections=[task]))
 """)
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "E*stale overrides of shop/support, tag 'brief', in '*'; run `wink overrides rebase TARGET --tag brief`*",
+            "E*stale overrides of shop/support, tag 'brief', in '*'; "
+            "run `wink overrides rebase TARGET --tag brief`*",
             "E*body task: the code's text has changed",
         ]
     )
@@ -312,12 +316,14 @@ from weakincentives import MarkdownSection, Prompt, PromptTemplate
 
 @pytest.mark.wink_overrides(tag="brief", root="stored")
 def test_fresh(wink_overrides):
-    prompt = Prompt(template, overrides_store=wink_overrides.store, overrides_tag=wink_overrides.tag)
+    store, tag = wink_overrides.store, wink_overrides.tag
+    prompt = Prompt(template, overrides_store=store, overrides_tag=tag)
     assert "Be brief." in prompt.render().text
 
 @pytest.mark.wink_overrides(tag="brief", root="stored")
 def test_stale(wink_overrides, scripted_adapter, wink_session):
-    new = PromptTemplate(ns="shop", key="support", sections=[MarkdownSection(title="Task", template="New.")])
+    task = MarkdownSection(title="Task", template="New.")
+    new = PromptTemplate(ns="shop", key="support", sections=[task])
     prompt = Prompt(new, overrides_store=wink_overrides.store, overrides_tag=wink_overrides.tag)
     scripted_adapter([say()]).evaluate(prompt, session=wink_session)
 """)
@@ -335,7 +341,7 @@ def test_forgotten():
     assert "marked wink_overrides, but it does not take the fixture of that name" in text(ran)
 
 
-# ---------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # coverage
 
 COVERED = """
@@ -380,7 +386,7 @@ def test_there_is_no_summary_where_no_test_saw_a_prompt(author: Author) -> None:
     assert "disclosure coverage" not in text(ran)
 
 
-# -------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # cost
 
 

@@ -1,4 +1,4 @@
-"""A golden file holds all that a model can get to see, and a failing comparison names what changed."""
+"""A golden file holds all that a model can see, and a failing comparison names what changed."""
 
 import re
 from dataclasses import dataclass, field
@@ -214,7 +214,7 @@ def summary(before: object, after: object) -> list[str]:
     return first.split(", ")
 
 
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # what it holds
 
 
@@ -374,7 +374,7 @@ def test_an_edited_file_is_reported_even_where_no_part_of_it_changed() -> None:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # under syrupy
 
 

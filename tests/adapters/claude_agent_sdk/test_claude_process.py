@@ -38,7 +38,8 @@ TOKEN = "inherited-token-9876"  # noqa: S105 - not a real one
 # Reads the pipe that the CLI had its key from.
 DESCRIPTOR = """
 number=$(tr '\\0' '\\n' < /proc/$PPID/environ | sed -n 's/^CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR=//p')
-echo number $number; timeout 1 cat /proc/$PPID/fd/$number; timeout 1 cat /proc/self/fd/$number; echo read
+echo number $number
+timeout 1 cat /proc/$PPID/fd/$number; timeout 1 cat /proc/self/fd/$number; echo read
 """
 
 
@@ -213,7 +214,8 @@ def test_processes_of_a_killed_cli_end_too(sleeper: Path) -> None:
         os.kill(cli_pid(), signal.SIGKILL)
         return ToolResult("killed")
 
-    command = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; until pgrep -f '{sleeper.name} 600'; do :; done"
+    started = f"until pgrep -f '{sleeper.name} 600'; do :; done"
+    command = f"(setsid {sleeper} 600 > /dev/null 2>&1 &) ; {started}"
     calls = Call("Bash", {"command": command}), Call("mcp__wink__probe", {"a": 1})
     with (
         ScriptedServer(Say(calls=calls), strict=False) as server,
@@ -307,7 +309,8 @@ def test_a_request_that_hangs_is_left_at_the_deadline_asynchronously_too() -> No
 def test_a_cli_that_cannot_start_says_why_in_the_error_without_the_key(tmp_path: Path) -> None:
     path = script(
         tmp_path,
-        "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; echo out of order >&2; exit 3",
+        "seq 1000 >&2; cat /dev/fd/$CLAUDE_CODE_API_KEY_FILE_DESCRIPTOR >&2; "
+        "echo out of order >&2; exit 3",
     )
     lines: list[str] = []
     adapter = connect(None, options={"cli_path": path, "stderr": lines.append})

@@ -450,7 +450,8 @@ asyncio.run(many())
 for _ in range(20):
     adapter.evaluate(prompt, session=Session())
     list(adapter.stream(prompt, session=Session()))
-print(len([thread for thread in threading.enumerate() if thread.name.startswith("litellm-logging")]) <= 8)
+names = [thread.name for thread in threading.enumerate()]
+print(len([name for name in names if name.startswith("litellm-logging")]) <= 8)
 """
 
 
@@ -502,7 +503,10 @@ IMPORTED = """
 import sys
 import weakincentives.adapters.litellm as module
 assert "litellm" not in sys.modules
-sys.addaudithook(lambda event, args: sys.exit(f"{event} {args}") if event == "socket.getaddrinfo" else None)
+def refuse(event, args):
+    if event == "socket.getaddrinfo":
+        sys.exit(f"{event} {args}")
+sys.addaudithook(refuse)
 module.LiteLLMAdapter("openai/gpt-4o")
 assert "litellm" in sys.modules
 """

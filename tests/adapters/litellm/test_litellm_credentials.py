@@ -1,4 +1,4 @@
-"""What is masked in the texts of failures: credentials that were given or sent, and nothing else."""
+"""Failures mask the credentials that were passed or sent, and nothing else."""
 
 from traceback import format_exception
 from typing import Any
@@ -19,7 +19,7 @@ ANTHROPIC = "anthropic/claude-sonnet-4-5"
 
 # Any: options of every kind.
 def failure(message: str, model: str = OPENAI, **arguments: Any) -> str:
-    """All that a failing request tells, its traceback included; the provider's text is `message`."""
+    """All texts of a failing request, its traceback too; the provider's text is `message`."""
     session = Session()
     with ScriptedServer(Fail(400, message)) as server:
         url = server.url if model == ANTHROPIC else server.openai_url

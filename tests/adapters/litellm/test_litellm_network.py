@@ -1,4 +1,4 @@
-"""Deadlines, redirects and huge replies over the real LiteLLM, on the routes of two wire formats."""
+"""Deadlines, redirects and huge replies over the real LiteLLM, on routes of two wire formats."""
 
 import asyncio
 import threading

@@ -31,7 +31,7 @@ type Story = Generator[int, int, None]
 
 
 def together(stories: Iterable[Story], at_once: int = 3) -> None:
-    """Plays stories, each of which gives the process that it waits for and is told its exit code."""
+    """Plays stories: each yields the process that it waits for and receives its exit code."""
     left, waiting = iter(stories), dict[int, Story]()
     try:
         while True:

@@ -134,7 +134,7 @@ def wait_until(what: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def stop_in_tool(lineage: Lineage, name: str, pid: int, number: signal.Signals) -> None:
-    """Freezes or kills a worker in the middle of a tool call, so that it has begun a run for sure."""
+    """Freezes or kills a worker in the middle of a tool call, so that it has begun a run."""
     (lineage.folder / f"{name}.{number.name}").touch()
     states: list[int] = []
 

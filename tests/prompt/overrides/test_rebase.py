@@ -70,7 +70,7 @@ type Edit = tuple[int, Sequence[str]]
 
 @st.composite
 def disjoint_edits(draw: st.DrawFn) -> tuple[list[str], list[Edit], list[Edit]]:
-    """Lines that all differ, and edits of two sides, between each of which a line stays as it is."""
+    """Lines that all differ, and edits of two sides; between two edits, one line stays the same."""
     base = [f"line {number}" for number in range(draw(st.integers(1, 12)))]
     sides: tuple[list[Edit], list[Edit]] = ([], [])
     position = 0
