@@ -84,7 +84,7 @@ def _of(module: str, name: str) -> Subject:
     tests = import_module(module)
     harness: Harness = tests.HARNESSES[name]
     lost: set[str] = getattr(tests, "LOST_IN_STREAMS", set())
-    pool = tuple(one for one in scenarios(harness) if one.name not in lost)
+    pool = tuple(scenario for scenario in scenarios(harness) if scenario.name not in lost)
     return Subject(f"{module.split('.')[-2]} {name}", harness, pool, ALL_WAYS)
 
 
@@ -97,12 +97,12 @@ def _claude(name: str) -> Subject:
 
 def composed(subject: Subject, chance: random.Random) -> Scenario:
     """Turns of scenarios that end well and stand on one prompt, in any order, then a last word."""
-    first = chance.choice([one for one in subject.pool if _plain(one)])
+    first = chance.choice([scenario for scenario in subject.pool if _plain(scenario)])
     turns = [
         step
-        for one in subject.pool
-        if _plain(one) and one.prompt == first.prompt
-        for step in one.steps
+        for scenario in subject.pool
+        if _plain(scenario) and scenario.prompt == first.prompt
+        for step in scenario.steps
         if isinstance(step, AssistantMessage) and step.tool_calls
     ]
     script: list[AssistantMessage] = []
@@ -173,19 +173,20 @@ def held(temporary: Path) -> dict[str, float]:
         )
         / 1024,
         "threads": threading.active_count(),
-        "files": sum(not one.startswith("socket:") for one in opened),
-        "sockets": sum(one.startswith("socket:") for one in opened),
+        "files": sum(not name.startswith("socket:") for name in opened),
+        "sockets": sum(name.startswith("socket:") for name in opened),
         "children": sum(
-            len(one.read_text().split()) for one in Path("/proc/self/task").glob("*/children")
+            len(children.read_text().split())
+            for children in Path("/proc/self/task").glob("*/children")
         ),
         "temporary files": len(list(temporary.rglob("*"))),
     }
 
 
 def _links() -> Iterator[str]:
-    for one in Path("/proc/self/fd").iterdir():
+    for link in Path("/proc/self/fd").iterdir():
         try:
-            yield str(one.readlink())
+            yield str(link.readlink())
         except FileNotFoundError:  # the folder itself, while it was listed
             continue
 
@@ -195,8 +196,8 @@ def verdict(seen: list[Mapping[str, float]]) -> list[str]:
     quarter = max(1, len(seen) // 4)
     wrong: list[str] = []
     for name in seen[0]:
-        before = median([one[name] for one in seen[quarter : 2 * quarter] or seen])
-        after = median([one[name] for one in seen[-quarter:]])
+        before = median([sample[name] for sample in seen[quarter : 2 * quarter] or seen])
+        after = median([sample[name] for sample in seen[-quarter:]])
         if after > before * GROWTH + (0 if name == "memory" else NOISE):
             wrong.append(f"{name} grew from {before:g} to {after:g}")
     return wrong
@@ -241,7 +242,7 @@ def main() -> int:
                 seen.append(held(Path(folder)))
                 told = ", ".join(f"{name} {value:.0f}" for name, value in seen[-1].items())
                 print(f"{now / 60:5.1f} min, {runs.total()} runs: {told}", flush=True)
-        left = sorted(str(one.relative_to(folder)) for one in Path(folder).rglob("*"))
+        left = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
         grown = verdict(seen) if seen else ["nothing was looked at: --minutes is less than --every"]
     print(dict(runs), f"{len(failures)} failed", f"left behind: {left[-20:]}", *grown, sep="\n")
     return 1 if failures or grown else 0

@@ -75,18 +75,18 @@ TEMPLATE: PromptTemplate[Any] = PromptTemplate(
 )
 
 
-def at_once(*work: Callable[[], object]) -> None:
+def at_once(*operations: Callable[[], object]) -> None:
     """Runs all in threads of their own that start together; raises what one of them raised."""
-    together, failures = Barrier(len(work)), list[BaseException]()
+    together, failures = Barrier(len(operations)), list[BaseException]()
 
-    def running(one: Callable[[], object]) -> None:
+    def running(operation: Callable[[], object]) -> None:
         together.wait(TIMEOUT)
         try:
-            one()
+            operation()
         except BaseException as error:
             failures.append(error)
 
-    threads = [Thread(target=running, args=(one,)) for one in work]
+    threads = [Thread(target=running, args=(operation,)) for operation in operations]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -127,7 +127,7 @@ def agent(number: int) -> tuple[Callable[[], None], Callable[[], None]]:
     def check() -> None:
         wanted = [number * 3 + 1, number * 3 + 2]
         assert texts == [f"You are agent {number}."]
-        assert [note.text for note in session[Note].all()] == [str(one) for one in wanted]
+        assert [note.text for note in session[Note].all()] == [str(item) for item in wanted]
         assert [cell.numbers for cell in cells] == [wanted]
         opened = session[VisibilityOverrides].latest()
         assert opened is not None
@@ -145,13 +145,13 @@ def test_many_threads_with_event_loops_and_sessions_of_their_own_use_one_templat
 
 
 def test_many_tasks_of_one_event_loop_use_one_template_at_once() -> None:
-    async def one(number: int) -> str:
+    async def evaluate(number: int) -> str:
         asked = TEMPLATE.bind(Name(f"agent {number}"))
         adapter = ScriptedAdapter(script(number))
         return (await adapter.evaluate_async(asked, session=Session())).text
 
     async def all_of_them() -> list[str]:
-        return await asyncio.gather(*map(one, range(THREADS)))
+        return await asyncio.gather(*map(evaluate, range(THREADS)))
 
     assert asyncio.run(all_of_them()) == [f"You are agent {number}." for number in range(THREADS)]
 

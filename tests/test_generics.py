@@ -142,13 +142,13 @@ def test_arguments_follow_the_parameters_whatever_their_order() -> None:
 
 def test_a_specialisation_is_a_value_and_looks_like_its_source() -> None:
     # Any: a Specialisation, which type checkers read as a class
-    one: Any = Pair[int, str]
-    assert isinstance(one, Specialisation)
-    assert one == Pair[int, str]
-    assert one != Pair[int, bytes]
-    assert len({one, Pair[int, str]}) == 1
-    assert (one.__origin__, one.__args__) == (Pair, (int, str))
-    assert repr(one).endswith("Pair[int, str]")
+    alias: Any = Pair[int, str]
+    assert isinstance(alias, Specialisation)
+    assert alias == Pair[int, str]
+    assert alias != Pair[int, bytes]
+    assert len({alias, Pair[int, str]}) == 1
+    assert (alias.__origin__, alias.__args__) == (Pair, (int, str))
+    assert repr(alias).endswith("Pair[int, str]")
 
 
 def test_an_abstract_class_stays_abstract() -> None:

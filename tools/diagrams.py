@@ -193,7 +193,8 @@ def disclosure_states() -> Picture:
     adapter = ScriptedAdapter([*there, *back, say()])
     adapter.evaluate(template.bind(), session=Session())
     tools_of = [{tool.name for tool in state.tools} for state in (*states, *states[-2::-1])]
-    assert [{*one.tool_names} for one in adapter.requests] == tools_of, "the arrows lead elsewhere"  # noqa: S101
+    requested = [{*request.tool_names} for request in adapter.requests]
+    assert requested == tools_of, "the arrows lead elsewhere"  # noqa: S101
     return picture
 
 

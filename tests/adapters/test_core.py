@@ -109,8 +109,10 @@ def test_a_rendered_prompt_is_evaluated_as_it_is() -> None:
 
 @pytest.mark.claim("C-08", "DT-03")
 def test_a_prompt_and_its_rendering_get_equal_responses_and_the_session_goes_by_name() -> None:
-    def response(one: Any) -> PromptResponse[Any]:
-        return ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(one, session=Session())
+    def response(target: Any) -> PromptResponse[Any]:
+        return ScriptedAdapter([call(("probe", {})), say("done")]).evaluate(
+            target, session=Session()
+        )
 
     asked = prompt(tool())
     assert response(asked) == response(asked.render())
@@ -459,30 +461,30 @@ class HeldLine(Connection):
         self.closed += 1
 
 
-def run_async(one: Held, session: Session) -> None:
-    asyncio.run(one.evaluate_async(prompt(), session=session))
+def run_async(adapter: Held, session: Session) -> None:
+    asyncio.run(adapter.evaluate_async(prompt(), session=session))
 
 
-def run_stream(one: Held, session: Session) -> None:
-    list(one.stream(prompt(), session=session))
+def run_stream(adapter: Held, session: Session) -> None:
+    list(adapter.stream(prompt(), session=session))
 
 
-def run_stream_async(one: Held, session: Session) -> None:
+def run_stream_async(adapter: Held, session: Session) -> None:
     async def main() -> None:
-        async for _ in one.stream_async(prompt(), session=session):
+        async for _ in adapter.stream_async(prompt(), session=session):
             pass
 
     asyncio.run(main())
 
 
-def run_and_stop_early(one: Held, session: Session) -> None:
-    events = one.stream(prompt(), session=session)
+def run_and_stop_early(adapter: Held, session: Session) -> None:
+    events = adapter.stream(prompt(), session=session)
     next(events)
     events.close()
 
 
 WAYS = [
-    lambda one, session: one.evaluate(prompt(), session=session),
+    lambda adapter, session: adapter.evaluate(prompt(), session=session),
     run_async,
     run_stream,
     run_stream_async,
@@ -491,9 +493,9 @@ WAYS = [
 
 @pytest.mark.parametrize("run", [*WAYS, run_and_stop_early])
 def test_a_line_is_closed_once_when_its_evaluation_is_done(run: Any) -> None:
-    one = Held(say("done"))
-    run(one, Session())
-    assert [line.closed for line in one.lines] == [1]
+    adapter = Held(say("done"))
+    run(adapter, Session())
+    assert [line.closed for line in adapter.lines] == [1]
 
 
 @pytest.mark.parametrize("run", WAYS)
@@ -501,10 +503,10 @@ def test_a_line_is_closed_once_when_its_evaluation_is_done(run: Any) -> None:
     "error", [OSError("gone"), PromptEvaluationError("no", phase="request", code="timeout")]
 )
 def test_a_line_is_closed_once_when_its_evaluation_fails(run: Any, error: Exception) -> None:
-    one = Held(error)
+    adapter = Held(error)
     with pytest.raises(type(error)):
-        run(one, Session())
-    assert [line.closed for line in one.lines] == [1]
+        run(adapter, Session())
+    assert [line.closed for line in adapter.lines] == [1]
 
 
 @pytest.mark.parametrize("run", WAYS)

@@ -146,17 +146,20 @@ def opened_with(adapter: ScriptedAdapter) -> list[str]:
 def test_the_section_asked_for_is_open_when_evaluation_starts_again(
     run: Run, adapter: Callable[[], ScriptedAdapter], disclosure: Disclosure, reason: str
 ) -> None:
-    one, session = adapter(), Session()
+    scripted, session = adapter(), Session()
     injected = recorded(session.bus, ToolsInjected)
     expanded = recorded(session.bus, VisibilityExpanded)
-    execution = run(one, manual(disclosure=disclosure), session)
+    execution = run(scripted, manual(disclosure=disclosure), session)
     assert execution.text == execution.response.text == "done"
     assert execution.restarts == 1
     assert execution.expansions == (Expansion(("more",), reason),)
     assert execution.usage == EACH + EACH
-    before, after = opened_with(one)
+    before, after = opened_with(scripted)
     assert ("All about more." in before, "All about more." in after) == (False, True)
-    assert ("late" in one.requests[0].tool_names, "late" in one.requests[1].tool_names) == (
+    assert (
+        "late" in scripted.requests[0].tool_names,
+        "late" in scripted.requests[1].tool_names,
+    ) == (
         False,
         True,
     )

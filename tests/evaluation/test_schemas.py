@@ -57,15 +57,15 @@ def check_profile(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
     if "$ref" in schema:
         assert list(schema) == ["$ref"]
         assert schema["$ref"].removeprefix("#/$defs/") in definitions
-    for one in schema.get("anyOf", ()):
-        check_profile(one, definitions)
+    for variant in schema.get("anyOf", ()):
+        check_profile(variant, definitions)
     if schema.get("type") == "array":
         check_profile(schema["items"], definitions)
     if schema.get("type") == "object":
         assert schema["additionalProperties"] is False
         assert sorted(schema["required"]) == sorted(schema["properties"])
-        for one in schema["properties"].values():
-            check_profile(one, definitions)
+        for property_schema in schema["properties"].values():
+            check_profile(property_schema, definitions)
 
 
 def check_root(schema: dict[str, Any]) -> None:

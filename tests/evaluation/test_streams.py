@@ -52,19 +52,19 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def adapter(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
+def make_adapter(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
     return OpenAIAdapter(
         "test", api=api, base_url=server.openai_url, api_key="k", max_retries=0, **options
     )
 
 
-def in_order(one: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
-    return list(one.stream(asked, session=session, **limits))
+def in_order(adapter: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
+    return list(adapter.stream(asked, session=session, **limits))
 
 
-def in_a_loop(one: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
+def in_a_loop(adapter: Any, asked: Prompt[Any], session: Session, **limits: Any) -> list[Any]:
     async def run() -> list[Any]:
-        return [event async for event in one.stream_async(asked, session=session, **limits)]
+        return [event async for event in adapter.stream_async(asked, session=session, **limits)]
 
     return asyncio.run(run())
 
@@ -99,22 +99,22 @@ def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None
     )
     with ScriptedServer(*steps) as server:
         session = Session()
-        events = run(adapter(server, api), agent(), session)
+        events = run(make_adapter(server, api), agent(), session)
     kinds = [type(event) for event in events]
     assert kinds.count(TextDelta) > 2
     assert (
-        "".join(one.text for one in events if isinstance(one, TextDelta))
+        "".join(event.text for event in events if isinstance(event, TextDelta))
         == "One moment.All is done."
     )
     between = [event for event in events if isinstance(event, ToolCallStarted | ToolCallFinished)]
-    assert [(type(one), one.call.arguments) for one in between] == [
+    assert [(type(event), event.call.arguments) for event in between] == [
         (kind, f'{{"a": {n}}}') for n in (1, 2) for kind in (ToolCallStarted, ToolCallFinished)
     ]
     assert kinds[-1] is Completed
     assert kinds.count(Completed) == 1
     assert [note.text for note in session[Note]] == ["1", "2"]
     assert all(request.json["stream"] for request in server.requests)
-    assert [one.error for one in session[ProviderCalled]] == [None, None]
+    assert [call.error for call in session[ProviderCalled]] == [None, None]
 
 
 @apis
@@ -126,7 +126,7 @@ def test_tools_of_an_opened_section_are_told_when_they_arrive(api: str, run: Run
         Say("ok"),
     )
     with ScriptedServer(*steps) as server:
-        events = run(adapter(server, api), agent(), Session())
+        events = run(make_adapter(server, api), agent(), Session())
     names = [
         [spec.name for spec in event.tools]
         if isinstance(event, ToolsAdded)
@@ -173,9 +173,9 @@ def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -
     ) -> tuple[object, ...]:
         session = Session()
         with ScriptedServer(*steps, strict=False) as server:
-            one = adapter(server, api, config=InnerLoopConfig(max_repairs=1))
+            adapter = make_adapter(server, api, config=InnerLoopConfig(max_repairs=1))
             try:
-                response: object = evaluate(one, session)
+                response: object = evaluate(adapter, session)
             except PromptEvaluationError as error:
                 response = (str(error), error.usage, tuple(error.transcript))
             asked_for = [
@@ -188,11 +188,13 @@ def test_a_stream_ends_as_evaluate_does(api: str, turns: list[Say], last: str) -
             ]
         return response, session[Note].all(), asked_for
 
-    def streamed(one: OpenAIAdapter, session: Session) -> PromptResponse[Any]:
-        response: PromptResponse[Any] = in_order(one, asked, session)[-1].response
+    def streamed(adapter: OpenAIAdapter, session: Session) -> PromptResponse[Any]:
+        response: PromptResponse[Any] = in_order(adapter, asked, session)[-1].response
         return response
 
-    assert outcome(streamed) == outcome(lambda one, session: one.evaluate(asked, session=session))
+    assert outcome(streamed) == outcome(
+        lambda adapter, session: adapter.evaluate(asked, session=session)
+    )
 
 
 def sse(*lines: str) -> Raw:
@@ -225,7 +227,7 @@ def sse(*lines: str) -> Raw:
 def test_a_stream_that_breaks_is_a_typed_failure(api: str, run: Run, step: Step, code: str) -> None:
     session = Session()
     with ScriptedServer(step) as server, pytest.raises(PromptEvaluationError) as caught:
-        run(adapter(server, api), prompt(), session)
+        run(make_adapter(server, api), prompt(), session)
     assert caught.value.provider == "openai"
     assert caught.value.code.startswith(code)
     assert session[ProviderCalled].all()[0].error
@@ -244,13 +246,13 @@ def test_closing_a_stream_stops_the_run_and_keeps_what_was_done(api: str) -> Non
     with ScriptedServer(
         Say("Hm.", calls=(Call("writes"),)), Say("never read to its end")
     ) as server:
-        events = adapter(server, api).stream(agent(), session=session)
+        events = make_adapter(server, api).stream(agent(), session=session)
         taken(events)
         events.close()
 
         async def run() -> None:
             async with aclosing(
-                adapter(server, api).stream_async(agent(), session=session)
+                make_adapter(server, api).stream_async(agent(), session=session)
             ) as later:
                 async for _ in later:
                     closed.append("event")
@@ -278,7 +280,7 @@ def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> No
     asked = agent().bind(
         resources=ResourceRegistry.of(Binding(Held, lambda _: Held(told), eager=True))
     )
-    one, session = ScriptedAdapter([say("Done.")]), Session()
+    adapter, session = ScriptedAdapter([say("Done.")]), Session()
 
     def listen(work: Operation) -> None:
         if work.kind == "evaluation":
@@ -287,14 +289,16 @@ def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> No
     session.bus.subscribe(Operation, listen)
 
     async def first_completed() -> Completed[Any]:
-        async with aclosing(one.stream_async(asked, session=session)) as events:
+        async with aclosing(adapter.stream_async(asked, session=session)) as events:
             return await anext(event async for event in events if isinstance(event, Completed))
 
     if in_a_loop:
         last = asyncio.run(first_completed())
     else:
         last = next(
-            event for event in one.stream(asked, session=session) if isinstance(event, Completed)
+            event
+            for event in adapter.stream(asked, session=session)
+            if isinstance(event, Completed)
         )
     assert last.response.text == "Done."
     assert told == ["closed", None]
@@ -311,7 +315,7 @@ def test_a_deadline_ends_a_stream_between_two_pieces(run: Run) -> None:
     words = sse(*['{"choices": [{"delta": {"content": "word "}}]}'] * 200)
     with ScriptedServer(words) as server, pytest.raises(PromptEvaluationError) as caught:
         run(
-            adapter(server, "chat", clock=clock),
+            make_adapter(server, "chat", clock=clock),
             prompt(),
             Session(),
             deadline=Deadline(start + timedelta(seconds=20)),
@@ -338,19 +342,19 @@ def test_a_call_beside_others_that_ends_the_evaluation_is_told_once() -> None:
     def note(events: Iterator[Any]) -> None:
         started.extend(event.call.name for event in events if isinstance(event, ToolCallStarted))
 
-    one = ScriptedAdapter(
+    adapter = ScriptedAdapter(
         [call(("probe", {}), ("leaves", {}))],
         config=InnerLoopConfig(parallel_tool_calls="isolated"),
     )
     with pytest.raises(VisibilityExpansionRequired):
-        note(one.stream(prompt(tool(), tool(leaves, name="leaves")), session=Session()))
+        note(adapter.stream(prompt(tool(), tool(leaves, name="leaves")), session=Session()))
     assert started == ["probe", "leaves"]
 
 
 @drivers
 def test_an_adapter_without_pieces_gives_each_text_whole(run: Run) -> None:
-    one = ScriptedAdapter([call(("probe", Args())), say("Done.")])
-    events = run(one, prompt(tool(ok)), Session())
+    adapter = ScriptedAdapter([call(("probe", Args())), say("Done.")])
+    events = run(adapter, prompt(tool(ok)), Session())
     assert [type(event).__name__ for event in events] == [
         "ToolCallStarted",
         "ToolCallFinished",

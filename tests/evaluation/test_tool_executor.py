@@ -312,8 +312,8 @@ def test_arguments_beyond_the_bound_are_refused_unread_with_the_bound(arguments:
     response = adapter.evaluate(prompt(tool()), session=session)
     refused, run = answers(response.transcript)
     assert refused.content == (
-        f"Invalid arguments for 'probe': {len(arguments):,} characters, and at most 4,999 are read. "
-        "Send less at once."
+        f"Invalid arguments for 'probe': {len(arguments):,} characters, and at most 4,999 are "
+        "read. Send less at once."
     )
     assert [event.params for event in session[ToolInvoked].all()] == [None, Args(1)]
     assert (refused.success, run.success) == (False, True)
@@ -535,7 +535,7 @@ def test_a_text_of_a_megabyte_is_cut_and_nothing_but_the_text_is_told(
 
     answer = once(handler)
     assert answer.content == "x" * 1_000
-    [record] = [one for one in caplog.records if one.name.endswith("tool_executor")]
+    [record] = [record for record in caplog.records if record.name.endswith("tool_executor")]
     assert record.levelno == logging.ERROR
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], RuntimeError)
@@ -727,7 +727,7 @@ def test_a_result_is_sent_whole_up_to_the_bound_and_beyond_it_says_how_much_is_m
         return
     shown, note = answer.content.split("\n\n[Cut here: ")
     assert whole.startswith(shown)
-    total, missing = [int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", note)]
+    total, missing = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", note)]
     assert (total, total - missing) == (len(whole), len(shown))
     assert note.endswith("Ask for less at once, or for another part, to see the rest.]")
 

@@ -418,8 +418,8 @@ def test_many_large_pre_images_need_one_descriptor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_a_snapshot_of_another_filesystem_is_refused(sort: str) -> None:
-    with filesystem(sort) as one, filesystem(sort) as other:
-        snapshot = one.snapshot()
+    with filesystem(sort) as first, filesystem(sort) as other:
+        snapshot = first.snapshot()
         other.write_text("a", "kept")
         with pytest.raises(ValueError, match="another filesystem"):
             other.restore(snapshot)

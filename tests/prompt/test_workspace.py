@@ -746,22 +746,19 @@ def test_files_and_directories_are_removed() -> None:
         (
             "three",
             "x",
-            "old is not in 'f'; copy it exactly from read_file, indentation included, "
-            "line numbers left out",
+            "old is not in 'f'; copy it exactly from read_file, indentation included, line numbers",
         ),
         ("     2\tone", "x", "old is not in 'f'; copy it exactly"),
         ("one two", "x", "old is not in 'f' (it is with other white space); copy it exactly"),
         (
             "one",
             "x",
-            "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, "
-            "or set replace_all",
+            "old is in 'f' 3 times, at lines 1, 2, 15; add lines around it until it is unique, or",
         ),
         (
             "z",
             "x",
-            "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; "
-            "add lines around it",
+            "old is in 'f' 12 times, at lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, …; add lines",
         ),
     ],
 )

@@ -124,8 +124,10 @@ class Lineage:
             extra = [book(datasource, self.hook)]
             tell_book_places(datasource.engine, self.hook)
         story: dict[str, Any] = {} if self.story is None else {"story": self.story}
-        one = agent(self.facts, hook=self.hook, dynamic=self.dynamic, extra=extra, **story)
-        runs = install({"agent": one}, datasource=datasource)
+        durable_agent = agent(
+            self.facts, hook=self.hook, dynamic=self.dynamic, extra=extra, **story
+        )
+        runs = install({"agent": durable_agent}, datasource=datasource)
         config = runs.config("tests", self.url, executor_id=executor_id)
         dbos.DBOS(config=config | {"sys_db_idle_transaction_timeout_sec": 1})
         # DBOS's own queue for recovered runs, which polls each second, cannot be set up otherwise.
@@ -222,14 +224,14 @@ def expected(
     """
     with TemporaryDirectory() as folder:
         plain = Lineage("", Path(folder))
-        one = agent(plain.facts, dynamic=dynamic, story=story)
+        durable_agent = agent(plain.facts, dynamic=dynamic, story=story)
         done: Happened | None = None
         results: list[Any] = []
         beginnings: list[list[tuple[str, Any]]] = [[]]
         logging.disable()  # a tool of this agent fails on purpose
         for begun in beginnings:
             steps = RecordedSteps(begun, run_id=run_id)
-            results.append(execute_run(one, to_input(Job(run_id)), steps))
+            results.append(execute_run(durable_agent, to_input(Job(run_id)), steps))
             done = done or happened(plain, run_id)
             beginnings += [
                 steps.records[: at + 1]

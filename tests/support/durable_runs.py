@@ -168,7 +168,7 @@ def template(
 
     def replace(params: Amount, *, context: ToolContext) -> ToolResult[object]:
         effect("replace", context)
-        context.session[Note].clear(lambda one: one.text.startswith("noted"))
+        context.session[Note].clear(lambda note: note.text.startswith("noted"))
         return ToolResult("Cleared.")
 
     def late(params: Amount, *, context: ToolContext) -> ToolResult[object]:

@@ -63,7 +63,11 @@ def main(root: Path, seed: int) -> None:
     asked = prompt(tool(handler)).bind(resources={Filesystem: files})
 
     def found() -> dict[str, bytes]:
-        return {one.path: files.read_bytes(one.path) for one in files.walk() if one.kind == "file"}
+        return {
+            entry.path: files.read_bytes(entry.path)
+            for entry in files.walk()
+            if entry.kind == "file"
+        }
 
     with asked.resources:
         executor = ToolExecutor(

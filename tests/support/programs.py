@@ -319,8 +319,8 @@ def _do(op: Op, context: ToolContext, seen: list[object]) -> None:
             parts = context.prompt.resources if op.what == "nested with resources" else ()
             try:
                 with tool_transaction(context.session, parts, "nested"):
-                    for one in op.inside:
-                        _do(one, context, seen)
+                    for inner in op.inside:
+                        _do(inner, context, seen)
                     if op.ending is not None:
                         raise raised(op.ending)
             except (ValueError, Redirect) as error:

@@ -82,9 +82,9 @@ def test_this_machine_may_look_itself_up() -> None:
 def test_sockets_of_this_machine_connect() -> None:
     with guard_network(refuse=True) as hosts, socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
-        one, other = socket.socketpair()  # of the family AF_UNIX where there is one
-        one.close()
-        other.close()
+        left, right = socket.socketpair()  # of the family AF_UNIX where there is one
+        left.close()
+        right.close()
     assert hosts == []
 
 

@@ -327,14 +327,14 @@ def test_a_changed_contract_is_named_by_its_tool() -> None:
 def test_new_and_lost_states_sections_and_tools_are_reported() -> None:
     more = MarkdownSection(title="More", template="x", summary="y", visibility=SUMMARY)
     plain, wide = shop(refunds="Same."), shop(refunds="Same.", more=more)
-    assert [one for one in summary(plain, wide) if "changed" not in one] == [
+    assert [line for line in summary(plain, wide) if "changed" not in line] == [
         "State `more` is new",
         "State `all` is new",
         "Section `more` (summary) is new",
         "Section `more` is new",
     ]
-    assert [one for one in summary(wide, plain) if "changed" not in one] == [
-        one.replace("new", "gone") for one in summary(plain, wide) if "changed" not in one
+    assert [line for line in summary(wide, plain) if "changed" not in line] == [
+        line.replace("new", "gone") for line in summary(plain, wide) if "changed" not in line
     ]
     assert summary(shop(), shop(tool="pay")) == [
         "State `refunds` changed",

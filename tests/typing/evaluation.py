@@ -25,7 +25,7 @@ class Question:
     text: str
 
 
-one = PromptTemplate[Answer](ns="n", key="one")
+template = PromptTemplate[Answer](ns="n", key="one")
 many = PromptTemplate[list[Answer]](ns="n", key="many")
 text = PromptTemplate(ns="n", key="text")
 session = Session()
@@ -33,15 +33,15 @@ session = Session()
 
 # The OpenAI adapter, in both forms of the prompt.
 openai = OpenAIAdapter(model="gpt-5.2")
-assert_type(openai.evaluate(one.bind(), session=session), PromptResponse[Answer])
-assert_type(openai.evaluate(one.bind(), session=session).output, Answer | None)
+assert_type(openai.evaluate(template.bind(), session=session), PromptResponse[Answer])
+assert_type(openai.evaluate(template.bind(), session=session).output, Answer | None)
 assert_type(openai.evaluate(many.render(), session=session).output, list[Answer] | None)
 assert_type(openai.evaluate(text.bind(), session=session).output, None)
 assert_type(openai.evaluate(text.bind(), session=session).text, str)
 
 # The double for tests.
 assert_type(
-    ScriptedAdapter([say("done")]).evaluate(one.bind(), session=session).output, Answer | None
+    ScriptedAdapter([say("done")]).evaluate(template.bind(), session=session).output, Answer | None
 )
 
 
@@ -60,12 +60,14 @@ class Echo(ProviderAdapter):
         return openai.evaluate(prompt, session=session, bus=bus, deadline=deadline, budget=budget)
 
 
-assert_type(Echo().evaluate(one.bind(), session=session).output, Answer | None)
+assert_type(Echo().evaluate(template.bind(), session=session).output, Answer | None)
 assert_type(Echo().evaluate(text.bind(), session=session).output, None)
 
 
 async def evaluate_async() -> None:
-    assert_type((await openai.evaluate_async(one.bind(), session=session)).output, Answer | None)
+    assert_type(
+        (await openai.evaluate_async(template.bind(), session=session)).output, Answer | None
+    )
     assert_type(
         (await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer] | None
     )
@@ -73,7 +75,9 @@ async def evaluate_async() -> None:
 
 # A handler evaluates a further prompt through its context.
 def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
-    response = context.adapter.evaluate(one.bind(), session=context.session, bus=context.event_bus)
+    response = context.adapter.evaluate(
+        template.bind(), session=context.session, bus=context.event_bus
+    )
     assert_type(response.output, Answer | None)
     assert_type(context.adapter.evaluate(text.bind(), session=context.session).output, None)
     return ToolResult(message=response.text, value=response.output)
@@ -81,7 +85,7 @@ def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
 
 async def ask_async(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     response = await context.adapter.evaluate_async(
-        one.bind(), session=context.session, bus=context.event_bus
+        template.bind(), session=context.session, bus=context.event_bus
     )
     assert_type(response.output, Answer | None)
     return ToolResult(message=response.text, value=response.output)
@@ -101,6 +105,6 @@ def read(context: ToolContext) -> None:
 
 
 # What the types rule out.
-openai.evaluate(one.bind(), session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-openai.evaluate(one, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+openai.evaluate(template.bind(), session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+openai.evaluate(template, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 session[Answer].append(Question("q"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

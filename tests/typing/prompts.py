@@ -19,15 +19,15 @@ class Task:
     goal: str
 
 
-one = PromptTemplate[Answer](ns="n", key="k")
+template = PromptTemplate[Answer](ns="n", key="k")
 many = PromptTemplate[list[Answer]](ns="n", key="k")
 text = PromptTemplate(ns="n", key="k")
 
 # Templates.
-assert_type(one, PromptTemplate[Answer])
+assert_type(template, PromptTemplate[Answer])
 assert_type(many, PromptTemplate[list[Answer]])
 assert_type(text, PromptTemplate[None])
-assert_type(one.output_type, type[Answer] | None)
+assert_type(template.output_type, type[Answer] | None)
 assert_type(many.output_type, type[list[Answer]] | None)
 assert_type(
     PromptTemplate(ns="n", key="k", structured_output=StructuredOutputConfig(Answer)),
@@ -35,13 +35,14 @@ assert_type(
 )
 
 # Binding, from the template and by hand.
-assert_type(Prompt(one), Prompt[Answer])
+assert_type(Prompt(template), Prompt[Answer])
 assert_type(Prompt(many), Prompt[list[Answer]])
 assert_type(Prompt(text), Prompt[None])
 assert_type(
-    Prompt(one, overrides_store=LocalPromptOverridesStore(), overrides_tag="v2"), Prompt[Answer]
+    Prompt(template, overrides_store=LocalPromptOverridesStore(), overrides_tag="v2"),
+    Prompt[Answer],
 )
-assert_type(one.bind(Task("g")), Prompt[Answer])
+assert_type(template.bind(Task("g")), Prompt[Answer])
 assert_type(many.bind().bind(Task("g")).bind(), Prompt[list[Answer]])
 assert_type(Prompt[Answer](ns="n", key="k", sections=[]), Prompt[Answer])
 assert_type(
@@ -54,20 +55,20 @@ assert_type(Prompt(ns="n", key="k"), Prompt[None])
 store: PromptOverridesStore = LocalPromptOverridesStore()
 
 # Rendering, from the template and from the prompt.
-assert_type(one.render(Task("g")), RenderedPrompt[Answer])
+assert_type(template.render(Task("g")), RenderedPrompt[Answer])
 assert_type(many.bind(Task("g")).render(Task("h")), RenderedPrompt[list[Answer]])
 assert_type(text.bind().render(), RenderedPrompt[None])
 
 # Parsing.
-assert_type(parse_structured_output("{}", one.render()), Answer)
+assert_type(parse_structured_output("{}", template.render()), Answer)
 assert_type(parse_structured_output("[]", many.render()), list[Answer])
 
 # What the types rule out.
-Prompt(one, ns="n")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+Prompt(template, ns="n")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 PromptTemplate[Answer](
     ns="n",
     key="k",
     structured_output=StructuredOutputConfig(Task),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 )
-one.bind(Task("g")).output_type = Answer  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-one.name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+template.bind(Task("g")).output_type = Answer  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+template.name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

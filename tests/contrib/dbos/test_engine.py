@@ -88,7 +88,7 @@ def test_what_the_database_holds_is_played_again_without_it(new_lineage: NewLine
     def use(runs: DurableRuns) -> None:
         result = runs.start("agent", Job("it"), run_id="run")._handle.get_result()
         kept = [
-            (one["function_name"], one["output"]) for one in dbos.DBOS.list_workflow_steps("run")
+            (step["function_name"], step["output"]) for step in dbos.DBOS.list_workflow_steps("run")
         ]
         (lineage.folder / "kept").write_text(json.dumps([kept, result]))
 
@@ -129,8 +129,8 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage
     begun = len(lineage.facts.read())
 
     def other() -> None:
-        one = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
-        runs = install({"agent": one})
+        new_agent = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+        runs = install({"agent": new_agent})
         dbos.DBOS(config=runs.config("tests", lineage.url))
         dbos.DBOS.launch()
         run = runs.find("agent", "run")
@@ -160,8 +160,8 @@ def test_a_finished_run_of_another_version_is_found_without_a_warning(
     lived(lineage, lineage.work())
 
     def other() -> None:
-        one = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
-        runs = install({"agent": one})
+        new_agent = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+        runs = install({"agent": new_agent})
         dbos.DBOS(config=runs.config("tests", lineage.url))
         dbos.DBOS.launch()
         assert runs.find("agent", "run").result().output == Answer(12)

@@ -74,10 +74,12 @@ def without_times(records: Records) -> Records:
     ]
 
 
-def inline(one: DurableAgent[Any]) -> tuple[Any, str]:
+def inline(durable_agent: DurableAgent[Any]) -> tuple[Any, str]:
     """The same without a record: what came of it, and the session."""
-    session = one.session("run")
-    execution = one.main_loop.execute(one.prompt().bind(Job("it")), session=session)
+    session = durable_agent.session("run")
+    execution = durable_agent.main_loop.execute(
+        durable_agent.prompt().bind(Job("it")), session=session
+    )
     return execution, session.snapshot().to_json()
 
 
@@ -89,10 +91,10 @@ both = pytest.mark.parametrize("dynamic", [True, False])
 
 @both
 def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None:
-    one = agent(facts, dynamic=dynamic)
-    execution, session = inline(one)
-    result, _ = attempt(one)
-    told = to_execution(one, result)
+    durable_agent = agent(facts, dynamic=dynamic)
+    execution, session = inline(durable_agent)
+    result, _ = attempt(durable_agent)
+    told = to_execution(durable_agent, result)
     assert told.output == execution.output == Answer(12)
     assert told == replace(execution, response=replace(execution.response, transcript=()))
     assert result["session"] == session
@@ -142,17 +144,17 @@ def test_what_a_handler_evaluates_is_a_part_of_its_own_step() -> None:
     outer = MarkdownSection(title="Task", key="task", template="Go.", tools=[own])
     template = PromptTemplate(ns="tests", key="outer", sections=[outer])
     script = [calls(("nest", '{"name": "x"}')), say("from within"), say("done")]
-    one = durable(MainLoop(ScriptedAdapter(script)), template.bind)
-    result, records = attempt(one, run_input=to_input())
+    durable_agent = durable(MainLoop(ScriptedAdapter(script)), template.bind)
+    result, records = attempt(durable_agent, run_input=to_input())
     assert [name for name, _ in records] == ["start", "provider", "tool:nest", "provider"]
     assert records[2][1]["outcome"]["call"]["message"]["content"] == "from within"
-    assert attempt(one, records, to_input())[0] == result
+    assert attempt(durable_agent, records, to_input())[0] == result
 
 
 def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
-    one = agent(facts, story=[calls(("note", "{}"), ("look", "{}")), STORY[-1]])
-    one.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
-    _, records = attempt(one)
+    durable_agent = agent(facts, story=[calls(("note", "{}"), ("look", "{}")), STORY[-1]])
+    durable_agent.adapter.config = InnerLoopConfig(parallel_tool_calls="isolated")
+    _, records = attempt(durable_agent)
     assert [name for name, _ in records] == [
         "start",
         "provider",
@@ -169,25 +171,25 @@ def test_calls_that_could_run_at_once_are_a_step_each(facts: Facts) -> None:
 def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(
     facts: Facts, *, dynamic: bool
 ) -> None:
-    one = agent(facts, dynamic=dynamic)
-    whole, records = attempt(one)
+    durable_agent = agent(facts, dynamic=dynamic)
+    whole, records = attempt(durable_agent)
     once = facts.read()
     for kept in range(len(records) + 1):
         if kept and records[kept - 1][0].startswith("intent:"):
             continue  # whose outcome is unknown: see the next test
         facts.path.unlink(missing_ok=True)
-        result, again = attempt(one, records[:kept])
+        result, again = attempt(durable_agent, records[:kept])
         assert facts.read() == once[len(once) - len(facts.read()) :]
         assert result == whole
         assert without_times(again) == without_times(records)
 
 
 def test_an_at_most_once_call_that_was_begun_is_answered_as_unknown(facts: Facts) -> None:
-    one = agent(facts)
-    _, records = attempt(one)
+    durable_agent = agent(facts)
+    _, records = attempt(durable_agent)
     at = [name for name, _ in records].index("intent:send")
     facts.path.unlink()
-    result, again = attempt(one, records[: at + 1])
+    result, again = attempt(durable_agent, records[: at + 1])
     assert "send" not in {words[1] for words in facts.read()}
     answer = again[at + 1][1]["outcome"]["call"]["message"]
     assert answer["success"] is False
@@ -199,12 +201,12 @@ def test_after_a_restart_of_evaluation_an_at_most_once_answer_from_the_record_is
     facts: Facts,
 ) -> None:
     story = (*STORY[:1], *STORY[2:])
-    one = agent(facts, story=story, dynamic=False)
-    whole, records = attempt(one)
+    durable_agent = agent(facts, story=story, dynamic=False)
+    whole, records = attempt(durable_agent)
     names = [name for name, _ in records]
     again = names.index("tool:send", names.index("tool:read_section"))
     facts.path.unlink()
-    assert attempt(one, records[:again])[0] == whole
+    assert attempt(durable_agent, records[:again])[0] == whole
     assert [words for words in facts.read() if words[1] == "send"] == []
     assert records[again][1]["outcome"]["call"]["message"]["content"].startswith("Sent.")
 
@@ -218,20 +220,20 @@ def swaps(records: Records) -> list[Records]:
 
 
 def test_no_two_steps_can_change_places(facts: Facts) -> None:
-    one = agent(facts)
-    _, records = attempt(one)
+    durable_agent = agent(facts)
+    _, records = attempt(durable_agent)
     mutants = swaps(records)
     assert len(mutants) >= len(records) - 2
     for mutant in mutants:
         with pytest.raises(ReplayError):
-            attempt(one, mutant)
+            attempt(durable_agent, mutant)
 
 
 def test_a_record_of_another_prompt_is_refused(facts: Facts) -> None:
-    one = agent(facts)
-    _, records = attempt(one)
+    durable_agent = agent(facts)
+    _, records = attempt(durable_agent)
     other = agent(facts, extra=[Tool(name="new", handler=None, params_type=Job)])
-    assert other.version != one.version
+    assert other.version != durable_agent.version
     with pytest.raises(
         ReplayError, match="'start' of run 'run' was recorded for another request or prompt"
     ):
@@ -239,15 +241,15 @@ def test_a_record_of_another_prompt_is_refused(facts: Facts) -> None:
 
 
 def test_a_record_of_other_params_is_refused(facts: Facts) -> None:
-    one = agent(facts)
-    _, records = attempt(one)
+    durable_agent = agent(facts)
+    _, records = attempt(durable_agent)
     with pytest.raises(ReplayError, match="'provider'"):
-        attempt(one, records, to_input(Job("something else")))
+        attempt(durable_agent, records, to_input(Job("something else")))
 
 
 def test_the_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: Path) -> None:
-    one, same = agent(Facts(tmp_path / "a")), agent(Facts(tmp_path / "b"))
-    assert one.version == same.version
+    durable_agent, same = agent(Facts(tmp_path / "a")), agent(Facts(tmp_path / "b"))
+    assert durable_agent.version == same.version
 
     def other(effect: Any) -> DurableAgent[Any]:
         tool = Tool[Any, Any](
@@ -255,7 +257,7 @@ def test_the_version_tells_prompts_and_effects_apart_and_nothing_else(tmp_path: 
         )
         return agent(Facts(tmp_path / "a"), extra=[tool])
 
-    assert len({one.version, other("pure").version, other("at_most_once").version}) == 3
+    assert len({durable_agent.version, other("pure").version, other("at_most_once").version}) == 3
 
 
 # --- A crash between the effect and its record
@@ -359,13 +361,13 @@ def test_what_is_no_failure_of_an_evaluation_ends_every_life_the_same() -> None:
 def test_limits_are_decided_by_recorded_times(facts: Facts) -> None:
     deadline = Deadline.after(0.3)
     steps = RecordedSteps(run_id="run")
-    one = agent(facts)
+    durable_agent = agent(facts)
     given = to_input(Job("it"), deadline=deadline, budget=Budget(max_seconds=100, max_calls=50))
-    result = execute_run(one, given, steps)
+    result = execute_run(durable_agent, given, steps)
     assert "error" not in result
     while not deadline.has_passed(utc_now()):
         pass
-    assert attempt(one, steps.records, given)[0] == result
+    assert attempt(durable_agent, steps.records, given)[0] == result
 
 
 def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_life() -> None:
@@ -386,10 +388,10 @@ def test_a_request_that_fails_once_the_deadline_has_passed_ends_at_it_in_every_l
 
 
 def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) -> None:
-    one = agent(facts)
-    result, _ = attempt(one, run_input=to_input(Job("it"), budget=Budget(max_calls=1)))
+    durable_agent = agent(facts)
+    result, _ = attempt(durable_agent, run_input=to_input(Job("it"), budget=Budget(max_calls=1)))
     with pytest.raises(PromptEvaluationError, match="max_calls=1"):
-        to_execution(one, result)
+        to_execution(durable_agent, result)
     assert "sent 3" in result["session"]
 
 
@@ -397,11 +399,11 @@ def test_a_spent_budget_ends_the_run_with_its_error_and_session(facts: Facts) ->
 
 
 def test_a_run_goes_on_from_a_session_and_hands_it_back(facts: Facts) -> None:
-    one, before = agent(facts), Session()
+    durable_agent, before = agent(facts), Session()
     before.dispatch(Note("from before"))
-    result, _ = attempt(one, run_input=to_input(Job("it"), session=before))
-    after = one.session("x")
-    after.restore(after.parse_snapshot(result["session"], types=one.types))
+    result, _ = attempt(durable_agent, run_input=to_input(Job("it"), session=before))
+    after = durable_agent.session("x")
+    after.restore(after.parse_snapshot(result["session"], types=durable_agent.types))
     assert [note.text for note in after[Note]] == ["from before", "sent 3"]
     assert after[Seen].latest() == Seen(10)
 
@@ -420,12 +422,14 @@ def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> N
         name="stray", description="x", handler=stray, params_type=Job, result_type=object
     )
     facts = Facts(Path("/nonexistent"))
-    one = agent(facts, extra=[own])
-    one = replace(one, adapter=ScriptedAdapter([calls(("stray", '{"name": "x"}')), say("{}")]))
+    durable_agent = agent(facts, extra=[own])
+    durable_agent = replace(
+        durable_agent, adapter=ScriptedAdapter([calls(("stray", '{"name": "x"}')), say("{}")])
+    )
     with pytest.raises(
         SerdeError, match="Stray: no type of that name is known here; give it in types="
     ):
-        attempt(one)
+        attempt(durable_agent)
 
 
 @dataclass(frozen=True)
@@ -448,9 +452,14 @@ def loose(*state: Loose, handler_state: Loose) -> DurableAgent[Any]:
     own = Tool[Any, Any](
         name="keep", description="x", handler=keep, params_type=Job, result_type=object
     )
-    one = agent(Facts(Path("/nonexistent")), extra=[own])
+    durable_agent = agent(Facts(Path("/nonexistent")), extra=[own])
     adapter = ScriptedAdapter([calls(("keep", '{"name": "x"}')), say('{"total": 1}')])
-    return replace(one, adapter=adapter, types=frozenset({*one.types, Loose}), session=seeded)
+    return replace(
+        durable_agent,
+        adapter=adapter,
+        types=frozenset({*durable_agent.types, Loose}),
+        session=seeded,
+    )
 
 
 def test_state_that_json_would_change_is_refused_at_the_step_that_made_it() -> None:
@@ -479,8 +488,8 @@ class Twice:
 
 def test_an_answer_is_made_of_its_text_once() -> None:
     template = PromptTemplate[Twice](ns="tests", key="twice")
-    one = durable(MainLoop(ScriptedAdapter([say('{"total": 2}')])), template.bind)
-    execution = to_execution(one, execute_run(one, to_input(), RecordedSteps()))
+    durable_agent = durable(MainLoop(ScriptedAdapter([say('{"total": 2}')])), template.bind)
+    execution = to_execution(durable_agent, execute_run(durable_agent, to_input(), RecordedSteps()))
     assert (
         execution.response.output
         == MainLoop(ScriptedAdapter([say('{"total": 2}')]))
@@ -521,14 +530,14 @@ def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
     turns: list[AssistantMessage], *, dynamic: bool, data: st.DataObject
 ) -> None:
     facts = Facts(Path("/dev/null"))
-    one = agent(facts, story=[*turns, STORY[-1]], dynamic=dynamic)
-    execution, session = inline(one)
-    whole, records = attempt(one)
+    durable_agent = agent(facts, story=[*turns, STORY[-1]], dynamic=dynamic)
+    execution, session = inline(durable_agent)
+    whole, records = attempt(durable_agent)
     assert (whole["session"], whole["text"]) == (session, execution.text)
     kept = data.draw(st.integers(0, len(records)))
     if kept and records[kept - 1][0].startswith("intent:"):
         kept -= 1
-    result, again = attempt(one, records[:kept])
+    result, again = attempt(durable_agent, records[:kept])
     assert result == whole
     assert without_times(again) == without_times(records)
 
