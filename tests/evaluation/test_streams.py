@@ -114,7 +114,7 @@ def test_text_comes_in_pieces_and_tools_between_them(api: str, run: Run) -> None
     assert kinds.count(Completed) == 1
     assert [note.text for note in session[Note]] == ["1", "2"]
     assert all(request.json["stream"] for request in server.requests)
-    assert [call.error for call in session[ProviderCalled]] == [None, None]
+    assert [event.error for event in session[ProviderCalled]] == [None, None]
 
 
 @apis

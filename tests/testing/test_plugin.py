@@ -303,7 +303,7 @@ def test_stale(wink_overrides):
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "E*stale overrides of shop/support, tag 'brief', in '*'; run `wink overrides rebase *`*",
+            "E*stale overrides of shop/support, tag 'brief', in '*'; run `wink overrides rebase*",
             "E*body task: the code's text has changed",
         ]
     )
