@@ -53,7 +53,7 @@ class _SpooledContent:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class HostEntry:
     """A file or, without content, a directory; `stat` is the host's, unless the entry is new."""
 
     content: bytes | _SpooledContent | None
@@ -64,7 +64,7 @@ class _Entry:
         return "directory" if self.content is None else "file"
 
 
-class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
+class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
     """The files below the directory `root`, which it opens once. Any thread may use it.
 
     With `hard_links` it reads files that have several, as package managers install them.
@@ -191,26 +191,26 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[_Entry]):
         except FileNotFoundError:
             return None
 
-    def _new_entry(self, data: bytes | None) -> _Entry:
-        return _Entry(data)
+    def _new_entry(self, data: bytes | None) -> HostEntry:
+        return HostEntry(data)
 
-    def _get(self, path: str, version: Version[_Entry]) -> _Entry | None:
+    def _get(self, path: str, version: Version[HostEntry]) -> HostEntry | None:
         try:
             with self._open_parent(path) as (parent, name):
                 stat = _stat(parent, name)
                 if S_ISDIR(stat.st_mode):
-                    return _Entry(None, stat)
+                    return HostEntry(None, stat)
             with self._open_file(path) as (file, stat):
                 if version.spool is None:
                     version.spool = _Spool(max_size=_CHUNK)
                 spool: _Spool = version.spool
                 start = spool.seek(0, os.SEEK_END)
                 copyfileobj(file, spool, _CHUNK)
-                return _Entry(_SpooledContent(spool, start, spool.tell() - start), stat)
+                return HostEntry(_SpooledContent(spool, start, spool.tell() - start), stat)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _put(self, path: str, entry: _Entry | None) -> None:
+    def _put(self, path: str, entry: HostEntry | None) -> None:
         # The entry to remove, or its directory, may be gone already.
         ignored = () if entry else (FileNotFoundError, NotADirectoryError)
         with suppress(*ignored), self._open_parent(path) as (parent, name):
@@ -281,7 +281,7 @@ def _open_directory(parent: int, name: str, path: str) -> int:
         raise file_error(NotADirectoryError if is_file else PermissionError, path) from None
 
 
-def _write_file(parent: int, name: str, entry: _Entry, old: os.stat_result | None) -> None:
+def _write_file(parent: int, name: str, entry: HostEntry, old: os.stat_result | None) -> None:
     """Creates or replaces a file atomically."""
     temporary = RESERVED + os.urandom(8).hex()
     content = entry.content

@@ -1,0 +1,241 @@
+"""One run of an MCP server, seen through the SDK's client: its start, listing, calls and errors.
+
+The SDK takes 0.7 s to import, so nothing imports this module before the first call of a tool.
+"""
+
+import json
+import os
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Thread
+from typing import TextIO
+
+import httpx2
+from anyio.streams.memory import MemoryObjectSendStream
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client._transport import TransportStreams  # which the SDK exports in no other way
+from mcp.client.streamable_http import streamable_http_client
+from mcp.types import (
+    CONNECTION_CLOSED,
+    INVALID_REQUEST,
+    Implementation,
+    InputRequiredResult,
+    LoggingMessageNotificationParams,
+)
+
+from ...errors import message_of
+from ...prompt.tool import ToolResult
+from ...redaction import Redactor, credentials_in
+from ...serde import Json
+from ...version import __version__
+from .connection import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
+from .events import MCPLogMessage, MCPProgress
+from .lock import ServerLock, ToolLock
+from .results import to_tool_result
+
+__all__ = ["OpenServer", "open_server"]
+
+_MAX_PAGES = 100
+_TIMEOUT = httpx2.Timeout(30, read=300)  # as the SDK's own client over HTTP has
+_STDERR_LINES, _STDERR_CHARS, _STDERR_SECONDS = 3, 300, 0.2
+
+
+@asynccontextmanager
+async def open_server(lock: ServerLock, notify: Notify) -> AsyncGenerator["OpenServer"]:
+    """Starts or reaches the server that `lock` names; the end of the block ends it.
+
+    Enter and leave the block in the same task. `notify` receives the server's log messages. Raises
+    `ServerError` if the server cannot be reached or is lost meanwhile.
+    """
+    variables = _Variables(lock)
+    wire = _Wire()
+
+    async def log(params: LoggingMessageNotificationParams) -> None:
+        text = params.data if isinstance(params.data, str) else json.dumps(params.data)
+        message = MCPLogMessage(server=lock.name, level=params.level, text=variables.redact(text))
+        notify(replace(message, logger=params.logger or ""))
+
+    client = Client(
+        _transport(lock, variables, wire),
+        client_info=Implementation(name="weakincentives", version=__version__),
+        logging_callback=log,
+        log_level="info",
+        # Without callbacks for elicitation and sampling, the client says that it can do neither,
+        # and refuses requests for them. A person who answers would be called from here.
+    )
+    try:
+        async with client:
+            yield OpenServer(client, wire, await _list(client, lock), variables.redact)
+    except ServerError:
+        raise
+    except Exception as error:
+        lines = "".join(f"\n{line}" for line in wire.last_lines)
+        raise ServerError(
+            variables.redact(
+                f"MCP server {lock.name!r} failed: {message_of(_first_cause(error))}{lines}"
+            )
+        ) from None  # the causes may hold credentials
+
+
+class OpenServer:
+    """A server that runs: what it offers now, and its answers to calls."""
+
+    def __init__(self, client: Client, wire: "_Wire", lock: ServerLock, redact: Redactor) -> None:
+        self._client = client
+        self._wire = wire
+        self._redact = redact
+        self.lock = lock
+        """What the server offers, in the form of a lock."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection is known to be lost."""
+        return self._wire.is_closed
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Json], notify: Notify
+    ) -> ToolResult[Json]:
+        """Returns the server's answer; raises `ServerError` without one."""
+        name = self.lock.name
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            event = MCPProgress(server=name, tool=tool, progress=progress, total=total)
+            notify(replace(event, message=self._redact(message or "")))
+
+        try:
+            result = await self._client.session.call_tool(
+                tool, dict(arguments), progress_callback=report, allow_input_required=True
+            )
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise ServerEndedError(
+                    f"MCP server {name!r} ended before it answered. {UNKNOWN_EFFECT}"
+                ) from None
+            if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
+                raise ServerEndedError(f"MCP server {name!r} was restarted.", sent=False) from None
+            problem = f"refused the call: {error.message}"
+        except RuntimeError as error:  # the SDK checks the result against the output schema
+            problem = f"answered what its output schema does not allow: {error}".partition("\n")[0]
+        else:
+            if not isinstance(result, InputRequiredResult):
+                return to_tool_result(result)
+            problem = "asks a person for input, and nobody answers here"
+        raise ServerError(self._redact(f"MCP server {name!r} {problem}."))
+
+
+async def _list(client: Client, lock: ServerLock) -> ServerLock:
+    """Returns what the server offers; raises `ServerError` for a listing without end."""
+    tools: list[ToolLock] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            listing = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            tools.append(ToolLock.from_listing(listing))
+        cursor = page.next_cursor
+        if cursor is None:
+            info = client.server_info
+            return replace(
+                lock,
+                server_name=info.name if info else "",
+                server_version=info.version if info else "",
+                protocol=client.protocol_version,
+                instructions=client.instructions or "",
+                tools=tuple(sorted(tools, key=lambda tool: tool.name)),
+            )
+    raise ServerError(f"MCP server {lock.name!r} lists more than {_MAX_PAGES} pages of tools.")
+
+
+class _Variables:
+    """The variables of our environment that a lock names; `redact` masks the credentials."""
+
+    def __init__(self, lock: ServerLock) -> None:
+        self._server = lock.name
+        self.environment = {name: self._value(name) for name in lock.env}
+        self.redact = Redactor(tuple(credentials_in(self.environment)))
+
+    def expand(self, text: str) -> str:
+        """Replaces each `${NAME}` by the variable, which counts as a credential."""
+        return re.sub(r"\$\{(\w+)\}", lambda match: self._secret(match[1]), text)
+
+    def _secret(self, name: str) -> str:
+        value = self._value(name)
+        self.redact = self.redact.extend([value])
+        return value
+
+    def _value(self, name: str) -> str:
+        value = os.environ.get(name)
+        if value is None:
+            raise ServerError(
+                f"MCP server {self._server!r} needs the environment variable {name}, "
+                "which is not set where the agent runs."
+            )
+        return value
+
+
+@dataclass(eq=False, slots=True)
+class _Wire:
+    """What is known of a server beside its answers: our end of its input, and its last errors."""
+
+    write: object = None
+    last_lines: deque[str] = field(default_factory=partial(deque[str], maxlen=_STDERR_LINES))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the SDK has closed our end, which it does when a process ends its output."""
+        write = self.write
+        return (
+            isinstance(write, MemoryObjectSendStream) and not write.statistics().open_send_streams
+        )
+
+
+@asynccontextmanager
+async def _transport(
+    lock: ServerLock, variables: _Variables, wire: _Wire
+) -> AsyncGenerator[TransportStreams]:
+    expand = variables.expand
+    async with AsyncExitStack() as stack:
+        if lock.url is not None:
+            headers = {name: expand(value) for name, value in lock.headers.items()}
+            http = httpx2.AsyncClient(headers=headers, timeout=_TIMEOUT)
+            streams = streamable_http_client(
+                expand(lock.url), http_client=await stack.enter_async_context(http)
+            )
+        else:
+            program, *arguments = map(expand, lock.command or ("",))
+            parameters = StdioServerParameters(
+                command=program, args=arguments, env=variables.environment, cwd=lock.cwd
+            )
+            streams = stdio_client(parameters, stack.enter_context(_stderr(wire.last_lines)))
+        opened = await stack.enter_async_context(streams)
+        wire.write = opened[1]
+        yield opened
+
+
+@contextmanager
+def _stderr(last_lines: deque[str]) -> Generator[TextIO]:
+    """Yields a file for the errors of a process, whose last lines it keeps."""
+    reading, writing = os.pipe()
+
+    def read() -> None:
+        with os.fdopen(reading, errors="replace") as lines:
+            last_lines.extend(line.strip()[:_STDERR_CHARS] for line in lines if line.strip())
+
+    reader = Thread(target=read, name="weakincentives-mcp-stderr", daemon=True)
+    reader.start()
+    try:
+        with os.fdopen(writing, "w") as file:
+            yield file
+    finally:
+        reader.join(_STDERR_SECONDS)  # a process that outlives its parent may keep the pipe open
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Returns the first error in groups of errors, which tasks raise."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,257 @@
+"""The connection of a prompt to one MCP server: started by the first call, closed with the prompt.
+
+One task on the portal's event loop enters and leaves the client, as the SDK requires. Calls from
+any thread or event loop run beside this task. Nothing here imports the SDK.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ...adapters.portal import portal, run_on
+from ...errors import WeakIncentivesError
+from ...prompt.tool import ToolResult
+from ...serde import Json
+from .differences import ToolDifference, differences
+from .events import MCPServerChanged
+from .lock import ServerLock
+
+__all__ = [
+    "UNKNOWN_EFFECT",
+    "Connection",
+    "LiveServer",
+    "Notify",
+    "ServerEndedError",
+    "ServerError",
+    "ServerKey",
+]
+
+UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
+_END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it after 2 s more
+
+type Notify = Callable[[object], object]
+"""Receives an event; any thread may call it."""
+
+
+class ServerError(WeakIncentivesError):
+    """A server gave no answer; the text, which the model reads, says why."""
+
+
+class ServerEndedError(ServerError):
+    """The connection was lost; `sent` says whether the server may have begun the call."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class LiveServer(Protocol):
+    """A server that runs, seen through the SDK's client."""
+
+    @property
+    def lock(self) -> ServerLock:
+        """What the server offers, in the form of a lock."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the connection is known to be lost."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Json], notify: Notify
+    ) -> ToolResult[Json]:
+        """Returns the server's answer; raises `ServerError` without one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKey:
+    """The key by which a prompt's resources hold the connection to the server of this name."""
+
+    name: str
+
+    def __call__(self) -> "Connection":
+        raise TypeError("a ServerKey only names a resource; use resources.get(key)")
+
+
+@dataclass(eq=False, slots=True)
+class _ServerRun:
+    """One run of the server, from its start to its end."""
+
+    ready: asyncio.Future[LiveServer]
+    task: asyncio.Task[None] | None = None
+    ended: bool = False
+    differences: Mapping[str | None, ToolDifference] = field(default_factory=dict)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a new call may use this run; one that still starts counts."""
+        if self.ended or self.task is None or self.task.done():
+            return False
+        return not self.ready.done() or not self.ready.result().has_ended
+
+
+class Connection:
+    """Calls the tools of one server for a prompt; `close` ends the server.
+
+    The first call starts the server, and a call after its end starts it again. A server that does
+    not answer in time, or whose call is cancelled, is ended, so that nothing goes on unseen.
+    """
+
+    def __init__(self, lock: ServerLock) -> None:
+        self._lock = lock
+        self._reset(None)
+
+    def _reset(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+        # All below is used on this loop, the portal's, alone.
+        self._run: _ServerRun | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # the owners of the run and of ended ones
+        self._calls: set[asyncio.Task[object]] = set()
+        self._listeners: list[Notify] = []
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Json],
+        *,
+        repeatable: bool,
+        seconds: float,
+        publish: Callable[[object], object],
+    ) -> ToolResult[Json]:
+        """Returns the answer to a call; a failed one if the tool differs from its lock.
+
+        `publish` receives the server's progress and log messages in the caller's thread, while the
+        caller waits. If the server ends, a `repeatable` call runs once more on a new one. Raises
+        `ServerError` if there is no answer after `seconds`, the start of the server included.
+        """
+        caller = asyncio.get_running_loop()
+
+        def notify(event: object) -> None:
+            with suppress(RuntimeError):  # the caller's loop is closed: nobody waits any more
+                caller.call_soon_threadsafe(publish, event)
+
+        call = self._call(tool, arguments, notify, repeatable=repeatable, seconds=seconds)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, portal.loop()))
+
+    def end_calls(self) -> None:
+        """Ends calls that nobody waits for, and waits for the end of the servers they ran on."""
+        if self._loop is not None and self._loop is portal.loop():
+            run_on(self._loop, self._end_calls(), _END_SECONDS)
+
+    def close(self) -> None:
+        """Ends the server and waits for its end, a few seconds at most."""
+        if self._loop is not None and self._loop is portal.loop():
+            run_on(self._loop, self._end_calls(close=True), _END_SECONDS)
+
+    async def _end_calls(self, *, close: bool = False) -> None:
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls)
+        if close and self._run is not None:
+            self._end(self._run)
+        if ended := self._tasks - {self._run.task if self._run else None}:
+            await asyncio.wait(ended)
+
+    async def _call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Json],
+        notify: Notify,
+        *,
+        repeatable: bool,
+        seconds: float,
+    ) -> ToolResult[Json]:
+        loop, task, run = asyncio.get_running_loop(), asyncio.current_task(), None
+        assert task is not None  # noqa: S101 - this is a coroutine
+        if loop is not self._loop:  # the first call, or a fork, which leaves the server its parent
+            self._reset(loop)
+        self._calls.add(task)
+        self._listeners.append(notify)
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    run = self._usable_run(loop)
+                    server = await asyncio.shield(run.ready)
+                    if tool in run.differences:
+                        return ToolResult(self._refusal(run.differences[tool]), success=False)
+                    try:
+                        return await server.call(tool, arguments, notify)
+                    except ServerEndedError as error:
+                        self._end(run)
+                        if error.sent and not repeatable:
+                            raise
+                        repeatable = False
+        except TimeoutError:
+            self._end(run)
+            raise ServerError(
+                f"MCP server {self._lock.name!r} gave no answer within {seconds:.3g} seconds and "
+                f"was ended. {UNKNOWN_EFFECT}"
+            ) from None
+        except asyncio.CancelledError:
+            self._end(run)
+            raise
+        finally:
+            self._calls.discard(task)
+            self._listeners.remove(notify)
+
+    def _usable_run(self, loop: asyncio.AbstractEventLoop) -> _ServerRun:
+        """Returns the present run, or a new one that begins to start."""
+        if self._run is not None:
+            if self._run.is_usable:
+                return self._run
+            self._end(self._run)
+        run = self._run = _ServerRun(loop.create_future())
+        # without the context of this call, which ends before the server
+        run.task = loop.create_task(self._own(run), context=Context())
+        self._tasks.add(run.task)
+        run.task.add_done_callback(self._tasks.discard)
+        return run
+
+    def _end(self, run: _ServerRun | None) -> None:
+        if self._run is run:
+            self._run = None
+        if run is not None and run.task is not None and not run.ended:
+            run.ended = True
+            run.task.cancel()  # once: a second one would interrupt the server's end
+
+    async def _own(self, run: _ServerRun) -> None:
+        """Starts the server, and ends it when this task is cancelled."""
+        from .client import open_server
+
+        failure: ServerError = ServerEndedError(f"MCP server {self._lock.name!r} was ended.")
+        try:
+            async with open_server(self._lock, self._notify) as server:
+                changes = differences(self._lock, server.lock)
+                run.differences = {difference.tool: difference for difference in changes}
+                if changes:
+                    self._notify(MCPServerChanged(server=self._lock.name, differences=changes))
+                run.ready.set_result(server)
+                await asyncio.Event().wait()
+        except ServerError as error:
+            failure = error
+        except asyncio.CancelledError:
+            pass  # by `_end`
+        if not run.ready.done():
+            run.ready.set_exception(failure)
+            run.ready.exception()  # perhaps nobody waits any more
+
+    def _notify(self, event: object) -> None:
+        """Passes what the server says on to the newest call; the others have the same bus."""
+        for listener in self._listeners[-1:]:
+            listener(event)
+
+    def _refusal(self, difference: ToolDifference) -> str:
+        # Where the tool differs, not how: nobody has reviewed the new text, so no model reads it.
+        places = [line.partition(":")[0] for line in difference.details if not line.startswith(" ")]
+        where = f" ({', '.join(places)[:300]})" if places else ""
+        change = "removed" if difference.kind == "vanished" else "changed"
+        return (
+            f"Tool {difference.tool!r} is refused: MCP server {self._lock.name!r} has {change} it "
+            f"since a person reviewed it{where}. Do without it."
+        )

@@ -1,0 +1,37 @@
+"""Events of MCP servers, which a connection publishes on the bus of the call that runs."""
+
+from dataclasses import dataclass
+
+from ...runtime.events import Event
+from .differences import ToolDifference
+
+__all__ = ["MCPLogMessage", "MCPProgress", "MCPServerChanged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCPProgress(Event):
+    """A server reports how far a call of its tool is; `total` is `None` if it does not know."""
+
+    server: str
+    tool: str
+    progress: float
+    total: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCPLogMessage(Event):
+    """A server wrote a log message; `level` is one of syslog's, such as `warning`."""
+
+    server: str
+    level: str
+    text: str
+    logger: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MCPServerChanged(Event):
+    """A server that was started differs from its lock; the tools that changed are refused."""
+
+    server: str
+    differences: tuple[ToolDifference, ...]

@@ -1,0 +1,74 @@
+"""What a server answers to a call, as a `ToolResult`."""
+
+import json
+from base64 import b64decode
+from binascii import Error
+
+from mcp.types import (
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
+
+from ...prompt.tool import ToolResult
+from ...serde import Json
+
+__all__ = ["to_tool_result"]
+
+_EMPTY = "The tool answered without content."
+
+
+def to_tool_result(result: CallToolResult) -> ToolResult[Json]:
+    """Returns a server's answer as a result; one that the server marks as an error has failed.
+
+    The value is the structured content. The model reads it only if no text block repeats it.
+    """
+    texts = [_text(block) for block in result.content]
+    value: Json = result.structured_content
+    repeated = value is None or any(
+        isinstance(block, TextContent) and _is_json_of(block.text, value)
+        for block in result.content
+    )
+    message = "\n\n".join(filter(None, texts))
+    if not message and repeated:
+        message = _EMPTY
+    return ToolResult(
+        message, value, success=not result.is_error, exclude_value_from_context=repeated
+    )
+
+
+def _text(block: ContentBlock) -> str:
+    match block:
+        case TextContent(text=text):
+            return text
+        case EmbeddedResource(resource=resource):
+            if isinstance(resource, TextResourceContents):
+                return f"[resource {resource.uri}]\n{resource.text}"
+            return _media(f"resource {resource.uri}", resource.mime_type, resource.blob)
+        case ImageContent():
+            return _media("image", block.mime_type, block.data)
+        case AudioContent():
+            return _media("audio", block.mime_type, block.data)
+        case ResourceLink():
+            return f"[link to resource {block.name!r}: {block.uri}]"
+
+
+def _media(kind: str, mime_type: str | None, data: str) -> str:
+    """Describes bytes that the model cannot read here; content parts would take their place."""
+    try:
+        size = f"{len(b64decode(data, validate=True)):,} bytes"
+    except (Error, ValueError):
+        size = "bytes that are no base64"
+    return f"[{kind} {mime_type or 'of unknown type'}, {size}]"
+
+
+def _is_json_of(text: str, value: Json) -> bool:
+    try:
+        return bool(json.loads(text) == value)
+    except ValueError:
+        return False

@@ -1,0 +1,202 @@
+"""The section that gives a prompt the tools of an MCP server, built from the server's lock alone.
+
+Nothing here starts a server or imports the SDK: the first call of a tool does.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Unpack
+
+from ...limits import utc_now
+from ...prompt.context import ToolContext
+from ...prompt.errors import PromptValidationError
+from ...prompt.sections import AnySection, MarkdownSection, Section, SectionArguments, substitute
+from ...prompt.tool import AnyTool, Effect, JsonParams, Tool, ToolResult
+from ...protocols import Resources
+from ...resources import Binding, ResourceRegistry
+from ...serde import Json
+from ...visibility import SectionPath, SectionVisibility
+from .connection import Connection, ServerError, ServerKey
+from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
+from .state import ServerState, StateKey
+
+__all__ = ["MCPSection"]
+
+_MAX_DESCRIPTION = 1024
+_MAX_SUMMARY = 300
+
+
+class MCPSection(Section[None]):
+    """A section with the tools of an MCP server, summarized until the model opens it.
+
+    It is built from the lock file that `wink mcp lock` writes, `.weakincentives/mcp/SERVER.json`
+    unless `lock` names another or is a `ServerLock`. The first call of a tool starts the server,
+    and the end of the prompt's resources ends it. Sections of one server in a prompt share it.
+
+    `include` and `exclude` choose tools by globs over the server's names. `groups` maps titles of
+    child sections to globs; each tool goes to the first group that fits, or else stays here.
+    `effects` maps globs to effects, the first that fits counts; for other tools the annotations do:
+    `"pure"` if read-only, `"repeatable"` if idempotent, else `"at_most_once"`. `state` is the
+    folder of the server's data: if a call that is not pure fails, the folder is put back. A call
+    takes at most `timeout` seconds.
+
+    Raises `PromptValidationError` for a lock that cannot be read and for globs that fit no tool.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        title: str | None = None,
+        include: Sequence[str] = ("*",),
+        exclude: Sequence[str] = (),
+        groups: Mapping[str, Sequence[str]] | None = None,
+        effects: Mapping[str, Effect] | None = None,
+        lock: str | os.PathLike[str] | ServerLock | None = None,
+        state: str | os.PathLike[str] | None = None,
+        timeout: float = 60.0,
+        **others: Unpack[SectionArguments[None]],
+    ) -> None:
+        if not isinstance(lock, ServerLock):
+            lock = read_lock(lock_path(server) if lock is None else Path(lock))
+        self.lock = lock = replace(lock, name=server)
+        self.state, self.timeout = state, timeout
+        title = title or server
+        names = [tool.name for tool in lock.tools]
+        for option, globs in {
+            "include": include,
+            "exclude": exclude,
+            "effects": effects or {},
+            **{f"groups[{group!r}]": globs for group, globs in (groups or {}).items()},
+        }.items():
+            _check_globs(server, option, globs, names)
+        chosen = [name for name in names if _fits(name, include) and not _fits(name, exclude)]
+        tools = self._tools_by_name(effects or {})
+        children: list[AnySection] = []
+        for group, globs in (groups or {}).items():
+            members = [name for name in chosen if _fits(name, globs)]
+            chosen = [name for name in chosen if name not in members]
+            children.append(_group(group, [tools[name] for name in members]))
+        own = [tools[name] for name in chosen]
+        shown = [*[child.title for child in children], *[tool.name for tool in own]]
+        others.setdefault("visibility", SectionVisibility.SUMMARY)
+        others["summary"] = others.get("summary") or _summary(f"Tools of {title}", shown)
+        others["children"] = (*children, *(others.get("children") or ()))
+        others["tools"] = (*own, *(others.get("tools") or ()))
+        super().__init__(title=title, **others)
+
+    def body_text(self) -> str:
+        """The server's instructions, as its lock has them."""
+        return self.lock.instructions.replace("$", "$$")
+
+    def render_body(self, params: None, *, path: SectionPath) -> str:
+        return substitute(self.body_text(), params, path)
+
+    def resources(self) -> ResourceRegistry:
+        """Binds the connection to the server, and its state if there is one."""
+        # Eager, so that the rollback of the first call does not close them.
+        server, state = self.lock.name, self.state
+        connection = Binding(ServerKey(server), lambda _: Connection(self.lock), eager=True)
+        if state is None:
+            return ResourceRegistry.of(connection)
+
+        def open_state(resources: Resources) -> ServerState:
+            return ServerState(state, resources.get(ServerKey(server)))
+
+        return ResourceRegistry.of(connection, Binding(StateKey(server), open_state, eager=True))
+
+    def _tools_by_name(self, effects: Mapping[str, Effect]) -> dict[str, AnyTool]:
+        """Returns the tools of the whole lock by the server's names."""
+        locks = {tool.name: tool for tool in self.lock.tools}
+        tools: dict[str, AnyTool] = {}
+        for model_name, name in model_names(self.lock.name, list(locks)).items():
+            effect = _effect(locks[name], effects)
+            handler = _Handler(self.lock.name, name, effect, self.timeout, self.state is not None)
+            tools[name] = Tool.from_schema(
+                name=model_name,
+                description=_description(locks[name]),
+                parameters=locks[name].input_schema,
+                handler=handler.call,
+                effect=effect,
+                check_schema=False,  # `wink mcp lock` has checked it
+            )
+        return tools
+
+
+@dataclass(frozen=True, slots=True)
+class _Handler:
+    """Calls one tool of a server."""
+
+    server: str
+    tool: str
+    effect: Effect
+    timeout: float
+    has_state: bool
+
+    async def call(self, params: JsonParams, /, *, context: ToolContext) -> ToolResult[Json]:
+        """Returns the server's answer, or a failure that says why there is none."""
+        if self.has_state and self.effect != "pure":
+            context.resources.get(StateKey(self.server)).record()
+        connection = context.resources.get(ServerKey(self.server))
+        seconds = self.timeout
+        if context.deadline is not None:
+            seconds = min(seconds, context.deadline.remaining(utc_now()).total_seconds())
+        try:
+            return await connection.call(
+                self.tool,
+                params,
+                repeatable=self.effect in {"pure", "repeatable"},
+                seconds=seconds,
+                publish=context.event_bus.publish,
+            )
+        except ServerError as error:
+            return ToolResult(str(error), success=False)
+
+
+def _check_globs(server: str, option: str, globs: Iterable[str], names: Sequence[str]) -> None:
+    if isinstance(globs, str):
+        raise PromptValidationError(
+            f"MCPSection({server!r}): {option} is the text {globs!r}; give a list, [{globs!r}]"
+        )
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            raise PromptValidationError(
+                f"MCPSection({server!r}): {option}: {glob!r} fits no tool of the server; "
+                f"it has {', '.join(names)}"
+            )
+
+
+def _group(title: str, tools: Sequence[AnyTool]) -> AnySection:
+    return MarkdownSection(
+        title=title,
+        template="",
+        summary=_summary(title, [tool.name for tool in tools]),
+        tools=tools,
+        visibility=SectionVisibility.SUMMARY,
+    )
+
+
+def _summary(title: str, names: Sequence[str]) -> str:
+    text = f"{title}: {', '.join(names)}".replace("$", "$$")
+    return text if len(text) <= _MAX_SUMMARY else f"{text[:_MAX_SUMMARY]}…"
+
+
+def _fits(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _effect(tool: ToolLock, effects: Mapping[str, Effect]) -> Effect:
+    for glob, effect in effects.items():
+        if fnmatchcase(tool.name, glob):
+            return effect
+    if tool.annotations.get("readOnlyHint") is True:
+        return "pure"
+    return "repeatable" if tool.annotations.get("idempotentHint") is True else "at_most_once"
+
+
+def _description(tool: ToolLock) -> str:
+    text = tool.description.strip() or tool.title or tool.name
+    return text if len(text) <= _MAX_DESCRIPTION else f"{text[: _MAX_DESCRIPTION - 1]}…"

@@ -1,0 +1,131 @@
+"""Undo for a directory of the host that other programs change, such as the data of a server."""
+
+import os
+from dataclasses import dataclass
+from time import time_ns
+
+from .host import HostEntry, HostFilesystem
+from .paths import FilesystemLimitError, FilesystemLimits
+from .protocol import FileStat, Kind, file_error
+from .undo import Version
+
+__all__ = ["ForeignDirectory"]
+
+_LIMITS = FilesystemLimits(depth=1_000)
+# A file that changes so soon after it was copied may keep its times.
+_CLOCK_NS = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncopied(HostEntry):
+    """A symbolic link or a special file, which is left as it is."""
+
+    @property
+    def kind(self) -> Kind:
+        return "other"
+
+
+class ForeignDirectory(HostFilesystem):
+    """A directory that other programs change: `restore` undoes their changes after a `record`.
+
+    Call `record` before such a program may run, and `restore` when it no longer does. A file is
+    copied once and again when its status changed. Symbolic links and special files are not copied:
+    `restore` removes new ones, and raises if another was changed or removed. Raises
+    `FilesystemLimitError` for more than 100,000 entries or `max_bytes`.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, max_bytes: int = 1_000_000_000) -> None:
+        super().__init__(root, hard_links=True, limits=_LIMITS)
+        self._max_bytes = max_bytes
+        self._copies: dict[str, HostEntry] = {}
+
+    def record(self) -> None:
+        """Copies what the directory holds into the newest snapshot, if there is one."""
+        with self.lock:
+            if (version := self._newest_version()) is None or "." in version.originals:
+                return
+            paths = [entry.path for entry in self._entries()]
+            self._copies = {path: self._copies[path] for path in paths if path in self._copies}
+            for path in reversed(paths):  # a directory last, so that it is put back first
+                self._record(path)
+
+    def restore(self, snapshot: Version[HostEntry], /) -> None:
+        with self.lock:
+            first: Version[HostEntry] | None = snapshot
+            while first is not None and "." not in first.originals:
+                first = first.newer
+            if first is not None:
+                self._complete(first)
+            super().restore(snapshot)
+
+    def _complete(self, version: Version[HostEntry]) -> None:
+        """Adds what is new since a recorded `version` to it, and drops what is unchanged."""
+        paths = [entry.path for entry in self._entries()]
+        originals = version.originals
+        for path in paths:
+            originals.setdefault(path, None)
+        for path, entry in [*originals.items()]:
+            if entry is not None and self._is_unchanged(path, entry):
+                del originals[path]
+        while version.newer is not None:
+            version = version.newer
+            version.originals.clear()
+
+    def _entries(self) -> list[FileStat]:
+        """Returns all entries with the root, a directory before what is in it."""
+        entries = [FileStat(".", "directory", 0, 0)]
+        for entry in entries:  # grows until it is complete
+            if entry.kind == "directory":
+                entries += self._scan(entry.path)
+            if len(entries) > self.limits.entries:
+                raise FilesystemLimitError(
+                    f"{self.root} holds more than {self.limits.entries:,} entries, "
+                    "which cannot be copied; name a smaller directory"
+                )
+        size = sum(entry.size for entry in entries)
+        if size > self._max_bytes:
+            raise FilesystemLimitError(
+                f"{self.root} holds {size:,} bytes, and at most {self._max_bytes:,} are copied; "
+                "name a smaller directory"
+            )
+        return entries
+
+    def _is_unchanged(self, path: str, entry: HostEntry) -> bool:
+        now = self._status(path)
+        known = isinstance(entry, _Uncopied) or self._copies.get(path) is entry
+        return known and now is not None and _signature(now) == _signature(entry.stat)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        try:
+            with self._open_parent(path) as (parent, name):
+                return os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except OSError:  # it has gone, or a link or a file stands in the place of its directory
+            return None
+
+    def _get(self, path: str, version: Version[HostEntry]) -> HostEntry | None:
+        copy = self._copies.get(path)
+        if copy is not None and self._is_unchanged(path, copy):
+            return copy
+        try:
+            entry = super()._get(path, version)
+        except PermissionError:
+            if self._kind(path) != "other":
+                raise
+            return _Uncopied(b"", self._status(path))
+        stat = None if entry is None else entry.stat
+        if entry is not None and stat is not None and time_ns() - stat.st_ctime_ns > _CLOCK_NS:
+            self._copies[path] = entry
+        return entry
+
+    def _put(self, path: str, entry: HostEntry | None) -> None:
+        if isinstance(entry, _Uncopied):
+            raise file_error(PermissionError, path)
+        super()._put(path, entry)
+
+
+def _signature(stat: os.stat_result | None) -> tuple[int, ...]:
+    """Returns what changes with each change of a file, except within a tick of the clock."""
+    if stat is None:
+        return ()
+    times = stat.st_mtime_ns, stat.st_ctime_ns
+    return stat.st_ino, stat.st_mode, stat.st_size, stat.st_nlink, *times

@@ -1,0 +1,143 @@
+"""A directory that other programs change goes back to any snapshot that was recorded."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from time import sleep
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.files import PLACE
+from weakincentives.filesystem import FilesystemLimitError
+from weakincentives.filesystem.foreign import ForeignDirectory
+
+type Change = tuple[str, str, bytes]
+
+NAMES = st.sampled_from(["a", "b", "a/c", "a/d", "b/e", "a/c/f"])
+CONTENTS = st.sampled_from([b"", b"one", b"two", b"a longer content"])
+KINDS = st.sampled_from(["write", "remove", "mkdir", "protect"])
+CHANGES = st.lists(st.tuples(KINDS, NAMES, CONTENTS), max_size=5)
+
+
+@contextmanager
+def directory() -> Generator[tuple[Path, ForeignDirectory]]:
+    with tempfile.TemporaryDirectory(dir=PLACE) as place:
+        foreign = ForeignDirectory(place)
+        yield Path(place), foreign
+        foreign.close()
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def change(root: Path, changes: list[Change]) -> None:
+    """Changes the tree as a foreign program does, without asking the directory's object."""
+    for kind, name, content in changes:
+        path = root / name
+        if path.parent != root and not path.parent.is_dir():
+            change(root, [("mkdir", str(path.parent.relative_to(root)), b"")])
+        if os.path.lexists(path) and (kind == "remove" or path.is_dir() is not (kind == "mkdir")):
+            remove(path)
+        match kind:
+            case "write":
+                path.write_bytes(content)  # in place, if it is there
+            case "protect":
+                path.unlink(missing_ok=True)
+                path.write_bytes(content)
+                path.chmod(0o400)
+            case "mkdir":
+                path.mkdir(exist_ok=True)
+            case "link":
+                path.symlink_to("/nowhere")
+            case _:
+                pass
+
+
+def tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Returns mode, time and content of all entries."""
+    paths = {path.relative_to(root).as_posix(): path for path in [root, *sorted(root.rglob("*"))]}
+    stats = {name: path.lstat() for name, path in paths.items()}
+    contents = {name: path.read_bytes() if path.is_file() else b"" for name, path in paths.items()}
+    return {name: (stat.st_mode, stat.st_mtime_ns, contents[name]) for name, stat in stats.items()}
+
+
+@given(CHANGES, st.lists(CHANGES, min_size=1, max_size=4), st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_restore_undoes_whatever_others_changed(
+    first: list[Change], calls: list[list[Change]], data: st.DataObject
+) -> None:
+    with directory() as (root, foreign):
+        change(root, first)
+        before, snapshots = [], []
+        for changes in calls:
+            before.append(tree(root))
+            snapshots.append(foreign.snapshot())
+            foreign.record()
+            change(root, changes)
+        if not (root / "b").exists():
+            change(root, [("link", "b", b"")])
+        index = data.draw(st.integers(0, len(calls) - 1))
+        foreign.restore(snapshots[index])
+        assert tree(root) == before[index]
+
+
+def test_nothing_is_undone_without_a_record() -> None:
+    with directory() as (root, foreign):
+        snapshot = foreign.snapshot()
+        (root / "new").write_text("by another program")
+        foreign.restore(snapshot)
+        assert (root / "new").exists()
+
+
+def test_a_file_that_keeps_its_status_is_read_once() -> None:
+    with directory() as (root, foreign):
+        path = root / "large"
+        path.write_bytes(b"x" * 100_000)
+        sleep(0.1)  # a later change has another time
+        first = foreign.snapshot()
+        foreign.record()
+        (root / "new").write_bytes(b"y")
+        second = foreign.snapshot()
+        before = path.stat().st_atime_ns, path.stat().st_ino
+        foreign.record()
+        assert second.originals["large"] is first.originals["large"]
+        foreign.restore(second)
+        assert (path.stat().st_atime_ns, path.stat().st_ino) == before
+
+
+def test_a_link_that_was_changed_is_reported_and_the_rest_put_back() -> None:
+    with directory() as (root, foreign):
+        (root / "link").symlink_to("here")
+        (root / "file").write_text("before")
+        os.link(root / "file", root / "twin")
+        before = foreign.snapshot()
+        foreign.record()
+        (root / "new").write_text("new")
+        (root / "link").unlink()
+        (root / "twin").write_text("after")
+        with pytest.raises(ExceptionGroup, match="1 changes could not be put back") as raised:
+            foreign.restore(before)
+        assert "'link'" in str(raised.value.exceptions[0])
+        assert not (root / "new").exists()
+        assert [(root / name).read_text() for name in ("file", "twin")] == ["before", "before"]
+
+
+def test_what_is_too_large_to_copy_is_refused_before_it_is_copied() -> None:
+    with tempfile.TemporaryDirectory(dir=PLACE) as place:
+        Path(place, "large").write_bytes(b"x" * 1001)
+        foreign = ForeignDirectory(place, max_bytes=1000)
+        snapshot = foreign.snapshot()
+        with pytest.raises(FilesystemLimitError, match="1,001 bytes"):
+            foreign.record()
+        foreign.restore(snapshot)
+        assert Path(place, "large").exists()
+        foreign.close()

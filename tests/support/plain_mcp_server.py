@@ -1,0 +1,178 @@
+"""An MCP server of the 2025-11-25 protocol without an SDK, which misbehaves on request.
+
+Run it as `python plain_mcp_server.py FOLDER`. It appends to `FOLDER/calls` what it is called with.
+`FOLDER/tools.json`, if there is one, replaces the list of its tools.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+type Json = dict[str, object]
+
+
+def tool(name: str, properties: Json | None = None, /, **annotations: bool) -> Json:
+    schema = {"type": "object", "properties": properties or {}}
+    return {
+        "name": name,
+        "description": f"Does {name}.",
+        "inputSchema": schema,
+        "annotations": annotations,
+    }
+
+
+TEXT: Json = {"text": {"type": "string"}}
+TOOLS: list[Json] = [
+    tool("append", TEXT),
+    tool("ask", readOnlyHint=True),
+    tool("content"),
+    tool("die"),
+    tool("die_once", idempotentHint=True),
+    tool("echo", TEXT, readOnlyHint=True),
+    tool("environment", readOnlyHint=True),
+    tool("fail", TEXT),
+    tool("hang"),
+    tool("measure", readOnlyHint=True) | {"outputSchema": {"type": "object", "required": ["size"]}},
+    tool("mismeasure", readOnlyHint=True)
+    | {"outputSchema": {"type": "object", "required": ["size"]}},
+    tool("pid", readOnlyHint=True),
+    tool("progress", readOnlyHint=True),
+    tool("remember", TEXT),
+    tool("rubbish", readOnlyHint=True),
+]
+
+
+def main(folder: Path) -> None:
+    server = Server(folder)
+    for line in sys.stdin:
+        message = json.loads(line)
+        match message["method"]:
+            case "initialize":
+                (folder / "starts").open("a").write("x")
+                result: Json = {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}, "logging": {}},
+                    "serverInfo": {"name": "plain", "version": "1"},
+                    "instructions": "Costs are in $ and ${CREDITS}.",
+                }
+            case "tools/list":
+                (folder / "lists").open("a").write("x")
+                listing = folder / "tools.json"
+                tools = json.loads(listing.read_text()) if listing.exists() else TOOLS
+                result = {"tools": tools}
+            case "tools/call":
+                params = message["params"]
+                name, text = params["name"], str(params["arguments"].get("text", ""))
+                with (folder / "calls").open("a") as calls:
+                    calls.write(f"{name} {text}\n")
+                server.token = params.get("_meta", {}).get("progressToken")
+                answer = getattr(server, name)(text)
+                content = [{"type": "text", "text": answer}]
+                result = {"content": content} if isinstance(answer, str) else answer
+            case str(method) if "id" in message:
+                send({"id": message["id"], "error": {"code": -32601, "message": f"no {method}"}})
+                continue
+            case _:
+                continue
+        send({"id": message["id"], "result": result})
+
+
+class Server:
+    """The tools, by name; each returns a text or a result of the protocol."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.token: object = None
+        self.remembered: list[str] = []
+
+    def append(self, text: str) -> str:
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        with (data / "lines").open("a") as lines:
+            lines.write(text + "\n")
+        return (data / "lines").read_text()
+
+    def ask(self, _: str) -> str:
+        send({"id": "q", "method": "sampling/createMessage", "params": SAMPLING})
+        return sys.stdin.readline()
+
+    def content(self, _: str) -> Json:
+        return {"content": CONTENT}
+
+    def die(self, text: str) -> NoReturn:
+        self.append(text)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    def die_once(self, text: str) -> str:
+        if not (self.folder / "died").exists():
+            (self.folder / "died").touch()
+            self.die(text)
+        return "alive"
+
+    def echo(self, text: str) -> str:
+        return text
+
+    def environment(self, _: str) -> str:
+        return json.dumps(dict(os.environ))
+
+    def fail(self, text: str) -> Json:
+        return {"content": [{"type": "text", "text": self.append(text)}], "isError": True}
+
+    def hang(self, text: str) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (self.folder / "hangs").touch()
+        while True:
+            self.append(text)
+            time.sleep(0.01)
+
+    def measure(self, _: str) -> Json:
+        return {"content": [{"type": "text", "text": '{"size": 1}'}], "structuredContent": SIZE}
+
+    def mismeasure(self, _: str) -> Json:
+        return {"content": [], "structuredContent": {"length": 1}}
+
+    def pid(self, _: str) -> str:
+        return str(os.getpid())
+
+    def progress(self, _: str) -> Json:
+        half = {"progressToken": self.token, "progress": 1, "total": 2, "message": "half"}
+        send({"method": "notifications/progress", "params": half})
+        log = {"level": "warning", "logger": "plain", "data": {"cache": "cold"}}
+        send({"method": "notifications/message", "params": log})
+        return {"content": []}
+
+    def remember(self, text: str) -> str:
+        self.remembered.append(text)
+        return " ".join(self.remembered)
+
+    def rubbish(self, text: str) -> str:
+        print("Starting up... {not json", flush=True)  # noqa: T201
+        return text
+
+
+SIZE: Json = {"size": 1}
+SAMPLING: Json = {
+    "messages": [{"role": "user", "content": {"type": "text", "text": "Say something."}}],
+    "maxTokens": 5,
+}
+CONTENT: list[Json] = [
+    {"type": "text", "text": "A text."},
+    {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+    {"type": "audio", "mimeType": "audio/wav", "data": "not base64"},
+    {"type": "resource_link", "name": "log", "uri": "file:///log"},
+    {"type": "resource", "resource": {"uri": "file:///a", "text": "Inside."}},
+    {"type": "resource", "resource": {"uri": "file:///b", "mimeType": "a/b", "blob": "AAAA"}},
+]
+
+
+def send(message: Json) -> None:
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
