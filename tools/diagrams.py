@@ -29,6 +29,7 @@ from weakincentives import (
     Tool,
     ToolContext,
 )
+from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
     Action,
@@ -45,6 +46,7 @@ from weakincentives.evaluation.messages import (
     ToolCall,
     ToolExecutionOutcome,
     ToolMessage,
+    UserMessage,
 )
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import utc_now
@@ -347,7 +349,11 @@ def _one_call(name: str, arguments: str, end: ToolResult[None] | BaseException) 
 def inner_loop() -> Picture:
     """Returns the machine's transitions, found by each kind of input in each state."""
     config, now = InnerLoopConfig(max_repairs=1, deadline=Deadline.after(3600)), utc_now()
-    machine = InnerLoop(text="", structured_output=StructuredOutputConfig(Refund), config=config)
+    machine = InnerLoop(
+        conversation=Conversation(ns="figures", key="loop", messages=(UserMessage(""),)),
+        structured_output=StructuredOutputConfig(Refund),
+        config=config,
+    )
     # by state and input, the names of what comes next
     steps_by_input: dict[type[Action], dict[str, dict[str, None]]] = {}
     waiting = [(machine, machine.start(now))]

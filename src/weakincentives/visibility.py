@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import NamedTuple
 
 __all__ = [
     "SectionDecisions",
     "SectionPath",
     "SectionVisibility",
     "SetVisibilityOverride",
+    "ShownSection",
     "VisibilityOverrides",
 ]
 
@@ -22,6 +24,14 @@ class SectionVisibility(Enum):
 
     FULL = "full"
     SUMMARY = "summary"
+
+
+class ShownSection(NamedTuple):
+    """A section's text as the model reads it: the full text or the summary."""
+
+    path: SectionPath
+    visibility: SectionVisibility
+    text: str
 
 
 _NOTHING: Mapping[SectionPath, SectionVisibility] = MappingProxyType({})

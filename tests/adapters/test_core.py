@@ -15,6 +15,7 @@ import pytest
 from support.agents import Args, answers, ok, prompt, recorded, tool
 from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse, ProviderAdapter
 from weakincentives.errors import WeakIncentivesError
+from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -360,7 +361,8 @@ def test_an_error_survives_pickling_and_copying_with_all_it_knows(
     error = kind(
         "slow down", phase="request", code="throttled", provider="p", status=429, remedy="wait"
     )
-    error = error.with_progress(usage=TokenUsage(1, 2), turns=3, transcript=[UserMessage("hi")])
+    conversation = Conversation(ns="tests", key="core", messages=(UserMessage("hi"),))
+    error = error.with_progress(usage=TokenUsage(1, 2), turns=3, conversation=conversation)
     if isinstance(error, ThrottleError):
         error.retry_after = timedelta(seconds=7)
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

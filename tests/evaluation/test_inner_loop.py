@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import check_answered, told, tool
+from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -72,10 +73,13 @@ def outcome(call: ToolCall, *, expanded: bool = False) -> ToolExecutionOutcome:
     )
 
 
+def opening() -> Conversation:
+    return Conversation(ns="tests", key="go", messages=(UserMessage("Go."),), tools=SPECS)
+
+
 def machine(config: InnerLoopConfig | None = None, *, typed: bool = False) -> InnerLoop:
     return InnerLoop(
-        text="Go.",
-        tools=SPECS,
+        conversation=opening(),
         structured_output=StructuredOutputConfig(Answer) if typed else None,
         config=config or InnerLoopConfig(),
     )
@@ -381,7 +385,7 @@ def test_a_repaired_answer_is_taken() -> None:
     ],
 )
 def test_an_array_is_taken_with_or_without_its_wrapping_and_fence(text: str) -> None:
-    loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(list[Answer]))
+    loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(list[Answer]))
     request = start(loop)
     assert request.output is not None
     assert request.output.wrapped
@@ -402,7 +406,7 @@ class Scored:
 )
 def test_null_in_the_answer_restores_a_default_and_the_text_still_parses(text: str) -> None:
     config = StructuredOutputConfig(Scored)
-    loop = InnerLoop(text="Go.", structured_output=config)
+    loop = InnerLoop(conversation=opening(), structured_output=config)
     start(loop)
     step = loop.receive(says(text), NOW)
     assert isinstance(step, Finished)
@@ -410,7 +414,7 @@ def test_null_in_the_answer_restores_a_default_and_the_text_still_parses(text: s
 
 
 def test_null_for_a_required_field_is_repaired() -> None:
-    loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(Scored))
+    loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(Scored))
     start(loop)
     assert isinstance(loop.receive(says('{"n": null, "score": null}'), NOW), ProviderRequest)
     assert "n: " in told(loop.transcript[-1])
@@ -420,7 +424,7 @@ def test_null_for_a_required_field_is_repaired() -> None:
     "text", ["[" * 100_000, '{"items": ' * 50_000, "```\n" + "{" * 50_000, '{"items": 1}', "null"]
 )
 def test_no_final_text_is_more_than_a_wrong_answer(text: str) -> None:
-    loop = InnerLoop(text="Go.", structured_output=StructuredOutputConfig(list[Answer]))
+    loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(list[Answer]))
     start(loop)
     assert isinstance(loop.receive(says(text), NOW), ProviderRequest)
 

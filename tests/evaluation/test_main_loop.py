@@ -347,16 +347,16 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
         (
             "Say hello.",
             Session(),
-            r"'Say hello\.' cannot be evaluated; give a Prompt, which template\.bind\(…\) makes",
+            r"'Say hello\.' cannot be evaluated; pass a Prompt, which template\.bind\(…\) makes",
         ),
-        (None, Session(), "a NoneType cannot be evaluated; give a Prompt"),
+        (None, Session(), "a NoneType cannot be evaluated; pass a Prompt"),
         (
             manual().template,
             Session(),
             r"a PromptTemplate cannot be evaluated; .*template\.bind",
         ),
-        (manual(), None, r"session is None; give a Session\(\)"),
-        (manual(), Session, r"session is <class .*Session'>; give a Session\(\)"),
+        (manual(), None, r"session is None; pass a Session\(\)"),
+        (manual(), Session, r"session is <class .*Session'>; pass a Session\(\)"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(

@@ -19,6 +19,8 @@ _WHOLE_TEXTS = frozenset({"id", "name", "role", "type"})
 class ChatCodec(Codec):
     """One conversation as Chat Completions messages."""
 
+    wire_format = "chat"
+    instructions_role = "system"
     stream_options = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
 
     def read_text(self, event: AnyJson) -> str:

@@ -6,13 +6,14 @@ A codec does no I/O. `codec_adapter` sends what a codec writes.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, assert_never
 
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import (
     AssistantMessage,
+    Instructions,
     ToolCall,
     ToolMessage,
     ToolsAdded,
@@ -49,8 +50,9 @@ type PromptRole = Literal["user", "system", "developer"]
 class CodecOptions:
     """How a codec writes requests.
 
-    `prompt_role` is the role of the prompt's message: every server takes a user message, not all a
-    system message. `structured_output` requests typed output with the API's own parameter, or with
+    `prompt_role` is the role of a prompt that the user sends no message with: every server takes a
+    user message. `instructions_role` is the role of a prompt beside a user's message, by default
+    the codec's. `structured_output` requests typed output with the API's own parameter, or with
     instructions in the prompt for servers that lack it. `tools_in_conversation` puts tools that are
     added later into the conversation instead of the tools list, so that the provider's cache still
     fits. `extra` goes into every request and replaces values there, with two exceptions: its tools
@@ -62,6 +64,7 @@ class CodecOptions:
 
     model: str
     prompt_role: PromptRole = "user"
+    instructions_role: PromptRole | None = None
     structured_output: Literal["native", "prompted"] = "native"
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -71,10 +74,10 @@ class CodecOptions:
             raise ValueError(
                 f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'"
             )
-        if self.prompt_role not in ("user", "system", "developer"):
-            raise ValueError(
-                f"prompt_role is {self.prompt_role!r}; use 'user', 'system' or 'developer'"
-            )
+        roles = {"prompt_role": self.prompt_role, "instructions_role": self.instructions_role}
+        for name, role in roles.items():
+            if role not in (None, "user", "system", "developer"):
+                raise ValueError(f"{name} is {role!r}; use 'user', 'system' or 'developer'")
         if names := self.extra.keys() & {"input", "messages", "stream"}:
             raise ValueError(f"the adapter sets options {sorted(names)} itself; leave them out")
 
@@ -107,12 +110,20 @@ class Codec(ABC):
     stream_options: Wire
     """The part of a request that asks for its reply in events."""
 
+    wire_format: str
+    """The name of the items in `AssistantMessage.wire`; an instance's has its provider's too."""
+
+    instructions_role: PromptRole
+    """The role of the prompt beside a user's message."""
+
     def __init__(self, options: CodecOptions, provider: str) -> None:
         self.options = options
         self.provider = provider
         self.items: list[Wire] = []
         self.tools: dict[str, Wire] = {}
+        self.wire_format = f"{self.wire_format}/{provider}"
         self._encoded = 0
+        self._output: OutputSpec | None = None
 
     def encode(self, request: ProviderRequest) -> Wire:
         """Returns the body of a request; its lists belong to the codec.
@@ -124,14 +135,18 @@ class Codec(ABC):
         output, native = request.output, self.options.structured_output == "native"
         for message in request.transcript[self._encoded :]:
             match message:
+                case Instructions(content):
+                    role = self.options.instructions_role or self.instructions_role
+                    self._add_text(role, content, None if native else output)
                 case UserMessage(content) if self.items:
-                    self.items.append({"role": "user", "content": content})
+                    self._add_text("user", content)
                 case UserMessage(content):
-                    if output is not None and not native:
-                        content += f"\n\n{output_instructions(output)}"
-                    self.items.append({"role": self.options.prompt_role, "content": content})
-                case AssistantMessage():
-                    self.items += self.encode_assistant(message)
+                    self._add_text(self.options.prompt_role, content, None if native else output)
+                case AssistantMessage(wire_format=wire_format):
+                    foreign = wire_format != self.wire_format
+                    self.items += self.encode_assistant(
+                        replace(message, wire=()) if foreign else message
+                    )
                 case ToolMessage():
                     self.items.append(self.encode_answer(message))
                 case ToolsAdded(added):
@@ -140,9 +155,23 @@ class Codec(ABC):
                     self.remove_tools(names)
                 case never:
                     assert_never(never)
-        self._encoded = len(request.transcript)
+        self._encoded, self._output = len(request.transcript), output
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         return self.options.apply({**self.encode_items(output if native else None), **tools})
+
+    def continues(self, request: ProviderRequest, count: int) -> bool:
+        """Tells whether the codec has written just the first `count` messages of `request`.
+
+        The caller makes sure that these are the messages.
+        """
+        prompted = self.options.structured_output == "prompted"
+        return self._encoded == count and (not prompted or self._output == request.output)
+
+    def _add_text(self, role: PromptRole, content: str, output: OutputSpec | None = None) -> None:
+        if output is not None and not self.items:
+            content = f"{content}\n\n{output_instructions(output)}"
+        if content:
+            self.items.append({"role": role, "content": content})
 
     @abstractmethod
     def encode_items(self, output: OutputSpec | None) -> Wire:
@@ -209,7 +238,7 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
         # The message goes back to the provider, so it must be plain JSON: no objects of an SDK, and
         # no lone surrogates, which JSON can escape.
         text = sendable(json.dumps(reply, ensure_ascii=False, default=str))
-        return codec.decode(json.loads(text))
+        return replace(codec.decode(json.loads(text)), wire_format=codec.wire_format)
     except PromptEvaluationError:
         raise
     except Exception as error:

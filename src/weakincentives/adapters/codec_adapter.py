@@ -9,11 +9,12 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
-from ..evaluation.messages import AssistantMessage
+from ..evaluation.messages import AssistantMessage, Message
 from ..evaluation.response import TextDelta
 from ..limits import Clock, Deadline
 from ..prompt.renderer import RenderedPrompt
@@ -52,6 +53,7 @@ class CodecAdapter(LoopAdapter):
         self.model = options.model
         self._codec = codec
         self._options = options
+        self._codecs: dict[int, _KeptCodec] = {}
 
     @property
     def cancellable(self) -> bool:
@@ -94,30 +96,71 @@ class CodecAdapter(LoopAdapter):
     def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
         return _CodecConnection(self, self._codec(self._options, self.name))
 
+    def keep_codec(self, codec: Codec, first: Message, answer: AssistantMessage) -> None:
+        """Keeps `codec` for the next run of its conversation, as long as `answer` lives."""
+        key = id(answer)
+        forget = ref(answer, lambda _: self._codecs.pop(key, None) and None)
+        self._codecs[key] = _KeptCodec(codec, first, forget)
 
-@dataclass(frozen=True, slots=True)
+    def take_codec(self, request: ProviderRequest) -> Codec | None:
+        """Returns the codec that has written the conversation up to the model's last answer."""
+        for index in range(len(request.transcript) - 1, -1, -1):
+            message = request.transcript[index]
+            if isinstance(message, AssistantMessage):
+                kept = self._codecs.pop(id(message), None)
+                if kept and kept.first is request.transcript[0]:
+                    return kept.codec if kept.codec.continues(request, index) else None
+                return None
+        return None
+
+
+class _KeptCodec(NamedTuple):
+    """The codec of a conversation, whose first message is `first`."""
+
+    codec: Codec
+    first: Message
+    forget: object
+
+
+@dataclass(slots=True)
 class _CodecConnection(Connection):
     """The requests of one evaluation."""
 
     adapter: CodecAdapter
     codec: Codec
+    _first: Message | None = None
+    _answer: AssistantMessage | None = None
+
+    def close(self) -> None:
+        if self._first is not None and self._answer is not None:
+            self.adapter.keep_codec(self.codec, self._first, self._answer)
+
+    def _encode(self, request: ProviderRequest) -> Wire:
+        if self._first is None:
+            self.codec = self.adapter.take_codec(request) or self.codec
+            self._first = request.transcript[0]
+        return self.codec.encode(request)
+
+    def _decode(self, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:
+        self._answer = decode_reply(self.codec, reply, streamed=streamed)
+        return self._answer
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        body = self.codec.encode(request)
+        body = self._encode(request)
         with (
             self._errors(),
             closing(self._replies(body, request.deadline, stream=False)) as replies,
         ):
-            return decode_reply(self.codec, next(replies))
+            return self._decode(next(replies))
 
     async def ask_async(self, request: ProviderRequest, /) -> AssistantMessage:
-        body = self.codec.encode(request)
+        body = self._encode(request)
         with self._errors():
             reply = await self._send_async(body, request.deadline, stream=False)
-            return decode_reply(self.codec, reply)
+            return self._decode(reply)
 
     def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
-        body = self.codec.encode(request) | self.codec.stream_options
+        body = self._encode(request) | self.codec.stream_options
         events: list[AnyJson] = []
         with self._errors():
             with closing(self._replies(body, request.deadline, stream=True)) as replies:
@@ -126,13 +169,13 @@ class _CodecConnection(Connection):
                     events.append(event)
                     if text := self.codec.read_text(event):
                         yield TextDelta(text)
-            answer = decode_reply(self.codec, events, streamed=True)
+            answer = self._decode(events, streamed=True)
         yield answer
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
     ) -> AsyncGenerator[TextDelta | AssistantMessage]:
-        body = self.codec.encode(request) | self.codec.stream_options
+        body = self._encode(request) | self.codec.stream_options
         events: list[AnyJson] = []
         with self._errors():
             stream = await self._send_async(body, request.deadline, stream=True)
@@ -144,7 +187,7 @@ class _CodecConnection(Connection):
                         yield TextDelta(text)
             finally:
                 await self.adapter.end_async(stream)
-            answer = decode_reply(self.codec, events, streamed=True)
+            answer = self._decode(events, streamed=True)
         yield answer
 
     def _replies(

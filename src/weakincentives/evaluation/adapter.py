@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import Protocol, Required, Self, TypedDict, Unpack
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
 from ..limits import Budget, Deadline, check_limits
 from ..prompt.prompt import Prompt
@@ -12,12 +12,14 @@ from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from .call_history import CallHistory
+from .conversation import Conversation, OnChange
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
-from .response import PromptResponse, TextDelta
+from .response import Completed, PromptResponse, StreamEvent, TextDelta
 
 __all__ = [
     "Connection",
+    "ConversationOptions",
     "EvaluationOptions",
     "LoopOptions",
     "ProviderAdapter",
@@ -37,14 +39,29 @@ class EvaluationOptions(TypedDict, total=False):
     budget: Budget | None
 
 
-class LoopOptions(EvaluationOptions, total=False):
+class ConversationOptions(EvaluationOptions, total=False):
+    """The arguments with which a conversation begins and goes on.
+
+    With a `message` of the user, the prompt is the model's instructions; without one it is the
+    user's message. A `conversation` goes on: if sections of the prompt have changed since, the
+    model is told their new text (`on_change="append"`), or the conversation is restated.
+    """
+
+    message: str | None
+    conversation: Conversation | None
+    on_change: OnChange
+
+
+class LoopOptions(ConversationOptions, total=False):
     """The arguments of `LoopAdapter.evaluate`, which knows the calls of earlier evaluations too.
 
-    `MainLoop` passes `call_history` only for prompts with tools that must not run twice. An adapter
-    that delegates to another one takes `**options` and passes them all on.
+    `MainLoop` passes `call_history` only for prompts with tools that must not run twice. `save` is
+    called with the conversation when the evaluation ends, also by an interrupt. An adapter that
+    delegates to another one takes `**options` and passes them all on.
     """
 
     call_history: CallHistory | None
+    save: Callable[[Conversation], object] | None
 
 
 class ProviderAdapter(ABC):
@@ -94,6 +111,27 @@ class ProviderAdapter(ABC):
         """Like `evaluate`, without blocking the event loop; by default it runs in a thread."""
         return await asyncio.to_thread(lambda: self.evaluate(prompt, **options))
 
+    def stream[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
+    ) -> Generator[StreamEvent[Out]]:
+        """Evaluates `prompt` and yields what happens; by default the whole text, at the end.
+
+        The last event holds the response.
+        """
+        response = self.evaluate(prompt, **options)
+        if response.text:
+            yield TextDelta(response.text)
+        yield Completed(response)
+
+    async def stream_async[Out](
+        self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[EvaluationOptions]
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        """Like `stream`, without blocking the event loop."""
+        response = await self.evaluate_async(prompt, **options)
+        if response.text:
+            yield TextDelta(response.text)
+        yield Completed(response)
+
 
 class Connection(Protocol):
     """One evaluation's connection to the provider; it may cache messages that it has encoded.
@@ -139,21 +177,30 @@ class Connection(Protocol):
         yield answer
 
 
+# Any: a TypedDict is no type that a checker knows.
 def check_arguments(
-    prompt: object,
-    session: object,
-    deadline: object,
-    budget: object,
-    *,
-    kinds: tuple[type, ...] = (Prompt, RenderedPrompt),
+    prompt: object, options: Mapping[str, object], known: Any, *kinds: type
 ) -> None:
-    """Raises `TypeError` for an argument of a wrong type; `kinds` are the types of `prompt`."""
+    """Raises `TypeError` for an argument of a wrong type or name.
+
+    `known` is the `TypedDict` of the options, and `kinds` are the types of `prompt`.
+    """
+    if unknown := sorted(options.keys() - known.__annotations__):
+        names = ", ".join(known.__annotations__)
+        raise TypeError(f"{unknown[0]!r} is no argument of an evaluation; there are {names}")
     if not isinstance(prompt, kinds):
         shown = repr(prompt) if isinstance(prompt, str) else f"a {type(prompt).__name__}"
-        raise TypeError(f"{shown} cannot be evaluated; give a Prompt, which template.bind(…) makes")
+        raise TypeError(f"{shown} cannot be evaluated; pass a Prompt, which template.bind(…) makes")
+    session, conversation = options.get("session"), options.get("conversation")
     if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
-        raise TypeError(f"session is {session!r}; give a Session(), which keeps the state")
-    check_limits(deadline, budget)
+        raise TypeError(f"session is {session!r}; pass a Session(), which keeps the state")
+    check_limits(options.get("deadline"), options.get("budget"))
+    if not isinstance(message := options.get("message"), str | None):
+        raise TypeError(f"message is {message!r:.200}; pass the user's text")
+    if not isinstance(conversation, Conversation | None):
+        raise TypeError(
+            f"conversation is a {type(conversation).__name__}; pass response.conversation"
+        )
 
 
 def publisher(session: SessionProtocol, bus: EventBus | None) -> Callable[[object], None]:

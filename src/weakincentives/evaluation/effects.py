@@ -23,8 +23,8 @@ from typing import Any
 
 from .adapter import Connection
 from .inner_loop import ProviderRequest
-from .messages import AssistantMessage, ToolsAdded, ToolsRemoved
-from .response import TextDelta, ToolCallFinished, ToolCallStarted
+from .messages import AssistantMessage
+from .response import Progress
 
 __all__ = [
     "Ask",
@@ -32,7 +32,6 @@ __all__ = [
     "Invoke",
     "Outcome",
     "Parallel",
-    "Progress",
     "perform",
     "perform_async",
     "run",
@@ -65,8 +64,6 @@ class Parallel:
 
     branches: "Sequence[Effects[None]]"
 
-
-type Progress = TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved
 
 type Effects[T] = Generator[Invoke | Ask | Parallel | Progress, Outcome, T]
 

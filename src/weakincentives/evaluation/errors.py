@@ -1,15 +1,14 @@
-"""The errors that end an evaluation; each holds usage, turns and transcript up to the failure."""
+"""The errors that end an evaluation; each holds usage, turns and conversation up to the failure."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from ..errors import WeakIncentivesError, copy_error
 from ..limits import TokenUsage
-
-if TYPE_CHECKING:
-    from .messages import Message
+from .conversation import Conversation
+from .messages import Message
 
 __all__ = [
     "BudgetExceededError",
@@ -29,7 +28,8 @@ class PromptEvaluationError(WeakIncentivesError):
     """An evaluation failed.
 
     `code` is one word for the kind of failure, `status` the HTTP status if there was one, `remedy`
-    what to do. `usage`, `turns` and `transcript` cover the evaluation up to the failure.
+    what to do. `usage` and `turns` cover the evaluation up to the failure. `conversation` has all
+    that was said and can go on: every tool call has an answer. It is `None` before the first one.
     """
 
     def __init__(
@@ -51,7 +51,12 @@ class PromptEvaluationError(WeakIncentivesError):
         self.remedy = remedy
         self.usage = TokenUsage()
         self.turns = 0
-        self.transcript: Sequence[Message] = ()
+        self.conversation: Conversation | None = None
+
+    @property
+    def transcript(self) -> Sequence[Message]:
+        """The messages of the conversation."""
+        return () if self.conversation is None else self.conversation.messages
 
     def __str__(self) -> str:
         place = " ".join(str(part) for part in (self.provider, self.status) if part)
@@ -62,10 +67,10 @@ class PromptEvaluationError(WeakIncentivesError):
         return partial(type(self), phase=self.phase, code=self.code), self.args, self.__dict__
 
     def with_progress(
-        self, *, usage: TokenUsage, turns: int, transcript: Sequence["Message"]
+        self, *, usage: TokenUsage, turns: int, conversation: Conversation | None
     ) -> Self:
-        """Returns a copy with the usage, turns and transcript of the evaluation so far."""
-        return copy_error(self, usage=usage, turns=turns, transcript=tuple(transcript))
+        """Returns a copy with the usage, turns and conversation of the evaluation so far."""
+        return copy_error(self, usage=usage, turns=turns, conversation=conversation)
 
 
 class ThrottleError(PromptEvaluationError):

@@ -1,4 +1,4 @@
-"""The conversation with a model as a state machine: each step returns the next action.
+"""A run of a conversation as a state machine: each step returns the next action.
 
 No clock, no I/O and no handler runs here. `Evaluation` performs each action and passes its result:
 
@@ -23,6 +23,7 @@ from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import MAX_REASON
 from ..prompt.registry import RESERVED_TOOL_NAMES
+from .conversation import Conversation
 from .errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -59,7 +60,7 @@ _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerLoopConfig:
-    """Rules of one conversation.
+    """Rules of one run.
 
     `max_turns` bounds the provider requests. `max_repairs` bounds the requests to correct an answer
     that does not fit the declared output. With `parallel_tool_calls="isolated"` calls of one turn
@@ -107,8 +108,8 @@ class ProviderRequest:
     """Ask the provider to continue `transcript`.
 
     `transcript` is the inner loop's own list, which grows later: read it up to its present length
-    and do not change it. `tools` are the tools at the start; later changes are in the transcript as
-    `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask.
+    and do not change it. `tools` are the tools at the start of the conversation; later changes are
+    in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask.
     """
 
     turn: int
@@ -136,20 +137,22 @@ class Finished:
 
 _MIN_CHARS = 1_000  # so that a refusal, and the note on what was cut, always fit
 _MAX_ISSUES = 4_000  # characters: an answer can have more issues than a request should carry
+_NOT_RUN = "Not run: the evaluation ended."
+_UNKNOWN = "This call was interrupted and its outcome is unknown."
 
 type Action = ProviderRequest | ToolCalls | Finished
 
 
 @dataclass(slots=True, kw_only=True)
 class InnerLoop:
-    """One conversation: call `start` once, then `receive` and `submit` as the actions require.
+    """One run: call `start` once, then `receive` and `submit` as the actions require.
 
-    A `PromptEvaluationError`, with usage, turns and transcript, ends the conversation. Apply
+    The run continues `conversation`, and `conversation_now` is the conversation with what the run
+    has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the run. Apply
     `tool_changes` even then: the transcript that the model reads already holds them.
     """
 
-    text: str
-    tools: tuple[ToolSpec, ...] = ()
+    conversation: Conversation
     # Any: the inner loop only passes the output on.
     structured_output: StructuredOutputConfig[Any] | None = None
     config: InnerLoopConfig = field(default_factory=InnerLoopConfig)
@@ -163,19 +166,26 @@ class InnerLoop:
     tool_calls: int = 0
     repairs: int = 0
     pending: tuple[ToolCall, ...] = ()
+    running: tuple[ToolCall, ...] = ()
     available: set[str] = field(default_factory=set)
     tool_changes: list[ToolExecutionOutcome] = field(default_factory=list)
+    section_changes: list[ToolExecutionOutcome] = field(default_factory=list)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
     @property
     def run_usage(self) -> RunUsage:
-        """The usage of the conversation so far."""
+        """The usage of the run so far."""
         return RunUsage(self.usage, self.turns, self.tool_calls)
+
+    @property
+    def conversation_now(self) -> Conversation:
+        """The conversation so far; call `stop` first if calls are pending."""
+        return self.conversation.with_messages(self.transcript, self.usage, self.section_changes)
 
     def start(self, now: datetime) -> Action:
         """Returns the first request."""
-        self.available = {tool.name for tool in self.tools}
-        self.transcript.append(UserMessage(self.text))
+        self.available = set(self.conversation.available_tools)
+        self.transcript.extend(self.conversation.messages)
         return self._request(now)
 
     def receive(self, answer: AssistantMessage, now: datetime) -> Action:
@@ -204,30 +214,39 @@ class InnerLoop:
                 raise ValueError(
                     f"outcome of call {outcome.tool_call_id!r} submitted, pending is {pending!r}"
                 )
-            self.pending = self.pending[1:]
+            self.pending, self.running = self.pending[1:], self.running[1:]
             self.tool_calls += 1
             self.transcript.append(outcome.message)
             if outcome.expanded_tools or outcome.closed_tools:
                 self.tool_changes.append(outcome)
+            if outcome.opened or outcome.closed:
+                self.section_changes.append(outcome)
             if outcome.request is not None:
                 self.requests.append(outcome.request)
         if self.requests:
             return self._next_disclosure_calls()
         return self._next_calls(now) if self.pending else self._request(now)
 
-    def failed[E: PromptEvaluationError](self, error: E) -> E:
-        """Returns a copy of `error` with the usage, turns and transcript of this conversation.
+    def stop(self) -> None:
+        """Answers the pending calls, so that the conversation can go on: they were not run.
 
-        The transcript says of each pending call that it was not run.
+        The outcome of `running` ones, which were begun, is unknown.
         """
         for call in self.pending:
-            self.transcript.append(
-                ToolMessage(call.call_id, "Not run: the evaluation ended.", success=False)
-            )
-        self.pending = ()
+            begun = call in self.running
+            text = _UNKNOWN if begun else _NOT_RUN
+            answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
+            self.transcript.append(answer)
+        self.pending = self.running = ()
         for change in self.tool_changes:
             self._add_tool_changes(change)
-        return error.with_progress(usage=self.usage, turns=self.turns, transcript=self.transcript)
+
+    def failed[E: PromptEvaluationError](self, error: E) -> E:
+        """Returns a copy of `error` with the usage, turns and conversation of this run."""
+        self.stop()
+        return error.with_progress(
+            usage=self.usage, turns=self.turns, conversation=self.conversation_now
+        )
 
     def _next_calls(self, now: datetime) -> Action:
         self._check_limits(now, before="tool call")
@@ -261,7 +280,7 @@ class InnerLoop:
         return ProviderRequest(
             turn=self.turns,
             transcript=self.transcript,
-            tools=self.tools,
+            tools=self.conversation.tools,
             output=None if config is None else output_to_spec(config),
             deadline=self.config.deadline,
             changes=changes,
@@ -289,6 +308,15 @@ class InnerLoop:
             output, text = parse_output(text, self.structured_output)
             return Finished(text, output)
         except OutputParseError as error:
+            form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
+            self.transcript.append(
+                UserMessage(
+                    "Your answer does not fit the required JSON schema: "
+                    f"{str(error)[:_MAX_ISSUES]}\n"
+                    f"Answer again with the corrected JSON alone{form}.",
+                    repair=True,
+                )
+            )
             if self.repairs >= self.config.max_repairs:
                 failure = PromptEvaluationError(
                     f"the answer is not the declared output after {self.repairs} repairs: {error}",
@@ -297,14 +325,6 @@ class InnerLoop:
                 )
                 raise self.failed(failure) from error
             self.repairs += 1
-            form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
-            self.transcript.append(
-                UserMessage(
-                    "Your answer does not fit the required JSON schema: "
-                    f"{str(error)[:_MAX_ISSUES]}\n"
-                    f"Answer again with the corrected JSON alone{form}."
-                )
-            )
             return self._request(now)
 
     def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:

@@ -18,10 +18,11 @@ from ..errors import WeakIncentivesError
 from ..limits import Budget, Clock, Deadline, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.progressive_disclosure import disclosure_tool
 from ..prompt.prompt import Prompt
+from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.sizes import measure
-from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import (
     Operation,
     OverridesDropped,
@@ -31,7 +32,7 @@ from ..runtime.events import (
     ProviderCalled,
 )
 from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
-from .call_history import CallHistory
+from .conversation import Conversation, begin, rendered_tools
 from .effects import Ask, Effects, perform, perform_async, run
 from .errors import DeadlineExceededError, PromptEvaluationError
 from .inner_loop import Action, Finished, InnerLoop, InnerLoopConfig, ProviderRequest, ToolCalls
@@ -43,16 +44,15 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
-    sendable,
 )
 from .response import (
+    AnswerRejected,
     Completed,
     PromptResponse,
     StreamEvent,
     ToolCallFinished,
     ToolCallStarted,
 )
-from .schemas import tool_to_spec
 from .tool_executor import ToolExecutor
 
 __all__ = ["Evaluation", "LoopAdapter"]
@@ -180,17 +180,16 @@ class Evaluation[Out]:
         adapter: LoopAdapter,
         prompt: Prompt[Out] | RenderedPrompt[Out],
         *,
-        session: SessionProtocol,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        call_history: CallHistory | None = None,
         streamed: bool = False,
+        **options: Unpack[LoopOptions],
     ) -> None:
         self._started = perf_counter()
-        check_arguments(prompt, session, deadline, budget)
+        check_arguments(prompt, options, LoopOptions, Prompt, RenderedPrompt)
+        session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
+        conversation = options.get("conversation")
         if isinstance(prompt, Prompt):
-            prompt = prompt.render(session=session, deadline=deadline)
+            decisions = None if conversation is None else conversation.decisions_for(prompt)
+            prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
         if prompt.prompt is None:
             raise ValueError(
                 "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
@@ -203,13 +202,16 @@ class Evaluation[Out]:
         self._clock = adapter.clock
         self._session_id = session.session_id
         self._publish = publisher(session, bus)
-        texts = prompt.tool_param_descriptions
+        self._save = options.get("save")
+        conversation = _opening(rendered, options)
+        rendered = _with_disclosure_tools(rendered, conversation)
         self._loop = InnerLoop(
-            text=sendable(prompt.text),
-            tools=tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in rendered.tools]),
+            conversation=conversation,
             structured_output=prompt.structured_output,
-            param_descriptions=texts,
-            config=_rules(adapter, budget or adapter.budget, deadline, prompt.deadline),
+            param_descriptions=prompt.tool_param_descriptions,
+            config=_rules(
+                adapter, options.get("budget") or adapter.budget, deadline, prompt.deadline
+            ),
         )
         self._operation = Operation(
             bus=session.bus if bus is None else bus,
@@ -229,8 +231,9 @@ class Evaluation[Out]:
             session=session,
             publish=self._publish,
             operation=self._operation,
-            call_history=call_history,
+            call_history=options.get("call_history"),
         )
+        self.tools.recall_unknown(conversation.unknown_calls)
         self._finished: Finished | None = None
         self._announce(rendered, prompt.prompt)
 
@@ -291,14 +294,21 @@ class Evaluation[Out]:
         elif isinstance(error, PromptEvaluationError):
             complete = self._loop.failed(error)
         else:
+            self._save_conversation()
             self._operation.__exit__(kind, error, trace)
             return
+        self._save_conversation()
         self._operation.__exit__(kind, complete, trace)
         try:
             raise complete
         finally:
             complete.__context__ = error.__context__  # and not the error that it replaces
             del complete  # else the exception's traceback would refer to the exception
+
+    def _save_conversation(self) -> None:
+        if self._save is not None:
+            self._loop.stop()
+            self._save(self._loop.conversation_now)
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
         """Runs the conversation to its end; `finish` then returns the response."""
@@ -320,7 +330,10 @@ class Evaluation[Out]:
             answer = yield from self._ask(request)
         else:
             answer = journal.ask(request, partial(run, self._ask(request)))
-        return self._loop.receive(answer, self._clock())
+        action = self._loop.receive(answer, self._clock())
+        if self._operation.streamed and isinstance(action, ProviderRequest):
+            yield AnswerRejected(_repair(action))
+        return action
 
     def finish(self) -> PromptResponse[Out]:
         """Publishes the end of the evaluation and returns its response."""
@@ -346,7 +359,7 @@ class Evaluation[Out]:
             output=output,
             usage=loop.usage,
             turns=loop.turns,
-            transcript=tuple(loop.transcript),
+            conversation=loop.conversation_now,
         )
         self._operation.set_result(response)
         return response
@@ -358,6 +371,7 @@ class Evaluation[Out]:
         if streamed:
             for started in calls:
                 yield ToolCallStarted(started)
+        self._loop.running = calls
         call, signal = calls[0], None
         outcomes: Sequence[ToolExecutionOutcome]
         if journal is not None:
@@ -366,16 +380,17 @@ class Evaluation[Out]:
             outcomes = [(yield from tools.execute(call))]
         else:
             outcomes, signal = yield from tools.execute_parallel(calls)
-        if streamed:
-            for finished, outcome in zip(calls, outcomes, strict=False):
-                yield ToolCallFinished(finished, outcome.message)
-        try:
+        try:  # before a reader of the stream can end the run: these calls have been run
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
             # Apply what the turn opened and closed, since the model has read that it did.
             for change in self._loop.tool_changes:
                 tools.available.apply(change)
+            if streamed:
+                yield from _finished(calls, outcomes)
             raise
+        if streamed:
+            yield from _finished(calls, outcomes)
         if signal is not None:
             raise signal
         return next_action
@@ -472,7 +487,33 @@ _NO_ANSWER = AssistantMessage()
 def _repair(request: ProviderRequest) -> str:
     """Returns what the request says about the rejected answer before it; `""` without one."""
     last = request.transcript[-1]
-    return last.content if request.turn > 1 and isinstance(last, UserMessage) else ""
+    return last.content if isinstance(last, UserMessage) and last.repair else ""
+
+
+def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:
+    for call, outcome in zip(calls, outcomes, strict=False):
+        yield ToolCallFinished(call, outcome.message)
+
+
+# Any: a prompt of any output
+def _opening(rendered: RenderedPrompt[Any], options: LoopOptions) -> Conversation:
+    """Returns the conversation that an evaluation begins with."""
+    tools, message = rendered_tools(rendered), options.get("message")
+    conversation = options.get("conversation")
+    if conversation is None:
+        return begin(rendered, tools, message)
+    return conversation.continued(rendered, tools, message, options.get("on_change", "append"))
+
+
+# Any: as above
+def _with_disclosure_tools(
+    rendered: RenderedPrompt[Any], conversation: Conversation
+) -> RenderedPrompt[Any]:
+    """Returns the prompt with the disclosure tools that an earlier run of the conversation had."""
+    names = RESERVED_TOOL_NAMES & conversation.available_tools.keys()
+    names -= {tool.name for tool in rendered.tools}
+    tools = [disclosure_tool(name, rendered.view) for name in sorted(names)]
+    return replace(rendered, tools=(*rendered.tools, *tools)) if tools else rendered
 
 
 def _rules(

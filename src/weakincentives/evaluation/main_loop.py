@@ -1,28 +1,30 @@
 """The loop around evaluations: opens the sections that the model requests and evaluates again."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Generator, KeysView, Mapping
+from contextlib import aclosing, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Unpack
 
-from ..limits import Budget, Clock, Deadline, RunUsage, TokenUsage, check_count, utc_now
+from ..limits import Clock, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import NON_REPEATABLE
-from ..protocols import EventBus, SessionProtocol
 from ..runtime.events import Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .adapter import (
-    EvaluationOptions,
+    ConversationOptions,
     LoopOptions,
     ProviderAdapter,
     check_arguments,
     publisher,
 )
 from .call_history import CallHistory
+from .conversation import Conversation
 from .errors import LimitError, PromptEvaluationError
-from .response import PromptResponse
+from .response import Completed, PromptResponse, Restarted, StreamEvent
 
 __all__ = ["Execution", "ExecutionOptions", "Expansion", "ExpansionLimitError", "MainLoop"]
 
@@ -65,15 +67,22 @@ class Execution[Out]:
         """The text of the final response."""
         return self.response.text
 
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation, to go on with."""
+        return self.response.conversation
 
-class ExecutionOptions(EvaluationOptions, total=False):
+
+class ExecutionOptions(ConversationOptions, total=False):
     """The arguments of `MainLoop.execute` beside the prompt.
 
-    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations.
+    `adapter` replaces the loop's own. `visibility_overrides` hold in all evaluations. `save` is
+    called with the conversation when the run ends, however it ends.
     """
 
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
+    save: Callable[[Conversation], object] | None
 
 
 class MainLoop:
@@ -108,7 +117,7 @@ class MainLoop:
         """
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate
-        with evaluations.operation, prompt.resources:
+        with evaluations.saving(), evaluations.operation, prompt.resources:
             while True:
                 with evaluations:
                     response = evaluate(evaluations.render(), **evaluations.options)
@@ -120,32 +129,70 @@ class MainLoop:
         """Like `execute`, without blocking the event loop."""
         evaluations = _Evaluations(self, prompt, **options)
         evaluate: _Evaluate = evaluations.adapter.evaluate_async
-        with evaluations.operation:
+        with evaluations.saving(), evaluations.operation:
             async with prompt.resources:
                 while True:
                     with evaluations:
                         response = await evaluate(evaluations.render(), **evaluations.options)
                         return evaluations.finish(response)
 
+    def stream[Out](
+        self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+    ) -> Generator[StreamEvent[Out]]:
+        """Like `execute`, and yields what happens; the last event holds the response.
+
+        After `Restarted` and `AnswerRejected` earlier text is void. The response has the usage of
+        all evaluations. Close the generator to stop early.
+        """
+        evaluations = _Evaluations(self, prompt, **options)
+        stream: _Evaluate = evaluations.adapter.stream
+        with evaluations.saving(), evaluations.operation, prompt.resources:
+            while evaluations.execution is None:
+                with (
+                    evaluations,
+                    closing(stream(evaluations.render(), **evaluations.options)) as events,
+                ):
+                    for event in events:
+                        if isinstance(event, Completed):
+                            evaluations.finish(event.response)
+                        else:
+                            yield event
+                if evaluations.execution is None:
+                    yield evaluations.restarted
+        yield evaluations.completed
+
+    async def stream_async[Out](
+        self, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        """Like `stream`, without blocking the event loop."""
+        evaluations = _Evaluations(self, prompt, **options)
+        stream: _Evaluate = evaluations.adapter.stream_async
+        with evaluations.saving(), evaluations.operation:
+            async with prompt.resources:
+                while evaluations.execution is None:
+                    with evaluations:
+                        events = stream(evaluations.render(), **evaluations.options)
+                        async with aclosing(events):
+                            async for event in events:
+                                if isinstance(event, Completed):
+                                    evaluations.finish(event.response)
+                                else:
+                                    yield event
+                    if evaluations.execution is None:
+                        yield evaluations.restarted
+        yield evaluations.completed
+
 
 class _Evaluations[Out]:
     """The state that an execution keeps between evaluations: a context manager around each one."""
 
     def __init__(
-        self,
-        loop: MainLoop,
-        prompt: Prompt[Out],
-        *,
-        session: SessionProtocol,
-        adapter: ProviderAdapter | None = None,
-        bus: EventBus | None = None,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        visibility_overrides: Mapping[SectionPath, SectionVisibility] | None = None,
+        self, loop: MainLoop, prompt: Prompt[Out], **options: Unpack[ExecutionOptions]
     ) -> None:
-        self.adapter = adapter or loop.adapter
-        budget = budget or self.adapter.budget
-        check_arguments(prompt, session, deadline, budget, kinds=(Prompt,))
+        check_arguments(prompt, options, ExecutionOptions, Prompt)
+        self.adapter = options.get("adapter") or loop.adapter
+        session, bus = options["session"], options.get("bus")
+        budget = options.get("budget") or self.adapter.budget
         self._prompt = prompt
         self._session = session
         self._publish = publisher(session, bus)
@@ -156,21 +203,38 @@ class _Evaluations[Out]:
             name=prompt.name,
             session_id=session.session_id,
         )
-        self._overrides = visibility_overrides or {}
+        self._overrides = options.get("visibility_overrides") or {}
+        self._conversation = options.get("conversation")
+        self._save = options.get("save")
         self._decisions: SectionDecisions | None = None
+        if self._conversation and (known := self._conversation.decisions_for(prompt)):
+            known.overrides = {**known.overrides, **self._overrides}
+            self._decisions = known
         self._expansions: list[Expansion] = []
         self._usage = RunUsage()
         self._budget = budget
-        deadlines = deadline, budget and budget.deadline(loop.clock())
+        self.execution: Execution[Out] | None = None
+        deadlines = options.get("deadline"), budget and budget.deadline(loop.clock())
         self._deadline = min([moment for moment in deadlines if moment], default=None)
-        self._options = LoopOptions(session=session, bus=bus, deadline=self._deadline)
+        passed = LoopOptions.__annotations__.keys() & options.keys()
+        # Any: an adapter with the seed's signature takes only what the caller has passed.
+        self._options: dict[str, Any] = {
+            name: value for name, value in options.items() if name in passed
+        }
+        self._options |= {"bus": bus, "deadline": self._deadline}
+        if "save" in _parameters(type(self.adapter).evaluate):
+            self._options["save"] = self._keep
         tools = [tool for node in prompt.template.registry.sections for tool in node.tools]
         if any(tool.effect in NON_REPEATABLE for tool in tools):
-            _check_call_history(self.adapter)
             self._options["call_history"] = CallHistory()
+        for name in self._options.keys() - _parameters(type(self.adapter).evaluate):
+            raise TypeError(
+                f"{type(self.adapter).__name__}.evaluate takes no {name}{_PURPOSES.get(name, '')}; "
+                "take **options and pass them on"
+            )
 
     @property
-    def options(self) -> LoopOptions:
+    def options(self) -> dict[str, Any]:  # Any: see `__init__`
         """The arguments of the next evaluation, with what is left of the budget."""
         budget = self._budget and self._budget.after(self._usage)
         return {**self._options, "budget": budget}
@@ -191,7 +255,32 @@ class _Evaluations[Out]:
         usage = self._usage.usage + response.usage
         execution = Execution(response=response, expansions=tuple(self._expansions), usage=usage)
         self.operation.set_result(execution)
+        self.execution = execution
         return execution
+
+    @property
+    def restarted(self) -> Restarted:
+        """The event of the last restart."""
+        expansion = self._expansions[-1]
+        return Restarted(expansion.section_keys, expansion.reason)
+
+    @property
+    def completed(self) -> Completed[Out]:
+        """The last event of a stream."""
+        assert self.execution is not None  # noqa: S101 - `finish` has set it
+        return Completed(replace(self.execution.response, usage=self.execution.usage))
+
+    @contextmanager
+    def saving(self) -> Generator[None]:
+        """Calls the caller's `save` at the end, whatever ends the execution."""
+        try:
+            yield
+        finally:
+            if self._save is not None and self._conversation is not None:
+                self._save(self._conversation)
+
+    def _keep(self, conversation: Conversation) -> None:
+        self._conversation = conversation
 
     def __enter__(self) -> None: ...
 
@@ -238,16 +327,17 @@ class _Evaluations[Out]:
         return error.with_progress(
             usage=before.usage + error.usage,
             turns=before.calls + error.turns,
-            transcript=error.transcript,
+            conversation=error.conversation or self._conversation,
         )
 
 
-def _check_call_history(adapter: ProviderAdapter) -> None:
-    """Raises `TypeError` for an adapter that cannot keep tools from running twice."""
-    parameters = signature(adapter.evaluate).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    if "call_history" not in parameters and Parameter.VAR_KEYWORD not in kinds:
-        raise TypeError(
-            f"{type(adapter).__name__}.evaluate takes no call_history, which keeps tools that are "
-            "not repeatable from running twice; take **options and pass them on"
-        )
+_PURPOSES = {"call_history": ", which keeps tools that are not repeatable from running twice"}
+
+
+@lru_cache(maxsize=256)
+def _parameters(evaluate: _Evaluate) -> KeysView[str]:
+    """Returns the names of the arguments that an adapter's `evaluate` takes."""
+    parameters = signature(evaluate).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return LoopOptions.__annotations__.keys()
+    return parameters.keys()

@@ -1,4 +1,7 @@
-"""The messages of a conversation, neutral and append-only, and the outcome of a tool call."""
+"""The messages of a conversation, neutral and append-only, and the outcome of a tool call.
+
+`kind` tells the messages apart in JSON.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,11 +10,13 @@ from ..limits import TokenUsage
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.tool import AnyTool
 from ..serde import Json
+from ..visibility import SectionPath, ShownSection
 from .schemas import ToolSpec
 
 __all__ = [
     "AssistantMessage",
     "Finish",
+    "Instructions",
     "Message",
     "ToolCall",
     "ToolExecutionOutcome",
@@ -36,17 +41,32 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class UserMessage:
-    """The prompt itself, or a later message to the model, such as the issues of its answer."""
+class Instructions:
+    """The prompt's text beside a user's message, or later what of the prompt has changed."""
 
     content: str
+    kind: Literal["instructions"] = field(default="instructions", repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """A message of the user, or the prompt itself where the user sends none.
+
+    `repair` marks a message of the engine: it says why the model's last answer is rejected.
+    """
+
+    content: str
+    repair: bool = False
+    kind: Literal["user"] = field(default="user", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class AssistantMessage:
-    """The model's answer; `wire` holds items of the provider that must go back unchanged.
+    """The model's answer.
 
-    `model` is the name under which the provider says that it answered; empty if it says none.
+    `wire` holds the provider's own items, which go back unchanged to providers of `wire_format`;
+    others receive text and calls. `model` is the name under which the provider says that it
+    answered; empty if it says none.
     """
 
     text: str = ""
@@ -55,15 +75,19 @@ class AssistantMessage:
     usage: TokenUsage = field(default_factory=TokenUsage)
     wire: tuple[Json, ...] = ()
     model: str = ""
+    wire_format: str = ""
+    kind: Literal["assistant"] = field(default="assistant", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
-    """The answer to one tool call."""
+    """The answer to one tool call; `unknown` says that the call was begun and then interrupted."""
 
     call_id: str
     content: str
     success: bool = True
+    unknown: bool = False
+    kind: Literal["tool"] = field(default="tool", repr=False)
 
     def as_dict(self) -> dict[str, str]:
         """Returns the form that Chat Completions uses."""
@@ -75,6 +99,7 @@ class ToolsAdded:
     """These tools are available from here on."""
 
     tools: tuple[ToolSpec, ...]
+    kind: Literal["tools_added"] = field(default="tools_added", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +107,12 @@ class ToolsRemoved:
     """The tools of these names are no longer available from here on."""
 
     names: tuple[str, ...]
+    kind: Literal["tools_removed"] = field(default="tools_removed", repr=False)
 
 
-type Message = UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved
+type Message = (
+    Instructions | UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,7 +120,8 @@ class ToolExecutionOutcome:
     """The outcome of one tool call, and its changes of the conversation's tools.
 
     A call that read a section brings its tools, `expanded_tools`, and the paths of the sections
-    that open with them, `opened`. A call that closed a section takes away `closed_tools`, by name.
+    that open with them, `opened`; `shown` has the sections that the model reads in the answer. A
+    call that closed the section at `closed` takes away `closed_tools`, by name.
     `request` asks for sections that only a new evaluation can open. `error` names the class of the
     exception that made the call fail.
     """
@@ -106,6 +135,8 @@ class ToolExecutionOutcome:
     closed_tools: tuple[str, ...] = ()
     error: str = ""
     request: VisibilityExpansionRequired | None = None
+    shown: tuple[ShownSection, ...] = ()
+    closed: SectionPath = ()
 
 
 def sendable(text: str) -> str:

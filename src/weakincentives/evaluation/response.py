@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 
 from ..generics import Parametrized
 from ..limits import TokenUsage
+from .conversation import Conversation
 from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
 
 __all__ = [
+    "AnswerRejected",
     "Completed",
+    "Progress",
     "PromptResponse",
+    "Restarted",
     "StreamEvent",
     "TextDelta",
     "ToolCallFinished",
@@ -22,7 +26,8 @@ class PromptResponse[Out](Parametrized):
     """The result of an evaluation: the final `text` and the typed `output` if one is declared.
 
     `text` is the model's own, or the JSON from which `output` was parsed; `turns` counts provider
-    requests, `transcript` is the whole conversation.
+    requests. Pass `conversation` to a later evaluation to go on; it is `None` from adapters that
+    have none.
     """
 
     prompt_name: str
@@ -30,7 +35,12 @@ class PromptResponse[Out](Parametrized):
     output: Out | None
     usage: TokenUsage
     turns: int
-    transcript: Sequence[Message] = field(default=(), repr=False)
+    conversation: Conversation | None = field(default=None, repr=False)
+
+    @property
+    def transcript(self) -> Sequence[Message]:
+        """The messages of the conversation."""
+        return () if self.conversation is None else self.conversation.messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +66,37 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerRejected:
+    """The text since the last request is void: `reason` says why the model is asked again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The run starts again with further sections open; all text so far is void."""
+
+    section_keys: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Completed[Out](Parametrized):
     """The last event: the response, as `evaluate` returns it."""
 
     response: PromptResponse[Out]
 
 
-type StreamEvent[Out] = (
-    TextDelta | ToolCallStarted | ToolCallFinished | ToolsAdded | ToolsRemoved | Completed[Out]
+type Progress = (
+    TextDelta
+    | ToolCallStarted
+    | ToolCallFinished
+    | ToolsAdded
+    | ToolsRemoved
+    | AnswerRejected
+    | Restarted
 )
+"""The events of a stream before its last one."""
+
+type StreamEvent[Out] = Progress | Completed[Out]
 """Everything that `stream` can yield."""

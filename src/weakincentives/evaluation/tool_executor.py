@@ -95,7 +95,8 @@ class ToolExecutor:
         self._operation = operation
         self._id = new_id()
         self._answered = 0
-        self._record = (call_history or CallHistory()).replay()
+        self._history = call_history or CallHistory()
+        self._record = self._history.replay()
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` that may run in parallel, or a single one."""
@@ -158,9 +159,20 @@ class ToolExecutor:
             except PromptError:
                 return
         if tool.effect in NON_REPEATABLE:
-            record, _ = self._recorded(call, params)
+            record, _ = self._record(call.name, _key(call, params))
             if answer is not None:
                 record.result = ToolResult(answer.content, success=answer.success)
+
+    def recall_unknown(self, calls: Sequence[ToolCall]) -> None:
+        """Records calls that a stopped run has begun, so that none is run again in this run."""
+        record = self._history.replay()
+        for call in calls:
+            try:
+                tool, _, params = self._admit(call)
+            except ToolValidationError:
+                continue
+            if tool.effect in NON_REPEATABLE:
+                record(call.name, _key(call, params))
 
     def _fork(self, call: ToolCall, index: int) -> tuple[ForkedCall, Effects[None]] | None:
         """Returns the call on forks and its effects, or `None` if it is not admitted."""
@@ -220,7 +232,7 @@ class ToolExecutor:
             return self._answer(call, started, None, _failure(str(error)), error=error)
         record = None
         if tool.effect in NON_REPEATABLE:
-            record, recorded = self._recorded(call, params)
+            record, recorded = self._record(call.name, _key(call, params))
             if recorded or (identity is not None and identity.began):
                 result, content = record.result, record.result.content()
                 return self._answer(call, started, params, result, content, replayed=True)
@@ -297,17 +309,6 @@ class ToolExecutor:
             call, started, params, result, content, visibility=visibility, error=failure
         )
 
-    def _recorded(self, call: ToolCall, params: object) -> tuple[CallRecord, bool]:
-        """Returns the record of a call that must not run twice, and whether it was made before."""
-        try:
-            if isinstance(params, dict):  # of a tool with a JSON Schema, in the model's order
-                arguments = json.dumps(params, sort_keys=True)
-            else:
-                arguments = serde.dump_json_lossless(type(params), params)
-        except SerdeError:  # JSON cannot hold these params: compare what the model wrote
-            arguments = _normalize(call.arguments)
-        return self._record(call.name, arguments)
-
     def _admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
@@ -373,11 +374,11 @@ class ToolExecutor:
         self.available.note(request or result.value, params)
         outcome = partial(ToolExecutionOutcome, call.call_id, message, result.success)
         match result.value, params:
-            case ReadSectionResult(_, tools, opened), ReadSectionParams(key):
-                return outcome(tools, key, opened)
+            case ReadSectionResult(_, tools, opened, shown), ReadSectionParams(key):
+                return outcome(tools, key, opened, shown=shown if opened else ())
             case CloseSectionResult(key, names, closed), CloseSectionParams():
                 self.available.remember(closed, SectionVisibility.SUMMARY)
-                return outcome(section_key=key, closed_tools=names)
+                return outcome(section_key=key, closed_tools=names, closed=closed)
             case _:
                 kind = "" if error is None or request is not None else type(error).__qualname__
                 return outcome(error=kind, request=request)
@@ -412,6 +413,16 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
         yield from effects
     finally:
         revoke(context)
+
+
+def _key(call: ToolCall, params: object) -> str:
+    """Returns the same text for calls whose params are equal."""
+    try:
+        if isinstance(params, dict):  # of a tool with a JSON Schema, in the model's order
+            return json.dumps(params, sort_keys=True)
+        return serde.dump_json_lossless(type(params), params)
+    except SerdeError:  # JSON cannot hold these params: compare what the model wrote
+        return _normalize(call.arguments)
 
 
 def _normalize(arguments: str) -> str:

@@ -12,7 +12,13 @@ from functools import partial
 from typing import Any
 
 from ..protocols import StateView
-from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
+from ..visibility import (
+    SectionDecisions,
+    SectionPath,
+    SectionVisibility,
+    ShownSection,
+    VisibilityOverrides,
+)
 from .context import ToolContext
 from .errors import PromptRenderError, ToolValidationError, VisibilityExpansionRequired
 from .registry import CLOSE_SECTION, OPEN_SECTIONS, READ_SECTION, RegistrySnapshot, SectionNode
@@ -29,6 +35,7 @@ __all__ = [
     "ReadSectionResult",
     "create_read_section_handler",
     "disclosure_handler",
+    "disclosure_tool",
     "disclosure_tools",
     "how_to_open",
 ]
@@ -56,11 +63,15 @@ class ReadSectionParams:
 
 @dataclass(slots=True, frozen=True)
 class ReadSectionResult:
-    """A section's full text, its tools, and the paths of the sections that open with the tools."""
+    """A section's full text, its tools, and the paths of the sections that open with the tools.
+
+    `shown` has the sections whose texts `content` consists of.
+    """
 
     content: str
     expanded_tools: tuple[AnyTool, ...] = ()
     opened: tuple[SectionPath, ...] = ()
+    shown: tuple[ShownSection, ...] = ()
 
     def render(self) -> str:
         """The content alone; tools reach the model as tools."""
@@ -132,7 +143,8 @@ def _read_section(
     to_open = _sections_to_open(view, node)
     # the texts and tools that the prompt would have if the section were FULL
     opened = view.with_visibility({**also_open, node.path: _FULL})
-    texts, tools, _ = opened.render(opened.visible_sections(node))
+    sections = opened.visible_sections(node)
+    texts, tools, _ = opened.render(sections)
     content = "\n\n".join(texts)
     if not to_open:
         return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
@@ -148,9 +160,13 @@ def _read_section(
             opened = view.with_visibility({**also_open, **dict.fromkeys(paths, _FULL)})
             tools = opened.render(opened.visible_sections(to_open[0])).tools
         paths.update(dict.fromkeys(view.registry.tool_paths[tool.name] for tool in tools))
+    shown = [
+        ShownSection(section.path, visibility, text)
+        for (section, visibility), text in zip(sections.items(), texts, strict=True)
+    ]
     return ToolResult(
         message=f"Content of section '{key}':",
-        value=ReadSectionResult(content, tuple(tools), tuple(paths)),
+        value=ReadSectionResult(content, tuple(tools), tuple(paths), tuple(shown)),
     )
 
 
@@ -270,6 +286,11 @@ def disclosure_tools(
     if closable and names:
         names.add(CLOSE_SECTION)
     return tuple([_bind_handler(tool, view) for tool in _TOOLS if tool.name in names])
+
+
+def disclosure_tool(name: str, view: PromptView) -> AnyTool:
+    """The disclosure tool `name`, which answers by `view`."""
+    return _bind_handler(next(tool for tool in _TOOLS if tool.name == name), view)
 
 
 def create_read_section_handler(

@@ -96,7 +96,7 @@ def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None
     result, _ = attempt(durable_agent)
     told = to_execution(durable_agent, result)
     assert told.output == execution.output == Answer(12)
-    assert told == replace(execution, response=replace(execution.response, transcript=()))
+    assert told == replace(execution, response=replace(execution.response, conversation=None))
     assert result["session"] == session
     assert told.restarts == (0 if dynamic else 1)
 

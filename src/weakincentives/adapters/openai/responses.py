@@ -15,6 +15,8 @@ _ADDED_TOOLS = "additional_tools"
 class ResponsesCodec(Codec):
     """One conversation as Responses input items; all output items go back, reasoning included."""
 
+    wire_format = "responses"
+    instructions_role = "developer"
     stream_options = {"stream": True}  # noqa: RUF012 - never changed
 
     def read_text(self, event: AnyJson) -> str:

@@ -235,7 +235,7 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
     if "error" in result:
         error = _error_from_json(result["error"])
         if isinstance(error, PromptEvaluationError):
-            error = error.with_progress(usage=usage, turns=result["turns"], transcript=())
+            error = error.with_progress(usage=usage, turns=result["turns"], conversation=None)
         raise error
     prompt = agent.prompt()
     declared: Any = prompt.template.structured_output  # Any: Out is what it declares

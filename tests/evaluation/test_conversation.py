@@ -1,0 +1,290 @@
+"""A conversation is a value: it goes on, it goes through JSON, it stops, it is derived anew."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    Message,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
+from weakincentives.evaluation.response import Completed, Restarted
+from weakincentives.limits import Budget
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Manner:
+    word: str
+
+
+@dataclass(frozen=True)
+class Amount:
+    n: int
+
+
+PAID: list[int] = []
+
+
+def pay(params: Amount, /, *, context: ToolContext) -> ToolResult[str]:
+    PAID.append(params.n)
+    if params.n < 0:
+        raise KeyboardInterrupt
+    return ToolResult(message=f"Paid {params.n}.")
+
+
+def template(*, closable: bool = False, enabled: bool = True) -> PromptTemplate[None]:
+    payments = Tool[Amount, str](
+        name="pay", description="Pays.", handler=pay, effect="at_most_once"
+    )
+    return PromptTemplate(
+        ns="tests",
+        key="chat",
+        closable=closable,
+        sections=[
+            MarkdownSection[Manner](title="Main", key="main", template="Be $word."),
+            MarkdownSection(
+                title="Payments",
+                key="payments",
+                template="Pay at once.",
+                summary="How to pay.",
+                visibility=SectionVisibility.SUMMARY,
+                tools=[payments],
+            ),
+            MarkdownSection(title="Last", key="last", template="Bye.", enabled=lambda: enabled),
+        ],
+    )
+
+
+KIND = template().bind(Manner("kind"))
+OPEN = call(("read_section", {"section_key": "payments"}))
+
+
+def chat(
+    replies: list[Any], *messages: str, conversation: Conversation | None = None, **options: Any
+) -> Execution[None]:
+    """Sends the messages one after another and returns the last execution."""
+    loop, session, execution = MainLoop(ScriptedAdapter(replies)), Session(), None
+    for message in messages:
+        execution = loop.execute(
+            KIND, session=session, message=message, conversation=conversation, **options
+        )
+        conversation = execution.conversation
+    assert execution is not None
+    return execution
+
+
+def talk(*replies: Any, **options: Any) -> Conversation:
+    conversation = chat([*replies], "Hi", **options).conversation
+    assert conversation is not None
+    return conversation
+
+
+def kinds(messages: tuple[Message, ...]) -> list[str]:
+    return [message.kind for message in messages]
+
+
+def _rendered(prompt: Prompt[None], conversation: Conversation) -> str:
+    return prompt.render(decisions=conversation.decisions_for(prompt)).text
+
+
+def test_with_a_message_the_prompt_is_instructions_and_the_words_of_the_user_stand_alone() -> None:
+    first, second = talk(say("Hello.")).messages[:2]
+    assert first == Instructions(KIND.render().text)
+    assert second == UserMessage("Hi")
+
+
+def test_without_a_message_the_prompt_is_the_message_of_the_user() -> None:
+    response = ScriptedAdapter([say("Hello.")]).evaluate(KIND, session=Session())
+    assert response.transcript[0] == UserMessage(KIND.render().text)
+
+
+def test_the_next_turn_begins_with_all_messages_of_the_last_one() -> None:
+    adapter, session = ScriptedAdapter([OPEN, say("one"), say("two")]), Session()
+    first = adapter.evaluate(KIND, session=session, message="Hi").conversation
+    second = adapter.evaluate(KIND, session=session, message="So?", conversation=first).conversation
+    assert first is not None
+    assert second is not None
+    assert second.messages[: len(first.messages)] == first.messages
+    assert second.messages[len(first.messages) :] == (
+        UserMessage("So?"),
+        AssistantMessage(text="two", usage=say("").usage),
+    )
+    assert second.tools == first.tools
+    assert adapter.requests[-1].tool_names == ("read_section", "pay")
+    assert second.usage.input_tokens == 30
+
+
+def test_a_conversation_goes_through_json() -> None:
+    conversation = talk(OPEN, call(("pay", {"n": 1})), say("Done."))
+    assert Conversation.from_json(conversation.to_json()) == conversation
+
+
+def test_json_with_a_call_without_an_answer_is_refused() -> None:
+    asked = AssistantMessage(tool_calls=(ToolCall("c1", "pay", "{}"),))
+    orphan = Conversation(ns="tests", key="chat", messages=(UserMessage("Hi"), asked))
+    with pytest.raises(SerdeError, match="c1"):
+        Conversation.from_json(orphan.to_json())
+
+
+def test_a_changed_section_is_told_alone_and_once() -> None:
+    loop, session = MainLoop(ScriptedAdapter([say("one"), say("two"), say("three")])), Session()
+    rude = template().bind(Manner("rude"))
+    first = loop.execute(KIND, session=session, message="Hi")
+    second = loop.execute(rude, session=session, message="So?", conversation=first.conversation)
+    third = loop.execute(rude, session=session, message="And?", conversation=second.conversation)
+    assert third.conversation is not None
+    told = [message for message in third.conversation.messages if message.kind == "instructions"]
+    assert len(told) == 2
+    assert told[1].content.endswith("before.\n\n## 1. Main\n\nBe rude.")
+    assert kinds(third.conversation.messages) == [
+        *["instructions", "user", "assistant"],
+        *["instructions", "user", "assistant"],
+        *["user", "assistant"],
+    ]
+
+
+def test_a_section_that_no_longer_applies_is_named() -> None:
+    loop, session = MainLoop(ScriptedAdapter([say("one"), say("two")])), Session()
+    first = loop.execute(KIND, session=session, message="Hi")
+    without = template(enabled=False).bind(Manner("kind"))
+    second = loop.execute(without, session=session, message="So?", conversation=first.conversation)
+    assert second.conversation is not None
+    told = second.conversation.messages[3]
+    assert told == Instructions("These parts of your instructions no longer apply: 'last'.")
+
+
+def test_with_restate_a_changed_prompt_is_stated_anew() -> None:
+    first = talk(OPEN, call(("pay", {"n": 1})), say("one"))
+    rude = template().bind(Manner("rude"))
+    adapter = ScriptedAdapter([say("two")])
+    second = adapter.evaluate(
+        rude, session=Session(), message="So?", conversation=first, on_change="restate"
+    ).conversation
+    assert second is not None
+    assert kinds(second.messages) == [
+        *["instructions", "user", "assistant", "tool", "assistant", "user", "assistant"]
+    ]
+    assert second.messages[0] == Instructions(_rendered(rude, first))
+    assert {tool.name for tool in second.tools} == {"pay"}
+
+
+def test_a_closed_section_is_gone_from_a_restated_conversation() -> None:
+    closable = template(closable=True).bind(Manner("kind"))
+    close = call(("close_section", {"section_key": "payments"}))
+    adapter, session = ScriptedAdapter([OPEN, close, say("one")]), Session()
+    conversation = adapter.evaluate(closable, session=session, message="Hi").conversation
+    assert conversation is not None
+    anew = conversation.restated(closable, session)
+    assert "Pay at once." in conversation.to_json()
+    assert "Pay at once." not in anew.to_json()
+    assert kinds(anew.messages) == ["instructions", "user", "assistant"]
+
+
+def test_a_restated_conversation_keeps_the_last_turns() -> None:
+    execution = chat([say("one"), say("two"), say("three")], "A", "B", "C")
+    assert execution.conversation is not None
+    anew = execution.conversation.restated(KIND, Session(), keep_turns=1, summary="A and B.")
+    assert [message.content for message in anew.messages if isinstance(message, UserMessage)] == [
+        "A and B.",
+        "C",
+    ]
+
+
+def test_another_prompt_takes_the_conversation_over() -> None:
+    other = PromptTemplate(
+        ns="tests",
+        key="other",
+        sections=[MarkdownSection(title="Other", key="main", template="Sell.")],
+    )
+    conversation = talk(OPEN, say("one"))
+    adapter = ScriptedAdapter([say("two")])
+    response = adapter.evaluate(
+        other.bind(), session=Session(), message="So?", conversation=conversation
+    )
+    assert response.transcript[0] == Instructions("## 1. Other\n\nSell.")
+    assert adapter.requests[0].tool_names == ()
+
+
+def test_an_answered_conversation_needs_a_message() -> None:
+    with pytest.raises(ValueError, match="pass message="):
+        ScriptedAdapter([]).evaluate(KIND, session=Session(), conversation=talk(say("one")))
+
+
+def test_an_error_has_the_conversation_and_the_conversation_goes_on() -> None:
+    with pytest.raises(PromptEvaluationError) as caught:
+        chat([OPEN, call(("pay", {"n": 1}), ("pay", {"n": 2}))], "Hi", budget=Budget(max_calls=2))
+    stopped = caught.value.conversation
+    assert stopped is not None
+    response = ScriptedAdapter([say("on")]).evaluate(KIND, session=Session(), conversation=stopped)
+    assert response.text == "on"
+    assert response.transcript[: len(stopped.messages)] == stopped.messages
+
+
+def test_a_call_that_an_interrupt_stopped_is_not_run_again() -> None:
+    PAID.clear()
+    saved: list[Conversation] = []
+    with pytest.raises(KeyboardInterrupt):
+        chat([OPEN, call(("pay", {"n": -1}), ("pay", {"n": 5}))], "Hi", save=saved.append)
+    [stopped] = saved
+    answers = [message for message in stopped.messages if isinstance(message, ToolMessage)]
+    assert [(answer.success, answer.unknown) for answer in answers] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+    again = call(("pay", {"n": -1}), ("pay", {"n": 5}))
+    loop = MainLoop(ScriptedAdapter([again, say("on")]))
+    execution = loop.execute(KIND, session=Session(), conversation=stopped)
+    assert execution.text == "on"
+    assert PAID == [-1, 5]
+
+
+def test_a_stream_of_the_loop_tells_a_restart() -> None:
+    adapter = ScriptedAdapter([OPEN, say("done")], dynamic_tools=False)
+    events = [*MainLoop(adapter).stream(KIND, session=Session(), message="Hi")]
+    restarts = [event for event in events if isinstance(event, Restarted)]
+    assert [restart.section_keys for restart in restarts] == [("payments",)]
+    assert isinstance(events[-1], Completed)
+    assert events[-1].response.usage.input_tokens == 20
+    first = events[-1].response.transcript[0]
+    assert isinstance(first, Instructions)
+    assert "Pay at once." in first.content
+
+
+def test_tools_that_change_between_turns_are_added_and_removed() -> None:
+    def with_tool(name: str) -> Any:
+        tool = Tool[Amount, str](name=name, description="Pays.", handler=pay)
+        section = MarkdownSection(title="Main", key="main", template="Go.", tools=[tool])
+        return PromptTemplate(ns="tests", key="tools", sections=[section]).bind()
+
+    adapter, session = ScriptedAdapter([say("one"), say("two")]), Session()
+    first = adapter.evaluate(with_tool("old"), session=session, message="Hi")
+    second = adapter.evaluate(
+        with_tool("new"), session=session, message="So?", conversation=first.conversation
+    )
+    changes = second.transcript[3:5]
+    assert changes[0] == ToolsRemoved(("old",))
+    assert isinstance(changes[1], ToolsAdded)
+    assert adapter.requests[-1].tool_names == ("new",)
