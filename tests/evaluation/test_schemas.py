@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.agents import only_answer, prompt, tool
+from support.provider_rules import check_root
 from support.typed_values import Kind, Tree, dataclass_kinds
 from weakincentives import serde
 from weakincentives.errors import SerdeError
@@ -26,55 +27,6 @@ from weakincentives.prompt import ToolContext, ToolResult
 from weakincentives.prompt.model_json import read_without_nulls, unwrap_items
 from weakincentives.prompt.output import StructuredOutputConfig
 from weakincentives.testing import ScriptedAdapter, call, say
-
-# FACTS.md, "Strict JSON schema".
-KEYWORDS = {
-    *(
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "enum",
-        "anyOf",
-        "$ref",
-        "$defs",
-    ),
-    *("description", "pattern", "format", "multipleOf", "minItems", "maxItems"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-}
-TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
-FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
-
-
-# Any: schemas are read key by key.
-def check_profile(schema: dict[str, Any], definitions: dict[str, Any]) -> None:
-    """Fails for everything that a strict decoder refuses."""
-    assert schema.keys() <= KEYWORDS, schema
-    assert schema.get("format") in {None, *FORMATS}
-    assert schema.get("type") in {None, *TYPES}
-    assert {"type", "anyOf", "$ref", "enum"} & schema.keys(), "anything goes"
-    if "$ref" in schema:
-        assert list(schema) == ["$ref"]
-        assert schema["$ref"].removeprefix("#/$defs/") in definitions
-    for variant in schema.get("anyOf", ()):
-        check_profile(variant, definitions)
-    if schema.get("type") == "array":
-        check_profile(schema["items"], definitions)
-    if schema.get("type") == "object":
-        assert schema["additionalProperties"] is False
-        assert sorted(schema["required"]) == sorted(schema["properties"])
-        for property_schema in schema["properties"].values():
-            check_profile(property_schema, definitions)
-
-
-def check_root(schema: dict[str, Any]) -> None:
-    assert schema["type"] == "object"
-    assert "anyOf" not in schema
-    definitions = schema.get("$defs", {})
-    check_profile({key: value for key, value in schema.items() if key != "$defs"}, definitions)
-    for definition in definitions.values():
-        check_profile(definition, definitions)
 
 
 @st.composite

@@ -8,7 +8,7 @@ The library checks the decoded value against the full type again.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.output import StructuredOutputConfig
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
+from .foreign_schemas import to_provider_form
 
 __all__ = ["OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
 
@@ -85,7 +86,10 @@ def tool_to_spec(tool: AnyTool, param_descriptions: Mapping[str, str] | None = N
     """Returns the spec of `tool`; `param_descriptions` replaces those of the fields it names."""
     params_type: Any = tool.params_type  # Any: see `_strict_schema`
     if param_descriptions:
-        schemas = _apply_profile(tool.params_schema(), param_descriptions)
+        schema = tool.params_schema()
+        if tool.schema is not None:
+            schema = to_provider_form(schema)
+        schemas = _apply_profile(schema, param_descriptions)
     elif tool.schema is not None:
         schemas = _strict_foreign_schema(tool.schema)
     else:
@@ -141,8 +145,8 @@ def _strict_schema(type_: Any) -> _Schemas:
 
 @lru_cache(maxsize=4096)
 def _strict_foreign_schema(text: str) -> _Schemas:
-    """Returns the schemas for the JSON text of one."""
-    return _apply_profile(json.loads(text), {})
+    """Returns the schemas for the JSON text of one that others wrote."""
+    return _apply_profile(to_provider_form(json.loads(text)), {})
 
 
 def _apply_profile(schema: JsonSchema, descriptions: Mapping[str, str]) -> _Schemas:
@@ -159,7 +163,7 @@ def _apply_profile(schema: JsonSchema, descriptions: Mapping[str, str]) -> _Sche
         strict = _strict(schema)
     except _NotStrict:
         return _Schemas(schema, strict=False, plain=schema)
-    if strict.get("type") != "object":
+    if strict.get("type") != "object" or not _fits_limits(strict):
         return _Schemas(schema, strict=False, plain=schema)
     return _Schemas(strict, strict=True, plain=schema)
 
@@ -169,6 +173,8 @@ def _strict(schema: JsonSchema) -> JsonSchema:
         schema.keys().isdisjoint(_TYPE_KEYWORDS)  # anything goes
         or schema.get("additionalProperties") not in (None, False)  # an open map
         or "prefixItems" in schema  # a tuple with a type for each place
+        or isinstance(schema.get("type"), list)
+        or re.search(r"\(\?<?[=!]", schema.get("pattern", ""))  # look-around
     ):
         raise _NotStrict
     if unknown := schema.keys() - _KEYWORDS - _DESCRIBED_KEYWORDS.keys() - _OPTIONAL_KEYWORDS:
@@ -208,6 +214,29 @@ def _strict(schema: JsonSchema) -> JsonSchema:
         reference = {"$ref": strict.pop("$ref")}
         strict = {"anyOf": [reference], **strict}
     return strict
+
+
+def _fits_limits(schema: JsonSchema) -> bool:
+    """Tells whether a strict schema is as small and flat as OpenAI asks."""
+    parts = list(_parts(schema, 0))
+    enums = [part["enum"] for part, _ in parts if "enum" in part]
+    sizes = {
+        5_000: sum(len(part.get("properties", ())) for part, _ in parts),
+        1_000: sum(map(len, enums)),
+        10: max(depth for _, depth in parts),
+        15_000: max([len(json.dumps(enum)) for enum in enums], default=0),
+        120_000: len(json.dumps(schema)),  # OpenAI counts names and values alone
+    }
+    return all(size <= limit for limit, size in sizes.items())
+
+
+def _parts(schema: JsonSchema, depth: int) -> Iterator[tuple[JsonSchema, int]]:
+    """Yields a strict schema and its parts, each with the number of objects around it."""
+    yield schema, depth
+    for inner in (*schema.get("anyOf", ()), *schema.get("$defs", {}).values()):
+        yield from _parts(inner, depth)
+    for inner in (*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])):
+        yield from _parts(inner, depth + 1)
 
 
 def _nullable(schema: JsonSchema) -> JsonSchema:

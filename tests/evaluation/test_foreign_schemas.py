@@ -1,0 +1,237 @@
+"""What providers are sent of schemas that others wrote: nothing that they refuse, nothing lost."""
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from support.agents import ok
+from support.provider_rules import check_plain, check_root
+from weakincentives.errors import SerdeError
+from weakincentives.evaluation.schemas import ToolSpec, tool_to_spec
+from weakincentives.prompt import Tool
+from weakincentives.serde import JsonSchema
+
+LEAF_TYPES = ["string", "integer", "number", "boolean", "null"]
+REFERENCES = ["#/$defs/one", "#/definitions/two", "#", "#/properties/a", "#/$defs/none", "http://x"]
+
+names = st.sampled_from(["a", "b", "c", "$filter", "x" * 65])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from(["", "a", "b"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[JsonSchema]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.just("object"),
+            "properties": st.dictionaries(names, inner, max_size=3),
+            "required": st.lists(names, max_size=2, unique=True),
+            "additionalProperties": st.booleans() | inner,
+            "description": st.just("Words."),
+            "title": st.just("Title"),
+        },
+    )
+
+
+def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    unions = st.dictionaries(
+        st.sampled_from(["anyOf", "oneOf", "allOf"]),
+        st.lists(inner, min_size=1, max_size=2),
+        min_size=1,
+        max_size=1,
+    )
+    arrays = st.fixed_dictionaries({"type": st.just("array")}, optional={"items": inner})
+    nullable = st.fixed_dictionaries(
+        {"type": st.just(["array", "null"])}, optional={"items": inner, "default": st.none()}
+    )
+    return _objects(inner) | arrays | unions | nullable
+
+
+leaves = st.one_of(
+    st.booleans(),
+    st.just({}),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(LEAF_TYPES)},
+        optional={"default": st.just(1), "format": st.just("date"), "title": st.just("T")},
+    ),
+    st.just({"type": ["string", "null"], "enum": ["a", None], "description": "Words."}),
+    st.just({"type": ["string", "integer", "null"]}),
+    st.just({"const": "a"}),
+    st.just({"type": "string", "pattern": "^(?!x)"}),
+    st.builds(lambda reference: {"$ref": reference}, st.sampled_from(REFERENCES)),
+    st.just({"$ref": "#/$defs/one", "description": "Words."}),
+)
+parts = st.recursive(leaves, _schemas, max_leaves=6)
+
+
+@st.composite
+def foreign_schemas(draw: st.DrawFn) -> JsonSchema:
+    root = draw(_objects(parts))
+    if draw(st.booleans()):
+        root |= draw(_schemas(parts).filter(lambda part: part.get("type") in (None, "object")))
+    if draw(st.booleans()):
+        root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return root | {"$defs": {"one": draw(parts)}, "definitions": {"two": draw(parts)}}
+
+
+def spec_of(parameters: JsonSchema | None) -> ToolSpec:
+    tool = Tool.from_schema(name="t", description="T.", parameters=parameters, handler=ok)
+    return tool_to_spec(tool)
+
+
+@given(foreign_schemas())
+def test_no_provider_refuses_the_schema_of_a_foreign_tool(schema: JsonSchema) -> None:
+    spec = spec_of(schema)
+    check_plain(spec.plain)
+    (check_root if spec.strict else check_plain)(spec.parameters)
+
+
+@given(foreign_schemas(), st.dictionaries(names, values, max_size=3))
+def test_what_is_sent_admits_all_that_the_foreign_schema_admits(
+    schema: JsonSchema, arguments: dict[str, Any]
+) -> None:
+    tool = Tool.from_schema(name="t", description="T.", parameters=schema, handler=ok)
+    try:
+        parsed = tool.parse_params(json.dumps(arguments))
+    except SerdeError:
+        parsed = None
+    assume(parsed == arguments)
+    jsonschema_rs.validate(tool_to_spec(tool).plain, arguments)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        None,
+        {},
+        {"type": "object"},
+        {"type": ["object", "null"]},
+        {"$ref": "#/$defs/root", "$defs": {"root": {"type": "object"}}},
+        {"$ref": "#"},
+        {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"type": "object", "properties": {"a": {"type": "array"}, "b": True}},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "properties": {"rows": {"type": "array", "items": [{}, False]}},
+        },
+    ],
+)
+def test_a_schema_that_says_little_is_offered_as_an_object(parameters: JsonSchema | None) -> None:
+    spec = spec_of(parameters)
+    assert not spec.strict
+    check_plain(spec.parameters)
+
+
+def test_a_tool_without_params_is_strict() -> None:
+    spec = spec_of({"type": "object", "properties": {}})
+    assert spec.strict
+    check_root(spec.parameters)
+
+
+def test_optional_properties_may_be_null_and_their_default_stands_in_words() -> None:
+    spec = spec_of(
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "title": "Path"},
+                "depth": {"type": "integer", "default": 1, "description": "How deep."},
+                "kind": {"type": ["string", "null"], "enum": ["a", None]},
+                "filter": {"oneOf": [{"$ref": "#/definitions/word"}, {"type": "null"}]},
+            },
+            "required": ["path"],
+            "definitions": {"word": {"type": "string", "minLength": 1}},
+        }
+    )
+    assert spec.strict
+    check_root(spec.parameters)
+    assert spec.parameters == {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string"},
+            "depth": {
+                "anyOf": [{"type": "integer"}, {"type": "null"}],
+                "description": "How deep. (default: 1)",
+            },
+            "kind": {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "null"}]},
+            "filter": {"anyOf": [{"$ref": "#/$defs/word"}, {"type": "null"}]},
+        },
+        "required": ["path", "depth", "kind", "filter"],
+        "additionalProperties": False,
+        "$defs": {"word": {"type": "string", "description": "minimum length: 1"}},
+    }
+
+
+def test_recursion_and_references_into_properties_become_definitions() -> None:
+    spec = spec_of(
+        {
+            "type": "object",
+            "properties": {
+                "tree": {
+                    "type": "object",
+                    "properties": {"child": {"$ref": "#/properties/tree"}},
+                    "additionalProperties": False,
+                },
+                "again": {"$ref": "#"},
+            },
+            "additionalProperties": False,
+        }
+    )
+    assert spec.strict
+    check_root(spec.parameters)
+    assert spec.parameters["$defs"].keys() == {"tree", "_"}
+
+
+def test_a_union_at_the_root_moves_into_the_description() -> None:
+    spec = spec_of(
+        {
+            "type": "object",
+            "properties": {"a": {"type": "string"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+            "description": "Words.",
+        }
+    )
+    check_plain(spec.parameters)
+    assert spec.parameters["description"] == (
+        'Words.\nThe arguments also fit {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}'
+    )
+
+
+def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
+    spec = spec_of({"type": "object", "properties": {"$top": {"type": "integer"}}})
+    check_plain(spec.parameters)
+    assert spec.parameters["properties"] == {}
+    assert spec.parameters["description"] == 'Further properties: {"$top": {"type": "integer"}}'
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        {"enum": [f"value-{index}" for index in range(1_001)]},
+        {"enum": ["x" * 1_000 + f"{index}" for index in range(20)]},
+        {"type": "object", "properties": {f"p{index}": {"type": "null"} for index in range(5_001)}},
+    ],
+)
+def test_a_schema_beyond_the_limits_of_strict_is_sent_plainly(wide: JsonSchema) -> None:
+    spec = spec_of({"type": "object", "properties": {"a": wide}})
+    assert not spec.strict
+    check_plain(spec.parameters)
+
+
+def test_a_schema_of_more_than_ten_levels_is_sent_plainly() -> None:
+    schema: JsonSchema = {"type": "string"}
+    strict: list[bool] = []
+    for _ in range(12):
+        schema = {"type": "object", "properties": {"a": schema}}
+        spec = spec_of(schema)
+        strict.append(spec.strict)
+        (check_root if spec.strict else check_plain)(spec.parameters)
+    assert strict[0]
+    assert not strict[-1]
