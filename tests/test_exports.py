@@ -166,6 +166,17 @@ EXPORTS = {
     "weakincentives.contrib.otel": [
         "instrument",
     ],
+    "weakincentives.contrib.skills": [
+        "Skill",
+        "SkillError",
+        "SkillExport",
+        "SkillFinding",
+        "SkillSection",
+        "SkillWarning",
+        "export_skills",
+        "read_skill",
+        "skills",
+    ],
     "weakincentives.filesystem": [
         "FileStat",
         "Filesystem",

@@ -5,6 +5,7 @@
     │                                               OverridesStoreError
     │                           resources           ResourceError
     │                           contrib.durable     ReplayError, StepFailedError
+    │                           contrib.skills      SkillError
     ├── the model must act      prompt.errors       ToolValidationError, OutputParseError
     │                           filesystem          PathError, FilesystemLimitError
     ├── the data must change    errors              SerdeError

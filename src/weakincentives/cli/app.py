@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Exit, Option, Typer, echo
 
 from ..version import __version__
-from . import overrides, prompts, runs
+from . import overrides, prompts, runs, skills
 
 __all__ = ["app"]
 
@@ -14,7 +14,7 @@ app = Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Look at prompts, check them, run them, and see what they cost. "
-    "Targets are written package.module:name.",
+    "Targets are written package.module:name, or are folders of skills.",
 )
 
 
@@ -34,3 +34,4 @@ def _options(*, version: Annotated[bool, _Version] = False) -> None: ...
 for _command in (prompts.render, prompts.tree, prompts.check, runs.run, runs.show, runs.advise):
     app.command()(_command)
 app.add_typer(overrides.app, name="overrides")
+app.add_typer(skills.app, name="skill")

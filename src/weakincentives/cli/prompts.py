@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from warnings import catch_warnings, showwarning, simplefilter
 
 from rich.table import Table
 from typer import Exit, Option
@@ -122,12 +123,23 @@ def check(
 
     Exits with 1 when it finds something.
     """
-    prompt = load_prompt(target, params, set_, tag)
+    from ..contrib.skills import SkillWarning
+
+    with catch_warnings(record=True) as caught:
+        simplefilter("always", SkillWarning)
+        prompt = load_prompt(target, params, set_, tag)
     report = analyze(prompt, session=Session())
     ignored = {*(ignore or ())}
+    left_out: list[Finding] = []
+    for warning in caught:
+        if isinstance(warning.message, SkillWarning):
+            path, _, message, remedy = warning.message.finding
+            left_out.append(Finding("source", (path,), "warning", message, remedy))
+        else:
+            showwarning(warning.message, warning.category, warning.filename, warning.lineno)
     findings = [
         _for_command_line(finding, prompt)
-        for finding in report.findings
+        for finding in (*left_out, *report.findings)
         if not {finding.code, f"{finding.code}:{_key(finding.section_path)}"} & ignored
     ]
     if form == "json":

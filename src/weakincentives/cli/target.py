@@ -15,6 +15,7 @@ from .. import serde
 from ..errors import SerdeError, ValidationIssue
 from ..prompt.overrides.store import LocalPromptOverridesStore
 from ..prompt.prompt import Prompt
+from ..prompt.sections import slug
 from ..prompt.template import PromptTemplate
 from ..visibility import SectionPath, SectionVisibility
 from .output import single_line
@@ -36,7 +37,11 @@ __all__ = [
 ]
 
 Target = Annotated[
-    str, Argument(help="A template, a prompt, or a function that returns one: package.module:name.")
+    str,
+    Argument(
+        help="A template, a prompt, or a function that returns one: package.module:name. "
+        "Or a folder of skills."
+    ),
 ]
 Params = Annotated[
     Path | None, Option(help="A JSON or YAML file of params: {Type: {field: value}}.")
@@ -130,7 +135,7 @@ def load_prompt(
 
 
 def _find_prompt(target: str) -> _Prompt:
-    prompt = load(target, "prompt")
+    prompt = _load_skills(target) if Path(target).is_dir() else load(target, "prompt")
     if callable(prompt):
         try:
             prompt = prompt()
@@ -145,6 +150,17 @@ def _find_prompt(target: str) -> _Prompt:
             "name a PromptTemplate, a Prompt or a function without parameters that returns one"
         )
     return prompt
+
+
+# Any: as in `_Prompt`
+def _load_skills(folder: str) -> PromptTemplate[Any]:
+    from ..contrib.skills import skills
+
+    sections = skills(folder)
+    if not sections:
+        raise UsageError(f"{folder!r} holds no skill that can be read: no folder has a SKILL.md")
+    key = slug(Path(folder).resolve().name) or "skills"
+    return PromptTemplate(ns="skills", key=key, sections=sections, closable=True)
 
 
 def _params_types(prompt: _Prompt) -> _Types:

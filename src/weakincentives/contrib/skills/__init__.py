@@ -1,0 +1,17 @@
+"""Agent Skills as sections: import folders with a `SKILL.md`, and export prompts as skills."""
+
+from .export import SkillExport, export_skills
+from .reading import Skill, SkillError, SkillFinding, SkillWarning, read_skill
+from .sections import SkillSection, skills
+
+__all__ = [
+    "Skill",
+    "SkillError",
+    "SkillExport",
+    "SkillFinding",
+    "SkillSection",
+    "SkillWarning",
+    "export_skills",
+    "read_skill",
+    "skills",
+]

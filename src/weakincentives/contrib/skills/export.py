@@ -1,0 +1,182 @@
+"""Writes a prompt as skills: imported ones byte for byte, sections of its own as a new skill."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ...filesystem import FilesystemLimits, HostFilesystem
+from ...prompt.prompt import Prompt
+from ...prompt.registry import SectionNode
+from ...prompt.renderer import RenderedPrompt
+from ...prompt.sections import slug
+from ...runtime.session import Session
+from ...visibility import SectionVisibility
+from .reading import SkillError, SkillFinding
+from .sections import FILES, Part, SkillSection, first_sentence
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
+
+__all__ = ["SkillExport", "export_skills"]
+
+type _Prompt = Prompt[Any]  # Any: prompts of every output
+type _Rendered = RenderedPrompt[Any]
+
+_LIMITS = FilesystemLimits(file_bytes=100_000_000)
+_FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+
+
+@dataclass(frozen=True, slots=True)
+class SkillExport:
+    """The folder of one skill: its name and its files; `notes` say what a skill cannot hold.
+
+    `source` is the folder that other files are copied from.
+    """
+
+    name: str
+    files: dict[str, bytes]
+    notes: list[str] = field(default_factory=list[str])
+    source: Path | None = None
+
+    def write(self, folder: "StrPath", *, replace: bool = False) -> None:
+        """Writes the skill into `folder`, by its name.
+
+        Raises `FileExistsError` when it is there already, unless with `replace`, which leaves other
+        files in place.
+        """
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with closing(HostFilesystem(folder, limits=_LIMITS)) as host:
+            if not replace and host.exists(self.name):
+                raise FileExistsError(f"{self.name!r} is in {str(folder)!r} already; replace it")
+            for path, data in self.files.items():
+                place = f"{self.name}/{path}"
+                host.write_bytes(place, data)
+                if self.source is not None and (self.source / path).stat().st_mode & 0o100:
+                    (Path(folder) / place).chmod(0o755)
+
+
+def export_skills(
+    prompt: _Prompt, *, description: str = "", session: Session | None = None
+) -> tuple[SkillExport, ...]:
+    """Returns the skills of `prompt` as folders, with its overrides written into their places.
+
+    A `SkillSection` becomes its own files again. The other sections become one new skill, named by
+    the prompt's key: a summarized section is a file in `references/`, which its summary names.
+    `description` is that skill's, by default its first sentence. Raises `PromptRenderError` for
+    params that are missing, and `SkillError` for two skills of one name.
+    """
+    rendered = prompt.render(session=session or Session())
+    registry, view = rendered.registry, rendered.view
+    exports = [
+        _imported(node, node.section, rendered)
+        for node in registry.sections
+        if isinstance(node.section, SkillSection) and view.is_enabled(node)
+    ]
+    roots = [node for node in registry.sections if not node.depth and view.is_enabled(node)]
+    if any(not isinstance(node.section, SkillSection) for node in roots):
+        exports.append(_Writer(rendered).skill(prompt, roots, description))
+    names = [export.name for export in exports]
+    for name in names:
+        if names.count(name) > 1:
+            remedy = "export them from prompts of their own"
+            raise SkillError(SkillFinding(name, 1, "two skills have this name", remedy))
+    return tuple(exports)
+
+
+def _imported(node: SectionNode, section: SkillSection, rendered: _Rendered) -> SkillExport:
+    """The files of an imported skill, with overridden texts in place of the ranges they replace."""
+    skill, notes = section.skill, list[str]()
+    edits: list[tuple[int, int, str]] = []
+    for key, part in _parts(section.part, node.key):
+        own = rendered.registry.get_section_by_key(key)
+        if own is None:
+            continue
+        body, summary = own.body_override, own.summary_override
+        if body is not None and body.strip("\n") != own.section.body_text().strip("\n"):
+            text = body.strip("\n")
+            # An empty section has no line of its own yet.
+            edits.append((part.start, part.end, text if part.start < part.end else f"\n{text}\n"))
+        if summary is None or summary == own.section.summary:
+            continue
+        description = skill.fields.get("description")
+        if own is node and description is not None:
+            before = skill.source[description.start : description.end]
+            line_end = before[len(before.rstrip()) :]  # of a block over several lines
+            edits.append((description.start, description.end, _quoted(summary) + line_end))
+        else:
+            notes.append(f"{key}: the summary is left out, since SKILL.md has no place for it")
+    parts = {key for key, _ in _parts(section.part, node.key)} | {f"{node.key}.{FILES}"}
+    for other in rendered.registry.sections[node.index : node.end]:
+        if other.key not in parts or (other is node and node.tools):
+            what = "its tools are" if other is node else "it is"
+            notes.append(f"{other.key}: {what} left out, since the skill's files do not hold them")
+    source = skill.source
+    for start, end, text in sorted(edits, reverse=True):
+        lines = text.replace("\n", "\r\n") if "\r\n" in skill.source else text
+        source = source[:start] + lines + source[end:]
+    host = HostFilesystem(skill.folder, read_only=True, hard_links=True, limits=_LIMITS)
+    with closing(host):
+        files = {file.path: host.read_bytes(file.path) for file in skill.files}
+    files[skill.file] = source.encode()
+    return SkillExport(skill.folder.resolve().name, files, notes, skill.folder)
+
+
+def _parts(part: Part, key: str) -> Iterator[tuple[str, Part]]:
+    yield key, part
+    for child in part.children:
+        yield from _parts(child, f"{key}.{child.key}")
+
+
+def _quoted(text: str) -> str:
+    """A YAML string in double quotes, on one line."""
+    quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**30).strip()
+    return quoted.replace("---", r"\x2D--")  # the validator ends the front matter at any ---
+
+
+class _Writer:
+    """Writes sections that are no skills as the files of a new skill."""
+
+    def __init__(self, rendered: _Rendered) -> None:
+        self.view = rendered.view
+        self.expanded = rendered.view.fully_expanded()
+        self.files: dict[str, bytes] = {}
+        self.notes: list[str] = []
+
+    def skill(self, prompt: _Prompt, roots: list[SectionNode], description: str) -> SkillExport:
+        text = "\n\n".join(block for node in roots for block in self._blocks(node, 2))
+        name = slug(prompt.key) or "prompt"
+        if prompt.output_type is not None:
+            self.notes.append("the output type is left out: a skill has none")
+        description = description.strip() or first_sentence(text, prompt.name)
+        fields = {"name": name, "description": description}
+        front_matter = "".join(f"{key}: {_quoted(value[:1024])}\n" for key, value in fields.items())
+        source = f"---\n{front_matter}---\n\n# {prompt.name}\n\n{text}\n"
+        return SkillExport(name, {"SKILL.md": source.encode(), **self.files}, self.notes)
+
+    def _blocks(self, node: SectionNode, level: int) -> Iterator[str]:
+        """Yields heading and text of a section and of those below it that it shows."""
+        yield f"{'#' * min(level, 6)} {node.section.title.strip()}"
+        if isinstance(node.section, SkillSection):
+            name = node.section.skill.folder.resolve().name
+            yield f"{self._summary(node)}\n\nThis is the skill `{name}`."
+        elif level > 1 and self.view.visibility_of(node) is _SUMMARY:
+            path = f"references/{node.key}.md"
+            yield f"{self._summary(node)}\n\nRead `{path}` in this skill's folder for all of it."
+            self.files[path] = ("\n\n".join(self._blocks(node, 1)) + "\n").encode()
+        else:
+            if node.tools:
+                names = ", ".join(tool.name for tool in node.tools)
+                self.notes.append(f"{node.key}: its tools are left out ({names})")
+            text = self.expanded.render({node: _FULL}).texts[0].removeprefix(node.heading)
+            yield from filter(None, [text.strip("\n")])
+            for child in self.view.registry.children(node):
+                if self.view.is_enabled(child):
+                    yield from self._blocks(child, level + 1)
+
+    def _summary(self, node: SectionNode) -> str:
+        text = self.expanded.render({node: _SUMMARY}).texts[0].removeprefix(node.heading)
+        return text.rpartition("\n\n---\n")[0].strip("\n")  # without the line that opens it

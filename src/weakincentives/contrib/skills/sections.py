@@ -1,0 +1,254 @@
+"""Skills as sections: the description is the summary, headings are children, files a workspace."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from warnings import warn
+from zlib import crc32
+
+from ...filesystem import FileStat, Filesystem, HostFilesystem, glob_matches
+from ...prompt.context import ToolContext
+from ...prompt.sections import AnySection, MarkdownSection, SectionArguments, slug
+from ...prompt.tool import ToolHandler
+from ...prompt.workspace_tools import READING_TOOLS
+from ...resources import Binding, ResourceContext, ResourceRegistry
+from ...visibility import SectionPath, SectionVisibility
+from .reading import Heading, Skill, SkillError, SkillFinding, SkillWarning, read_skill
+
+if TYPE_CHECKING:
+    from _typeshed import StrPath
+
+__all__ = ["FILES", "Part", "SkillSection", "Split", "first_sentence", "skills"]
+
+type Split = int | Literal["auto"]
+"""The levels of headings that become sections; `"auto"` splits what has over 6,000 characters."""
+
+_LARGE, _SMALL = 6_000, 800  # characters: what `auto` splits, and what needs no summary
+_MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
+FILES = "files"
+_NOTES = (
+    ("compatibility", "Compatibility, as the skill's author states it: {}"),
+    ("allowed-tools", "Tools that the skill's author allows it; nothing here enforces this: {}"),
+)
+
+
+class Part(NamedTuple):
+    """A range of a skill's `source` that is the text of one section."""
+
+    key: str
+    title: str
+    start: int
+    end: int
+    size: int
+    children: "tuple[Part, ...]"
+
+
+class SkillSection(MarkdownSection[None]):
+    """A section that shows the skill in the folder `path`.
+
+    It is summarized by the skill's description. `split` levels of its headings become child
+    sections, and the other files of the folder the child `files`, a read-only workspace with tools
+    of its own; nothing runs them. Texts are literal: `$` is a dollar sign. `skill` holds what was
+    read, with the findings, which `wink check` reports. Raises `SkillError` for what cannot be
+    read, and with `strict` for every finding. The other arguments are those of `Section`.
+    """
+
+    def __init__(
+        self,
+        path: "StrPath",
+        *,
+        split: Split = "auto",
+        strict: bool = False,
+        **others: Unpack[SectionArguments[None]],
+    ) -> None:
+        skill = self.skill = read_skill(path, strict=strict)
+        key = others.get("key") or slug(skill.name) or f"skill-{crc32(skill.name.encode()):x}"
+        # A single heading over everything is the title of the skill, so it is no section.
+        self.part = _part(skill, skill.markdown, split, key, {FILES})
+        children = [_child(skill, part) for part in self.part.children]
+        text = _text(skill, self.part)
+        arguments: SectionArguments[None] = {
+            "summary": skill.text("description") or first_sentence(text, skill.name),
+            "visibility": SectionVisibility.SUMMARY,
+            **others,
+            "key": key,
+            "children": [*children, *_files(skill, key), *(others.get("children") or ())],
+        }
+        super().__init__(title=skill.name, template=text, literal=True, **arguments)
+
+    def body_text(self) -> str:
+        return self.template
+
+    def render_body(self, params: None, *, path: SectionPath) -> str:
+        return self._with_notes(self.template)
+
+    def render_override(self, override_body: str, params: None, *, path: SectionPath) -> str:
+        return self._with_notes(override_body)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        for path, line, message, remedy in self.skill.findings:
+            yield f"{path}:{line}: {message}", remedy
+
+    def _with_notes(self, text: str) -> str:
+        notes = [note.format(self.skill.text(field)) for field, note in _NOTES
+                 if self.skill.text(field)]  # fmt: skip
+        return "\n\n".join([*notes, text])
+
+
+def skills(
+    folder: "StrPath",
+    *,
+    include: Sequence[str] = ("**",),
+    exclude: Sequence[str] = (),
+    split: Split = "auto",
+    strict: bool = False,
+) -> tuple[SkillSection, ...]:
+    """Returns a section for each skill below `folder`, in order of their paths.
+
+    `include` and `exclude` are globs over the paths of the skills' folders. Leaves out links,
+    skills that cannot be read, and a second skill of one name; it warns of each by `SkillWarning`,
+    or with `strict` raises `SkillError`. Raises `OSError` unless `folder` is a directory.
+    """
+    sections: dict[str, SkillSection] = {}
+    findings: list[SkillFinding] = []
+    with closing(HostFilesystem(folder, read_only=True, hard_links=True)) as host:
+        places = list(_places(host, "."))
+    for entry in places:
+        path = Path(folder, entry.path)
+        if not any(glob_matches(glob, entry.path) for glob in include) or any(
+            glob_matches(glob, entry.path) for glob in exclude
+        ):
+            continue
+        if entry.kind == "other":
+            remedy = "give the folder that it leads to, or exclude it"
+            findings.append(SkillFinding(str(path), 1, "it is a link, so it is left out", remedy))
+            continue
+        try:
+            section = SkillSection(path, split=split, strict=strict)
+        except SkillError as error:
+            findings += error.findings
+            continue
+        first = sections.setdefault(section.key, section)
+        if first is not section:
+            message = f"the skill in {str(first.skill.folder)!r} has the name {section.key!r} too"
+            findings.append(SkillFinding(str(path), 1, message, "rename or exclude one of them"))
+    if strict and findings:
+        raise SkillError(*findings)
+    for finding in findings:
+        warn(SkillWarning(finding), stacklevel=2)
+    return tuple(sections.values())
+
+
+def _places(host: Filesystem, folder: str) -> Iterator[FileStat]:
+    """Yields the folders of skills, and the links outside of them."""
+    entries = host.list(folder)
+    if any(entry.path.rpartition("/")[2] in {"SKILL.md", "skill.md"} for entry in entries):
+        yield host.stat(folder)
+        return
+    for entry in entries:
+        if entry.kind == "directory" and not entry.path.endswith(".git"):
+            yield from _places(host, entry.path)
+        elif entry.kind == "other":
+            yield entry
+
+
+def _part(skill: Skill, heading: Heading, split: Split, key: str, taken: set[str]) -> Part:
+    """Splits the text below a heading; `taken` are keys that its children must not have."""
+    source, children = skill.source, heading.children
+    while len(children) == 1:  # a heading over all of the rest divides nothing
+        children = children[0].children
+    if not split or (split == "auto" and heading.end - heading.body <= _LARGE):
+        children = []
+    parts: list[Part] = []
+    for child in children:
+        base = slug(child.title)[:56] or "part"
+        keys = (base if count == 1 else f"{base}-{count}" for count in range(1, 1_000))
+        name = next(key for key in keys if key not in taken)
+        taken.add(name)
+        deeper = split if split == "auto" else split - 1
+        parts.append(_part(skill, child, deeper, name, set()))
+    end = children[0].start if children else heading.end
+    # From the first line with text to the last character: what an override replaces.
+    blank = len(source[heading.body : end]) - len(source[heading.body : end].lstrip())
+    start = max(heading.body, source.rfind("\n", heading.body, heading.body + blank) + 1)
+    end = max(start, heading.body + len(source[heading.body : end].rstrip()))
+    return Part(key, heading.title, start, end, heading.end - heading.body, tuple(parts))
+
+
+def _text(skill: Skill, part: Part) -> str:
+    return skill.source[part.start : part.end].replace("\r\n", "\n")
+
+
+def _child(skill: Skill, part: Part) -> AnySection:
+    """A section of one heading, shown in full where a summary would save nothing."""
+    text, small = _text(skill, part), part.size <= _SMALL
+    return MarkdownSection[None](
+        title=part.title,
+        key=part.key,
+        template=text,
+        summary=first_sentence(text, part.title),
+        visibility=SectionVisibility.FULL if small else SectionVisibility.SUMMARY,
+        children=[_child(skill, child) for child in part.children],
+        literal=True,
+    )
+
+
+def first_sentence(text: str, title: str) -> str:
+    """Returns the first sentence of Markdown, else the title: a summary that nobody wrote."""
+    lines = (line.lstrip(">*- \t").strip() for line in text.split("\n"))
+    line = next((line for line in lines if line and line[0] not in "#`~|<"), title)
+    sentence = re.split(r"(?<=[.!?:])\s", line, maxsplit=1)[0]
+    cut = sentence[:_MAX_SUMMARY].rpartition(" ")[0] or sentence[:_MAX_SUMMARY]
+    return sentence if len(sentence) <= _MAX_SUMMARY else f"{cut} …"
+
+
+def _files(skill: Skill, key: str) -> list[AnySection]:
+    """The section of the files beside the text; none where the folder holds no other."""
+    files = skill.files
+    if not files:
+        return []
+    listed = [f"- `{file.path}` ({file.size:,} bytes)" for file in files[:_MAX_LISTED]]
+    listed += [f"- and {len(files) - _MAX_LISTED:,} more"] * (len(files) > _MAX_LISTED)
+    folders = dict.fromkeys(file.path.partition("/")[0] for file in files)
+    prefix = key.replace("-", "_").replace(".", "_")
+    if len(prefix) > 48:  # noqa: PLR2004 - the longest tool name, and the 64 that a name may have
+        prefix = f"{prefix[:39]}_{crc32(key.encode()):08x}"
+    return [
+        MarkdownSection[None](
+            title="Files",
+            key=FILES,
+            summary=f"The {len(files)} files of this skill, to be read: {', '.join(folders)}"[:400],
+            template="Nothing here runs a script: read it as text. Paths are relative to the "
+            "skill's folder.\n\n" + "\n".join(listed),
+            visibility=SectionVisibility.SUMMARY,
+            tools=[
+                replace(
+                    tool,
+                    name=f"{prefix}_{tool.name}",
+                    handler=_InFolder(tool.handler, skill.folder),
+                    accepts_overrides=False,
+                )
+                for tool in READING_TOOLS
+                if tool.handler is not None
+            ],
+            literal=True,
+            accepts_overrides=False,
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _InFolder:
+    """A file tool of a workspace over the folder of a skill, which it opens for each call."""
+
+    handler: ToolHandler[Any, Any]  # Any: handlers of all types
+    folder: Path
+
+    def __call__(self, params: Any, /, *, context: ToolContext) -> Any:  # Any: as above
+        with closing(HostFilesystem(self.folder, read_only=True, hard_links=True)) as host:
+            resources = ResourceContext(ResourceRegistry.of(Binding.instance(Filesystem, host)))
+            with resources:
+                return self.handler(params, context=replace(context, resources=resources))

@@ -1,0 +1,37 @@
+"""Folders of skills for tests, and the reference validator."""
+
+from pathlib import Path
+
+from skills_ref.validator import validate
+
+from weakincentives.contrib.skills import Skill, read_skill
+
+__all__ = ["front_matter", "refusals", "skill", "write_skill"]
+
+
+def front_matter(
+    name: str = "pdf", description: str = "Work with PDF files.", more: str = ""
+) -> str:
+    return f"---\nname: {name}\ndescription: {description}\n{more}---\n"
+
+
+def write_skill(
+    folder: Path, source: str | bytes | None = None, files: dict[str, str | bytes] | None = None
+) -> Path:
+    """Writes a skill into `folder`, by default a short one of the folder's name; returns it."""
+    if source is None:
+        source = front_matter(folder.name) + "\nRead the file.\n"
+    for path, content in {"SKILL.md": source, **(files or {})}.items():
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def skill(folder: Path, source: str | bytes) -> Skill:
+    return read_skill(write_skill(folder, source))
+
+
+def refusals(folder: Path) -> list[str]:
+    """What the reference validator says against the skill in `folder`."""
+    return list(validate(folder))
