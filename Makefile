@@ -86,6 +86,11 @@ test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
 	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
+.PHONY: test-skills
+test-skills: $(VENV)/.test-stamp ## the skills that packages on PyPI and npm ship, fetched into .skills (once)
+	@$(PY) tools/fetch_skills.py .skills
+	@$(PY) -m pytest tests/contrib/real_skills $(PYTEST_ARGS)
+
 .PHONY: soak
 soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make soak MINUTES=60
 	@for sdk in litellm claude; do \

@@ -1,15 +1,22 @@
-"""Tests that need DBOS are left out where it is not installed, and one line says so."""
+"""Tests that need DBOS or fetched skills are left out where these are not there; a line says so."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 # A folder named after the package that its tests need.
 collect_ignore = [] if find_spec("dbos") else ["dbos"]
+if not Path(__file__).parents[2].joinpath(".skills").is_dir():
+    collect_ignore.append("real_skills")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if collect_ignore:
+    if "real_skills" in collect_ignore:
+        terminalreporter.write_line(
+            "Left out the tests of shipped skills: not fetched, see `make test-skills`"
+        )
+    if "dbos" in collect_ignore:
         terminalreporter.write_line(
             "Left out the tests of durable runs on DBOS: not installed, see `make test-durable`"
         )

@@ -6,7 +6,10 @@ from skills_ref.validator import validate
 
 from weakincentives.contrib.skills import Skill, read_skill
 
-__all__ = ["front_matter", "refusals", "skill", "write_skill"]
+__all__ = ["SHIPPED", "front_matter", "refusals", "skill", "write_skill"]
+
+SHIPPED = Path(__file__).parents[2] / ".skills"
+"""What `tools/fetch_skills.py` has fetched: the skills of packages, each below its package."""
 
 
 def front_matter(

@@ -1,0 +1,119 @@
+"""Every skill that four packages on PyPI and npm ship: read, rendered, judged and written back."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from support.skills import SHIPPED, refusals
+from weakincentives import Prompt, PromptTemplate
+from weakincentives.contrib.skills import SkillSection, export_skills, read_skill, skills
+from weakincentives.contrib.skills.sections import Split
+from weakincentives.evaluation.messages import Instructions
+from weakincentives.inspection.analysis import analyze
+from weakincentives.prompt.overrides import SectionOverride
+from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+FOLDERS = sorted(path.parent for path in SHIPPED.glob("*/*/SKILL.md"))
+NAMES = [folder.name for folder in FOLDERS]
+
+
+def template(*sections: SkillSection) -> PromptTemplate[None]:
+    return PromptTemplate(ns="tests", key="real", sections=sections, closable=True)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_all_are_there_and_stand_in_one_prompt() -> None:
+    prompt = template(*skills(SHIPPED, strict=True))
+    assert len(FOLDERS) == len(prompt.sections) == 21
+    assert [f for f in analyze(prompt).findings if f.severity == "error"] == []
+    bodies = sum(len((folder / "SKILL.md").read_text()) for folder in FOLDERS)
+    assert len(prompt.render().text) < bodies / 10
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+@pytest.mark.parametrize("split", ["auto", 0, 1, 3])
+def test_a_shipped_skill_comes_back_byte_for_byte(
+    folder: Path, split: Split, tmp_path: Path
+) -> None:
+    section = SkillSection(folder, split=split)
+    assert (section.skill.findings, refusals(folder)) == ((), [])
+    [export] = export_skills(template(section).bind())
+    export.write(tmp_path)
+    assert content(tmp_path / folder.name) == content(folder)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_each_text_of_a_shipped_skill_can_be_replaced_in_its_place(
+    folder: Path, tmp_path: Path
+) -> None:
+    prompt = template(SkillSection(folder, split=2))
+    store = LocalPromptOverridesStore(tmp_path)
+    source = (folder / "SKILL.md").read_text()
+    for node in prompt.registry.sections:
+        text = node.section.body_text()
+        if not text or not node.section.accepts_overrides:
+            continue
+        override, tag = SectionOverride(path=node.path, body="Mine: $5."), f"tag-{node.index}"
+        store.upsert(prompt.descriptor, override, tag)
+        overridden = Prompt(prompt, overrides_store=store, overrides_tag=tag)
+        [export] = export_skills(overridden)
+        assert export.files["SKILL.md"].decode() == source.replace(text, "Mine: $5.", 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ("disable-model-invocation: true", "disable-model-invocation"),
+        ("argument-hint: [file]", "argument-hint"),
+        ("name: other", "must match the directory name"),
+        (f"description: {'x' * 1_068}", "1,068 characters"),
+    ],
+)
+def test_the_faults_of_other_shipped_skills_are_findings_of_the_same_reason(
+    field: str, reason: str, tmp_path: Path
+) -> None:
+    """Of 99 skills that are in use, the validator refused 26, for these reasons."""
+    for folder in FOLDERS:
+        copy = shutil.copytree(folder, tmp_path / folder.name)
+        name = field.partition(":")[0]
+        lines = (copy / "SKILL.md").read_text().split("\n")
+        others = [line for line in lines[1:] if not line.startswith(f"{name}:")]
+        (copy / "SKILL.md").write_text("\n".join([lines[0], field, *others]))
+        assert refusals(copy) != []
+        findings = read_skill(copy).findings
+        assert any(reason in finding.message for finding in findings)
+        assert len(SkillSection(copy).children) == len(SkillSection(folder).children)
+
+
+def test_the_text_of_a_closed_skill_is_gone_once_the_conversation_is_restated() -> None:
+    prompt = template(*skills(SHIPPED / "chrome-devtools-mcp")).bind()
+    session = Session()
+    key = "chrome-devtools-cli"
+    sections = [node for node in prompt.template.registry.sections if node.key.startswith(key)]
+    adapter = ScriptedAdapter(
+        [
+            *[call(("read_section", {"section_key": node.key})) for node in sections],
+            call(("chrome_devtools_cli_list_directory", {})),
+            *[call(("close_section", {"section_key": node.key})) for node in reversed(sections)],
+            say("Done."),
+        ]
+    )
+    response = adapter.evaluate(prompt, session=session, message="How do I take a screenshot?")
+    conversation = response.conversation
+    assert conversation is not None
+    restated = conversation.restated(prompt, session)
+    before, after = (sum(map(len, map(str, c.messages))) for c in (conversation, restated))
+    bodies = [node.section.body_text() for node in sections if node.section.accepts_overrides]
+    assert before - after > sum(map(len, bodies)) > 10_000
+    lines = {line for body in bodies for line in body.split("\n") if len(line) > 60}
+    text = str(restated.messages)
+    assert lines
+    assert [line for line in lines if line in text] == []
+    assert restated.messages[0] == Instructions(prompt.render().text)
