@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Exit, Option, Typer, echo
 
 from ..version import __version__
-from . import overrides, prompts, runs, skills
+from . import mcp, overrides, prompts, runs, skills
 
 __all__ = ["app"]
 
@@ -35,3 +35,4 @@ for _command in (prompts.render, prompts.tree, prompts.check, runs.run, runs.sho
     app.command()(_command)
 app.add_typer(overrides.app, name="overrides")
 app.add_typer(skills.app, name="skill")
+app.add_typer(mcp.app, name="mcp")

@@ -131,12 +131,12 @@ def test_a_lock_that_was_edited_is_refused(tmp_path: Path, old: str, new: str, p
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(LockError, match=f"{place}.*run `wink mcp lock files`"):
+    with pytest.raises(LockError, match=f"{place}.*run `wink mcp lock files"):
         read_lock(path)
 
 
 def test_a_missing_lock_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match=r"'files' has no lock file .* run `wink mcp lock files`"):
+    with pytest.raises(LockError, match=r"'files' has no lock file .* run `wink mcp lock files"):
         read_lock(tmp_path / "files.json")
 
 

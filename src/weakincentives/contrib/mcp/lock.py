@@ -25,6 +25,7 @@ __all__ = [
     "LockError",
     "ServerLock",
     "ToolLock",
+    "lock_folder",
     "lock_path",
     "lock_text",
     "model_names",
@@ -102,20 +103,25 @@ class ServerLock:
             raise LockError(f"server {self.name!r}: set either command or url")
 
 
-def lock_path(name: str, root: Path | None = None) -> Path:
-    """Returns `.weakincentives/mcp/NAME.json` below `root`, by default the repository's top.
+def lock_folder(root: Path | None = None) -> Path:
+    """Returns `.weakincentives/mcp` below `root`, by default the repository's top.
 
     That is the nearest folder, from the working directory upwards, with `.weakincentives`, `.git`
-    or `pyproject.toml`; else the working directory. Raises `LockError` for an invalid name.
+    or `pyproject.toml`; else the working directory.
     """
-    ServerLock(name=name, url="", headers={})  # refuses a name that would leave the folder
     here = Path.cwd()
     folders = [
         folder
         for folder in (here, *here.parents)
         if any((folder / marker).exists() for marker in _ROOT_MARKERS)
     ]
-    return (root or next(iter(folders), here)) / ".weakincentives" / "mcp" / f"{name}.json"
+    return (root or next(iter(folders), here)) / ".weakincentives" / "mcp"
+
+
+def lock_path(name: str, root: Path | None = None) -> Path:
+    """Returns the path of a server's lock file; raises `LockError` for an invalid name."""
+    ServerLock(name=name, url="", headers={})  # refuses a name that would leave the folder
+    return lock_folder(root) / f"{name}.json"
 
 
 def model_names(server: str, tools: Sequence[str]) -> dict[str, str]:
@@ -184,7 +190,7 @@ def read_lock(path: Path) -> ServerLock:
 
     Raises `LockError` if there is none, if it cannot be read, or if a hash in it does not match.
     """
-    relock = f"run `wink mcp lock {path.stem}` and review the difference"
+    relock = f"run `wink mcp lock {path.stem} -- COMMAND` and review the difference"
     try:
         content = serde.parse_json(dict[str, Any], path.read_bytes())
         if content.pop("format") != _FORMAT:

@@ -1,0 +1,174 @@
+"""`wink mcp`: lock what MCP servers offer, and see what changed since."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from typer import Argument, Exit, Option, Typer
+
+from ..contrib.mcp.connection import ServerError
+from ..contrib.mcp.differences import differences
+from ..contrib.mcp.lock import (
+    LockError,
+    ServerLock,
+    lock_folder,
+    lock_path,
+    lock_text,
+    read_lock,
+    write_lock,
+)
+from ..errors import SerdeError
+from ..json_validation import check_schema
+from ..redaction import Redactor, credentials_in
+from .output import count_of, printable
+from .target import UsageError
+
+__all__ = ["app"]
+
+app = Typer(no_args_is_help=True, help="Lock what MCP servers offer, and see what changed since.")
+Name = Annotated[str, Argument(help="Your name for the server, of a-z, 0-9 and '-'.")]
+Names = Annotated[list[str] | None, Argument(help="Servers; all that have a lock file by default.")]
+Command = Annotated[list[str] | None, Argument(help="After --, the command that starts it.")]
+Url = Annotated[str | None, Option(help="The address of a server over HTTP.")]
+Header = Annotated[list[str] | None, Option(help="NAME: VALUE to send to --url. Repeatable.")]
+Env = Annotated[list[str] | None, Option(help="A variable that the server receives. Repeatable.")]
+Cwd = Annotated[str | None, Option(help="The folder in which the command runs.")]
+Timeout = Annotated[float, Option(help="Seconds to wait for a server.")]
+
+
+@app.command()
+def lock(
+    name: Name,
+    command: Command = None,
+    *,
+    url: Url = None,
+    header: Header = None,
+    env: Env = None,
+    cwd: Cwd = None,
+    timeout: Timeout = 30,
+) -> None:
+    """Start or reach a server, and write what it offers into its lock file for review.
+
+    Without a command or --url, what the lock file says is started. Write '${NAME}' for a secret:
+    the variable of this name takes its place each time the server is started or reached.
+    """
+    path = lock_path(name)
+    if command or url:
+        server = ServerLock(
+            name=name,
+            command=tuple(command) if command else None,
+            url=url,
+            headers=dict(_header(text) for text in header or ()),
+            env=tuple(env or ()),
+            cwd=cwd,
+        )
+    else:
+        server = read_lock(path)
+    _refuse_secrets(replace(server, tools=()))
+    live = _live(server, timeout)
+    _refuse_secrets(live)
+    with suppress(LockError):  # there is none, or it was edited
+        _print(f"{difference}" for difference in differences(read_lock(path), live))
+    write_lock(path, live)
+    for tool in live.tools:
+        try:
+            check_schema(tool.input_schema)
+        except SerdeError as error:
+            problem = f"its input is no {error}; leave it out with exclude="
+            _print([f"tool {tool.name!r} cannot be called, since {problem}"])
+    _print([f"{count_of(len(live.tools), 'tool')} of {name} in {path}"])
+
+
+@app.command()
+def diff(names: Names = None, *, timeout: Timeout = 30) -> None:
+    """Print how what servers offer differs from their lock files."""
+    for name in names or _locked():
+        server = read_lock(lock_path(name))
+        _print(f"{name}: {found}" for found in differences(server, _live(server, timeout)))
+
+
+@app.command()
+def check(names: Names = None, *, timeout: Timeout = 30) -> None:
+    """Compare what servers offer with their lock files. Exits with 1 when something differs."""
+    differ = False
+    for name in names or _locked():
+        server = read_lock(lock_path(name))
+        try:
+            lines = [f"{found}" for found in differences(server, _live(server, timeout))]
+        except ServerError as error:
+            lines = [f"{error}"]
+        _print([f"{name}: {line}" for line in lines or [count_of(len(server.tools), "tool")]])
+        differ = differ or bool(lines)
+    if differ:
+        raise Exit(1)
+
+
+@app.command("list")
+def list_() -> None:
+    """Print the servers that have a lock file."""
+    for name in _locked():
+        server = read_lock(lock_path(name))
+        start = server.url or " ".join(server.command or ())
+        tools, text = count_of(len(server.tools), "tool"), f"{len(lock_text(server)):,} characters"
+        version = f"{server.server_name} {server.server_version}".strip()
+        _print([f"{name}: {version}, {tools}, {text}: {start}"])
+
+
+def _locked() -> list[str]:
+    return sorted(path.stem for path in lock_folder().glob("*.json"))
+
+
+def _live(server: ServerLock, timeout: float) -> ServerLock:
+    """Returns what the server offers now; raises `ServerError` if it does not answer in time."""
+    try:
+        from ..contrib.mcp.client import open_server
+    except ImportError as error:
+        raise ImportError("MCP servers need mcp: pip install 'weakincentives[mcp]'") from error
+
+    async def look() -> ServerLock:
+        async with asyncio.timeout(timeout), open_server(server, lambda _: None) as opened:
+            return opened.lock
+
+    try:
+        return asyncio.run(look())
+    except TimeoutError:
+        message = f"MCP server {server.name!r} lists no tools within {timeout:g} seconds"
+        raise ServerError(message) from None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise UsageError("--header is written NAME: VALUE, such as 'Authorization: Bearer ${KEY}'")
+    return name.strip(), value.strip()
+
+
+def _refuse_secrets(server: ServerLock) -> None:
+    """Raises `UsageError` if the lock file would hold a secret."""
+    text = lock_text(server)
+    for name, value in os.environ.items():
+        if Redactor(tuple(credentials_in({name: value})))(text) != text:
+            raise UsageError(
+                f"the lock file would hold the value of {name}; write '${{{name}}}' for it"
+            )
+    words = server.command or ()
+    named = [word.partition("=")[::2] for word in words]
+    named += [(flag, word) for flag, word in pairwise(words) if flag.startswith("-")]
+    for name, value in [*named, *server.headers.items()]:
+        if "${" not in value and Redactor(tuple(credentials_in({name: value})))(value) != value:
+            raise UsageError(
+                f"{name!r} names a secret, which no lock file holds; write '${{NAME}}' for its "
+                "value, and set the variable NAME"
+            )
+    if server.url is not None and urlsplit(server.url).password:
+        raise UsageError("--url holds a password; write '${NAME}' for it")
+
+
+def _print(texts: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{printable(text)}\n" for text in texts)
