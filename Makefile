@@ -70,9 +70,9 @@ test: $(VENV)/.test-stamp ## run the tests, the documents' code blocks included
 	@$(TESTS)
 
 .PHONY: test-oldest
-test-oldest: ## what touches pydantic and the openai SDK, against the oldest of each that we accept
+test-oldest: ## what touches pydantic and the SDKs of openai and anthropic, against the oldest that we accept
 	@$(MAKE) --no-print-directory .venv-oldest/.oldest-stamp VENV=.venv-oldest
-	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTEST_ARGS="-k 'openai or serde' $(PYTEST_ARGS)"
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest PYTEST_ARGS="-k 'openai or anthropic or serde' $(PYTEST_ARGS)"
 
 .PHONY: test-adapters
 test-adapters: ## the adapters whose SDKs are heavy (600 MB), each in an environment of its own
@@ -122,7 +122,7 @@ audit: .venv-audit/.audit-stamp ## known weaknesses of all that a user of every 
 
 .venv-audit/.audit-stamp: pyproject.toml
 	@$(MAKE) --no-print-directory .venv-audit/.made-stamp VENV=.venv-audit
-	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,cli,otel,overrides,testing]' --group audit
+	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,anthropic,cli,otel,overrides,testing]' --group audit
 	@touch $@
 
 .PHONY: check
@@ -183,9 +183,9 @@ $(VENV)/.demo-stamp: EXTRAS = openai
 $(VENV)/.demo-stamp: GROUP = demo
 $(VENV)/.local-stamp: EXTRAS = openai,local
 $(VENV)/.local-stamp: GROUP = demo
-$(VENV)/.test-stamp: EXTRAS = openai,cli,mcp
+$(VENV)/.test-stamp: EXTRAS = openai,anthropic,cli,mcp
 $(VENV)/.test-stamp: GROUP = test
-$(VENV)/.check-stamp: EXTRAS = openai,cli,mcp
+$(VENV)/.check-stamp: EXTRAS = openai,anthropic,cli,mcp
 $(VENV)/.check-stamp: GROUP = check
 $(VENV)/.docs-stamp: GROUP = docs
 # With the SDK's version pinned: pip tries many minutes to find the newest one that fits all the rest.
@@ -210,5 +210,5 @@ $(VENV)/.peer-stamp: | $(VENV)/.made-stamp
 
 # The lower ends of the ranges in pyproject.toml, over what the tests need anyway.
 $(VENV)/.oldest-stamp: $(VENV)/.test-stamp
-	@$(PIP) install 'pydantic==2.14.0' 'openai==2.54.0'
+	@$(PIP) install 'pydantic==2.14.0' 'openai==2.54.0' 'anthropic==0.125.0'
 	@touch $@

@@ -142,6 +142,7 @@ EXPORTS = {
     "weakincentives.adapters.litellm": [
         "LiteLLMAdapter",
     ],
+    "weakincentives.adapters.anthropic": ["AnthropicAdapter"],
     "weakincentives.adapters.openai": [
         "OpenAIAdapter",
     ],

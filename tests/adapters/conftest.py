@@ -5,7 +5,9 @@ from importlib.util import find_spec
 import pytest
 
 # A folder each, named after the SDK that its tests need.
-collect_ignore = [name for name in ("claude_agent_sdk", "litellm") if find_spec(name) is None]
+collect_ignore = [
+    name for name in ("anthropic", "claude_agent_sdk", "litellm") if find_spec(name) is None
+]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

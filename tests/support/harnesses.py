@@ -110,23 +110,43 @@ def sent_by_responses(request: Request) -> SentRequest:
 
 
 def sent_by_messages(request: Request) -> SentRequest:
-    """Reads an Anthropic Messages request; of a tool `mcp__server__name` it takes the last part."""
+    """Reads an Anthropic Messages request; of a tool `mcp__server__name` it takes the last part.
+
+    Tools that are added, loaded or removed in the conversation count as the model sees them. The
+    answer to a call that loaded some is the text behind the results.
+    """
     texts: list[str] = []
     answers: list[tuple[str, str]] = []
+    tools = request.json.get("tools", ())
+    names = [tool["name"].rpartition("__")[2] for tool in tools if not tool.get("defer_loading")]
     for message in request.json["messages"]:
         content = message["content"]
+        loading: str | None = None
         for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
             match block:
                 case {"type": "text", "text": text} if message["role"] == "user":
                     texts.append(text)
-                case {"type": "tool_result", "tool_use_id": call_id, "content": answer}:
-                    answers.append(
-                        (call_id, answer if isinstance(answer, str) else "".join(_texts(answer)))
-                    )
+                    if loading is not None:
+                        answers[[call_id for call_id, _ in answers].index(loading)] = loading, text
+                        loading = None
+                case {"type": "tool_result", "tool_use_id": call_id}:
+                    answer = block.get("content", "")
+                    parts = [answer] if isinstance(answer, str) else _texts(answer)
+                    answers.append((call_id, "".join(parts)))
+                    if loaded := _references(answer):
+                        loading = call_id
+                        names += loaded
+                case {"type": "tool_addition", "tool": {"definition": {"name": name}}}:
+                    names.append(name)
+                case {"type": "tool_removal", "tool": {"name": name}}:
+                    names.remove(name)
                 case _:
                     pass
-    names = [tool["name"].rpartition("__")[2] for tool in request.json.get("tools", ())]
     return SentRequest(tuple(texts), tuple(names), tuple(answers))
+
+
+def _references(content: Any) -> list[str]:
+    return [part["tool_name"] for part in content if "tool_name" in part]
 
 
 def _texts(blocks: Any) -> list[str]:

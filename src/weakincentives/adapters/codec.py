@@ -122,6 +122,7 @@ class Codec(ABC):
         self.items: list[Wire] = []
         self.tools: dict[str, Wire] = {}
         self.wire_format = f"{self.wire_format}/{provider}"
+        self.declares_output = False
         self._encoded = 0
         self._output: OutputSpec | None = None
 
@@ -131,17 +132,18 @@ class Codec(ABC):
         The transcript must begin with that of the last request.
         """
         if not self._encoded:
-            self.tools = {spec.name: self.encode_tool(spec) for spec in request.tools}
-        output, native = request.output, self.options.structured_output == "native"
+            self.begin(request)
+        output = request.output
+        declared, prompted = (output, None) if self.declares_output else (None, output)
         for message in request.transcript[self._encoded :]:
             match message:
                 case Instructions(content):
                     role = self.options.instructions_role or self.instructions_role
-                    self._add_text(role, content, None if native else output)
+                    self._add_text(role, content, prompted)
                 case UserMessage(content) if self.items:
                     self._add_text("user", content)
                 case UserMessage(content):
-                    self._add_text(self.options.prompt_role, content, None if native else output)
+                    self._add_text(self.options.prompt_role, content, prompted)
                 case AssistantMessage(wire_format=wire_format):
                     foreign = wire_format != self.wire_format
                     self.items += self.encode_assistant(
@@ -157,15 +159,20 @@ class Codec(ABC):
                     assert_never(never)
         self._encoded, self._output = len(request.transcript), output
         tools = {"tools": list(self.tools.values())} if self.tools else {}
-        return self.options.apply({**self.encode_items(output if native else None), **tools})
+        return self.options.apply({**self.encode_items(declared), **tools})
+
+    def begin(self, request: ProviderRequest) -> None:
+        """Prepares the first request: writes the tools and decides how to request the output."""
+        self.tools = {spec.name: self.encode_tool(spec) for spec in request.tools}
+        self.declares_output = self.options.structured_output == "native"
 
     def continues(self, request: ProviderRequest, count: int) -> bool:
         """Tells whether the codec has written just the first `count` messages of `request`.
 
         The caller makes sure that these are the messages.
         """
-        prompted = self.options.structured_output == "prompted"
-        return self._encoded == count and (not prompted or self._output == request.output)
+        same_output = self.declares_output or self._output == request.output
+        return self._encoded == count and same_output
 
     def _add_text(self, role: PromptRole, content: str, output: OutputSpec | None = None) -> None:
         if output is not None and not self.items:

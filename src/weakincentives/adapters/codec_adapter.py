@@ -94,7 +94,12 @@ class CodecAdapter(LoopAdapter):
 
     # Any: a prompt of any output
     def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:
-        return _CodecConnection(self, self._codec(self._options, self.name))
+        return _CodecConnection(self, self.codec(rendered))
+
+    # Any: as above
+    def codec(self, rendered: RenderedPrompt[Any]) -> Codec:
+        """Returns a new codec, for one evaluation of `rendered`."""
+        return self._codec(self._options, self.name)
 
     def keep_codec(self, codec: Codec, first: Message, answer: AssistantMessage) -> None:
         """Keeps `codec` for the next run of its conversation, as long as `answer` lives."""

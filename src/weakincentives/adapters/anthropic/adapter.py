@@ -1,0 +1,180 @@
+"""`AnthropicAdapter`: Anthropic's Messages API through the `anthropic` SDK."""
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Literal
+
+from ...evaluation.errors import PromptEvaluationError
+from ...evaluation.inner_loop import InnerLoopConfig
+from ...evaluation.schemas import tool_to_spec
+from ...limits import Clock, utc_now
+from ...prompt.renderer import RenderedPrompt
+from ..codec import Codec, Wire
+from ..http_clients import MAX_REPLY_BYTES
+from ..provider_errors import error_from_status
+from ..sdk_adapter import AnySDK, SDKAdapter
+from .codec import MessagesCodec, MessagesOptions, ToolChanges
+
+__all__ = ["AnthropicAdapter"]
+
+_VERSION = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d{1,2}))?(?!\d)")
+# The first versions that can do it. UNVERIFIED: models that are not out yet count as the newest.
+_DEFERS_SINCE = _STRICT_SINCE = (4, 5)
+_INLINE_SINCE = {"fable": (5, 0), "mythos": (5, 0), "opus": (4, 8)}
+_OTHERS_INLINE_SINCE = (5, 5)
+# an error that comes in a stream has no status of its own
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_OK = 200
+# the API tells these only by their messages
+_CODES_BY_MESSAGE = {
+    "prompt is too long": "context_length_exceeded",
+    "credit balance is too low": "insufficient_quota",
+}
+
+
+class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
+    """Evaluates prompts on Claude, or on a server at `base_url` that speaks the Messages API.
+
+    `api_key` is by default `ANTHROPIC_API_KEY`. `max_tokens` bounds an answer, thinking included.
+    `tool_changes` says how the tools of a section that opens reach the model: `"inline"` writes
+    them into the conversation, `"deferred"` declares all tools in the first request and loads them
+    by reference, `"list"` lets the list of tools grow, which loses the cache. `structured_output`
+    requests typed output by the API's own means or in words, and `strict_tools` asks for arguments
+    that fit the schemas. These three are by default what `model` can do; a server of another model
+    gets `"list"`, words and no strict tools. `cache` is how long the provider stores the beginning
+    of a request for the next one; `None` stores nothing.
+
+    `client` and `async_client` may be of any class of the SDK, such as `AnthropicBedrock` and
+    `AnthropicVertex`; they keep their own key, timeout, retries and base URL. `options` go into
+    every request, such as `{"thinking": {"type": "adaptive"}}`; `betas` among them become the
+    header `anthropic-beta`. `timeout`, `max_retries` and `max_reply_bytes` are as for
+    `OpenAIAdapter`.
+
+    Raises `ImportError` without the extra `anthropic`.
+    """
+
+    name = "anthropic"
+    sdk_name = "Anthropic"
+    path = "/v1/messages"
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        max_tokens: int = 32_000,
+        tool_changes: ToolChanges | None = None,
+        structured_output: Literal["native", "prompted"] | None = None,
+        strict_tools: bool | None = None,
+        cache: Literal["5m", "1h"] | None = "5m",
+        timeout: float = 600.0,
+        max_retries: int = 2,
+        max_reply_bytes: int = MAX_REPLY_BYTES,
+        client: AnySDK | None = None,
+        async_client: AnySDK | None = None,
+        options: Mapping[str, object] | None = None,
+        config: InnerLoopConfig | None = None,
+        clock: Clock = utc_now,
+    ) -> None:
+        if tool_changes not in (None, "inline", "deferred", "list"):
+            raise ValueError(
+                f"tool_changes is {tool_changes!r}; use 'inline', 'deferred' or 'list'"
+            )
+        family, version = _family_and_version(model)
+        # UNVERIFIED: inline tools are documented for Anthropic's own API alone
+        is_own_api = {type(client).__name__, type(async_client).__name__} <= {
+            *("NoneType", "Anthropic", "AsyncAnthropic"),
+        }
+        is_strict = version >= _STRICT_SINCE
+        self._settings = MessagesOptions(
+            model=model,
+            max_tokens=max_tokens,
+            tool_changes=tool_changes or _tool_changes(family, version, is_own_api=is_own_api),
+            structured_output=structured_output or ("native" if is_strict else "prompted"),
+            strict_tools=is_strict if strict_tools is None else strict_tools,
+            cache=cache,
+            extra=dict(options or {}),
+        )
+        arguments: Mapping[str, object] = {
+            "base_url": base_url,
+            "api_key": api_key,
+            "timeout": timeout,
+            "max_retries": max_retries,
+        }
+        super().__init__(
+            MessagesCodec,
+            self._settings,
+            arguments=arguments,
+            client=client,
+            async_client=async_client,
+            max_reply_bytes=max_reply_bytes,
+            config=config,
+            clock=clock,
+        )
+
+    @staticmethod
+    def sdk() -> AnySDK:
+        return import_module("anthropic")
+
+    # Any: a prompt of any output
+    def codec(self, rendered: RenderedPrompt[Any]) -> Codec:
+        if self._settings.tool_changes != "deferred":
+            return MessagesCodec(self._settings, self.name)
+        registry, texts = rendered.registry, rendered.tool_param_descriptions
+        tools = [tool for name in registry.tool_paths if (tool := registry.get_tool(name))]
+        specs = [tool_to_spec(tool, texts.get(tool.name)) for tool in tools]
+        return MessagesCodec(self._settings, self.name, specs)
+
+    def headers(self, body: Wire) -> Wire:
+        # UNVERIFIED: SDKs before 2.0 add `?beta=true` to the path; the header should suffice
+        betas = body.pop("betas", ())
+        return {"anthropic-beta": ",".join(betas)} if betas else {}
+
+    def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
+        match error.body:
+            case {"error": {"message": str() as message, **details}}:
+                kind = str(details.get("type"))
+            case body:
+                kind, message = "", str(body or "no message")
+        status = error.status_code
+        if status == _OK:  # in a stream
+            status = _STATUSES.get(kind, 500)
+        code = "insufficient_quota" if kind == "billing_error" else None
+        for text, other in _CODES_BY_MESSAGE.items():
+            code = other if text in message else code
+        return error_from_status(
+            self.name,
+            status,
+            message=message,
+            code=code,
+            retry_after=error.response.headers.get("retry-after"),
+        )
+
+    def is_key_missing(self, error: Exception) -> bool:
+        return isinstance(error, TypeError) and "authentication method" in str(error)
+
+
+def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
+    """Reads a name such as `us.anthropic.claude-sonnet-4-5-20250929-v1:0`; 0 for other names."""
+    if (match := _VERSION.search(model)) is None:
+        return "", (0, 0)
+    family, major, minor = match.groups()
+    return family, (int(major), int(minor or 0))
+
+
+def _tool_changes(family: str, version: tuple[int, int], *, is_own_api: bool) -> ToolChanges:
+    if is_own_api and version >= _INLINE_SINCE.get(family, _OTHERS_INLINE_SINCE):
+        return "inline"
+    return "deferred" if version >= _DEFERS_SINCE else "list"

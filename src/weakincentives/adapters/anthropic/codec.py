@@ -1,0 +1,386 @@
+"""The Messages codec: a conversation as Anthropic's API and its prompt cache want it.
+
+Requests only grow: each one begins with the one before, cache marks apart. Newer models refuse any
+other request, since their thinking blocks are bound to everything that stands before them.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...evaluation.inner_loop import ProviderRequest
+from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
+from ...evaluation.schemas import OutputSpec, ToolSpec
+from ...limits import TokenUsage
+from ...prompt.registry import RESERVED_TOOL_NAMES
+from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_count
+from ..provider_errors import error_from_reply, error_from_request
+from .schemas import StrictLimits
+
+__all__ = ["MessagesCodec", "MessagesOptions", "ToolChanges"]
+
+type ToolChanges = Literal["inline", "deferred", "list"]
+"""How tools reach a model in a running conversation; see `AnthropicAdapter`."""
+
+_INLINE_BETA = "inline-tools-2026-09-15"
+_FINISH: Mapping[str, Finish] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
+# UNVERIFIED: clients saw the first change of tools miss the whole cache unless the first request
+# declared a deferred tool. The model never sees this one.
+_PLACEHOLDER: Wire = {
+    "name": "unused_placeholder",
+    "description": "Not for use.",
+    "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "defer_loading": True,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagesOptions(CodecOptions):
+    """How the Messages codec writes requests; see `AnthropicAdapter`."""
+
+    max_tokens: int
+    tool_changes: ToolChanges
+    strict_tools: bool
+    cache: Literal["5m", "1h"] | None
+
+
+class MessagesCodec(Codec):
+    """One conversation as Messages; `deferred` are the tools of its prompt, open or not.
+
+    The model's own blocks go back as they came, thinking included.
+    """
+
+    wire_format = "messages"
+    instructions_role = "system"
+    stream_options = {"stream": True}  # noqa: RUF012 - never changed
+
+    def __init__(
+        self, options: MessagesOptions, provider: str, deferred: Sequence[ToolSpec] = ()
+    ) -> None:
+        super().__init__(options, provider)
+        self._settings = options
+        self._deferred = deferred
+        self._discloses = False
+        self._limits = StrictLimits()
+        self._output_schema: Wire | None = None
+        self._system: list[Wire] = []
+        self._specs: dict[str, tuple[ToolSpec, Wire]] = {}
+        self._disclosure_calls: set[str] = set()
+        self._loaded: set[str] = set()
+        self._marked: list[Wire] = []
+
+    def begin(self, request: ProviderRequest) -> None:
+        output = request.output
+        if output is not None and self.options.structured_output == "native":
+            self._output_schema = self._limits.fit(output.plain or output.schema, tool=False)
+        super().begin(request)
+        self.declares_output = self._output_schema is not None
+        self._discloses = not self.tools.keys().isdisjoint(RESERVED_TOOL_NAMES)
+        if self._discloses and self._settings.tool_changes == "inline":
+            self.tools[_PLACEHOLDER["name"]] = _PLACEHOLDER
+        elif self._discloses and self._settings.tool_changes == "deferred":
+            for spec in self._deferred:
+                tool = {**self.encode_tool(spec), "defer_loading": True}
+                self.tools.setdefault(spec.name, tool)
+
+    def continues(self, request: ProviderRequest, count: int) -> bool:
+        # the output's schema has its share of the limits for all schemas
+        return super().continues(request, count) and request.output == self._output
+
+    def encode(self, request: ProviderRequest) -> Wire:
+        written = len(self.items)
+        body = super().encode(request)
+        items = self.items[written:]
+        if not written and items and items[0].get("role") == "system":
+            self._system = [{"type": "text", "text": items.pop(0)["content"]}]
+        self.items[written:] = self._join_messages(items)
+        if self._system:
+            body["system"] = self._system
+        if self._discloses and self._settings.tool_changes == "inline":
+            body["betas"] = [*body.get("betas", ()), _INLINE_BETA]
+        if self._settings.cache is not None:
+            self._mark_cache(body, {"type": "ephemeral", "ttl": self._settings.cache})
+        return body
+
+    def encode_items(self, output: OutputSpec | None) -> Wire:
+        body: Wire = {"max_tokens": self._settings.max_tokens, "messages": self.items}
+        if output is not None:
+            form = {"type": "json_schema", "schema": self._output_schema}
+            body["output_config"] = {"format": form}
+        return body
+
+    def encode_tool(self, spec: ToolSpec) -> Wire:
+        """Returns the same entry for the same tool: its section may close and open again."""
+        known, tool = self._specs.get(spec.name, (None, {}))
+        if known != spec:
+            schema = spec.plain or spec.parameters
+            tool = {"name": spec.name, "description": spec.description, "input_schema": schema}
+            if self._settings.strict_tools and (strict := self._limits.fit(schema, tool=True)):
+                tool |= {"input_schema": strict, "strict": True}
+            self._specs[spec.name] = spec, tool
+        return tool
+
+    def encode_assistant(self, message: AssistantMessage) -> list[Wire]:
+        self._disclosure_calls.update(
+            [call.call_id for call in message.tool_calls if call.name in RESERVED_TOOL_NAMES]
+        )
+        # the API may send empty texts, but takes none
+        blocks: list[AnyJson] = [block for block in message.wire if not _is_empty_text(block)]
+        if not message.wire:
+            blocks += [{"type": "text", "text": message.text}] if message.text else []
+            blocks += [_encode_call(call) for call in message.tool_calls]
+        content = blocks or [{"type": "text", "text": "(no text)"}]
+        return [{"role": "assistant", "content": content}]
+
+    def encode_answer(self, message: ToolMessage) -> Wire:
+        block: Wire = {"type": "tool_result", "tool_use_id": message.call_id}
+        if message.content:
+            block["content"] = message.content
+        return block if message.success else {**block, "is_error": True}
+
+    def add_tools(self, added: Mapping[str, Wire]) -> None:
+        match self._settings.tool_changes:
+            case "inline":
+                self._discloses = True
+                for tool in added.values():
+                    definition = {"type": "tool_definition", "definition": tool}
+                    self.items.append({"type": "tool_addition", "tool": definition})
+            case "deferred":
+                for name, tool in added.items():
+                    if self.tools.get(name) != {**tool, "defer_loading": True}:
+                        self.tools[name] = tool  # its text has changed, or it is a new one
+                    elif name not in self._loaded:
+                        self._loaded.add(name)
+                        self.items.append({"type": "tool_reference", "tool_name": name})
+            case "list":
+                super().add_tools(added)
+
+    def remove_tools(self, names: Collection[str]) -> None:
+        match self._settings.tool_changes:
+            case "inline":
+                for name in names:
+                    reference = {"type": "tool_reference", "name": name}
+                    self.items.append({"type": "tool_removal", "tool": reference})
+            case "deferred":
+                pass  # nothing takes a loaded tool away; the loop refuses its calls
+            case "list":
+                super().remove_tools(names)
+
+    def _join_messages(self, items: list[Wire]) -> list[Wire]:
+        """Joins new items to messages, in the order that the API demands.
+
+        After a message of the model comes one of the user, with the results of all calls and then
+        the texts, and after it one of the system, with the changes of tools.
+        """
+        messages: list[Wire] = []
+        results: list[Wire] = []
+        texts: list[Wire] = []
+        changes: list[Wire] = []
+        references: list[Wire] = []
+        for item in [*items, {"role": "assistant"}]:
+            match item:
+                case {"type": "tool_result"}:
+                    results.append(item)
+                case {"type": "tool_reference"}:
+                    references.append(item)
+                case {"type": "tool_addition" | "tool_removal"}:
+                    changes.append(item)
+                case {"role": "system", "content": text} if self._settings.tool_changes == "inline":
+                    # UNVERIFIED: the models that take tools there take texts without a beta, too
+                    changes.append({"type": "text", "text": text})
+                case {"role": "user" | "system", "content": text}:
+                    texts.append({"type": "text", "text": text})
+                case _:
+                    content = [*results, *self._place_references(references, results), *texts]
+                    messages += [{"role": "user", "content": content}] if content else []
+                    messages += [{"role": "system", "content": changes}] if changes else []
+                    messages.append(item)
+                    results, texts, changes, references = [], [], [], []
+        return messages[:-1]
+
+    def _place_references(self, references: list[Wire], results: list[Wire]) -> list[Wire]:
+        """Puts references to deferred tools into the result of the call that opened them.
+
+        Returns the text of that result, which goes behind all results. Without such a result the
+        tools stand in the list like any others from here on.
+        """
+        if not references:
+            return []
+        for result in reversed(results):
+            opened = result["tool_use_id"] in self._disclosure_calls and "is_error" not in result
+            if opened and (text := result.get("content")):
+                # UNVERIFIED: whether a text may stand beside references in one result
+                result["content"] = references
+                return [{"type": "text", "text": text}]
+        for reference in references:
+            self.tools[reference["tool_name"]].pop("defer_loading")
+        return []
+
+    def _mark_cache(self, body: Wire, mark: Wire) -> None:
+        """Marks the ends of the tools, of the last request and of this one.
+
+        The provider stores the prefix up to a mark, and looks for a stored one at most 20 blocks
+        before a mark, which may be fewer than one turn adds. It takes four marks.
+        """
+        tools: list[Wire] = body.get("tools", [])
+        for index in range(len(tools) - 1, -1, -1):
+            if "defer_loading" not in tools[index]:
+                tools[index] = {**tools[index], "cache_control": mark}
+                break
+        for block in self._marked:
+            del block["cache_control"]
+        ends = [self._system, self.items[-1]["content"]]
+        for index in range(len(self.items) - 1, 0, -1):
+            if self.items[index]["role"] == "assistant":
+                ends.append(self.items[index - 1]["content"])
+                break
+        self._marked = [blocks[-1] for blocks in ends if blocks]
+        for block in self._marked:
+            block["cache_control"] = mark
+
+    def decode(self, reply: AnyJson) -> AssistantMessage:
+        match reply:
+            case {"error": {"message": message}}:
+                raise error_from_request(self.provider, "provider_failed", str(message))
+            case {"content": list() as blocks, "stop_reason": str() as reason}:
+                pass
+            case _:
+                raise error_from_reply(self.provider, "no content, or no end of it")
+        if reason == "pause_turn":
+            message = "the provider paused its own tools in the middle of a turn"
+            raise error_from_request(self.provider, "provider_failed", message)
+        texts: list[str] = []
+        calls: list[ToolCall] = []
+        for index, block in enumerate(blocks):
+            match block:
+                case {"type": "text", "text": str() as text}:
+                    texts.append(text)
+                case {"type": "tool_use"}:
+                    calls.append(self._read_call(block, index))
+                case {"type": _}:
+                    pass  # thinking, and blocks of the provider's own tools, go back as they are
+                case _:
+                    raise error_from_reply(self.provider, "a block without a type")
+        finish = _FINISH.get(reason, "tool_calls" if calls else "stop")
+        if finish == "refusal" and not texts:
+            texts.append(str((reply.get("stop_details") or {}).get("explanation") or ""))
+        return AssistantMessage(
+            text="".join(texts),
+            tool_calls=tuple(calls),
+            finish=finish,
+            usage=_read_usage(reply.get("usage")),
+            wire=tuple(blocks),
+            model=str(reply.get("model") or ""),
+        )
+
+    def _read_call(self, block: Wire, index: int) -> ToolCall:
+        """Reads a call, and makes its block fit to go back to the provider."""
+        arguments = block.get("input")
+        fallback_id = f"toolu_{len(self.items)}_{index}"
+        call = read_call(block.get("id"), block.get("name"), arguments, fallback_id=fallback_id)
+        block["id"] = call.call_id
+        if not isinstance(arguments, dict) or not _is_json(arguments):
+            # the form that Anthropic's documentation proposes for text that is no JSON object
+            block["input"] = {"INVALID_JSON": call.arguments}
+        return call
+
+    def read_text(self, event: AnyJson) -> str:
+        match event:
+            case {
+                "type": "content_block_delta",
+                "delta": {"type": "text_delta", "text": str() as text},
+            }:
+                return text
+            case _:
+                return ""
+
+    def join_events(self, events: list[AnyJson]) -> object:
+        reply: Wire | None = None
+        usage: Wire = {}
+        blocks: dict[int, Wire] = {}
+        pieces: dict[int, dict[str, list[AnyJson]]] = {}
+        event: AnyJson  # which `match` would narrow to a mapping of objects
+        for event in events:
+            match event:
+                case {"type": "message_start", "message": dict() as message}:
+                    reply = {**message}
+                    usage = {**(message.get("usage") or {})}
+                case {"type": "content_block_start", "index": int() as index}:
+                    blocks[index], pieces[index] = {**event["content_block"]}, {}
+                case {"type": "content_block_delta", "index": int() as index}:
+                    for key, piece in event["delta"].items():
+                        pieces[index].setdefault(key, []).append(piece)
+                case {"type": "message_delta", "delta": dict() as delta} if reply:
+                    counts = event.get("usage") or {}
+                    usage |= {key: count for key, count in counts.items() if count is not None}
+                    reply |= delta
+                case _:
+                    pass
+        if reply is None:
+            return None
+        content = [_join_block(blocks[index], pieces[index]) for index in sorted(blocks)]
+        return {**reply, "content": content, "usage": usage}
+
+
+def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
+    """Returns a block with the pieces of its deltas, which are texts save for citations."""
+    for key, values in pieces.items():
+        match key:
+            case "type":
+                pass
+            case "partial_json":
+                text = "".join(values)
+                try:
+                    block["input"] = json.loads(text) if text else block.get("input", {})
+                except ValueError:
+                    block["input"] = text
+            case "citation":
+                block["citations"] = [*(block.get("citations") or ()), *values]
+            case _:
+                texts = [value for value in values if value is not None]
+                block[key] = "".join([block.get(key) or "", *texts])
+    return block
+
+
+def _encode_call(call: ToolCall) -> Wire:
+    """Returns the block of another provider's call."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict) or not _is_json(arguments):
+        arguments = {"INVALID_JSON": call.arguments}
+    return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
+
+
+def _is_json(value: object) -> bool:
+    """Tells whether JSON can hold all numbers of `value`, which Python reads without bounds."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_empty_text(block: AnyJson) -> bool:
+    return isinstance(block, dict) and block.get("type") == "text" and not block.get("text")
+
+
+def _read_usage(usage: AnyJson) -> TokenUsage:
+    """Reads the usage; Anthropic's `input_tokens` are only those outside of the cache."""
+    counts: Wire = usage if isinstance(usage, dict) else {}
+    cached = read_count(counts.get("cache_read_input_tokens"))
+    written = read_count(counts.get("cache_creation_input_tokens"))
+    details = counts.get("output_tokens_details")
+    return TokenUsage(
+        read_count(counts.get("input_tokens")) + cached + written,
+        read_count(counts.get("output_tokens")),
+        cached,
+        written,
+        read_count(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+    )

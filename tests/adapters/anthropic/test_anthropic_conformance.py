@@ -1,0 +1,83 @@
+"""The conformance suite over the Messages API, in each way to change the tools, behind a server
+that refuses every request that breaks a documented rule or rewrites what was sent.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args
+
+import pytest
+
+from support.harnesses import HttpHarness, played, sent_by_messages
+from support.messages_api import MessagesAPI, too_long
+from support.scripted_server import Fail, ScriptedServer
+from support.scripted_server import Step as Answer
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.anthropic.codec import ToolChanges
+from weakincentives.testing.conformance import Stage, check, scenarios
+from weakincentives.testing.scenarios import SCENARIOS, Capability, ProviderFault, Scenario, Step
+
+WAYS: tuple[ToolChanges, ...] = get_args(ToolChanges.__value__)
+
+
+def play(step: Step) -> Answer:
+    """Returns the step in the words of Anthropic's API."""
+    match step:
+        case ProviderFault(code="context_length"):
+            return too_long()
+        case ProviderFault(code="quota", status=int() as status):
+            return Fail(status, kind="billing_error")
+        case _:
+            return played(step)
+
+
+class AnthropicHarness(HttpHarness):
+    def __init__(self, tool_changes: ToolChanges) -> None:
+        def make(server: ScriptedServer, **options: Any) -> AnthropicAdapter:
+            return AnthropicAdapter(
+                "claude-sonnet-5-5",
+                base_url=server.url,
+                api_key="sk-test",
+                max_retries=0,
+                tool_changes=tool_changes,
+                **options,
+            )
+
+        # the API has no content filter that would end an answer, only refusals
+        super().__init__(make, sent_by_messages, ~Capability.FILTER)
+        self._growing_tools = tool_changes == "list"
+
+    @contextmanager
+    def open(self, steps: Sequence[Step], /, **options: Any) -> Generator[Stage]:
+        api = MessagesAPI(growing_tools=self._growing_tools)
+        self._play = lambda step: api.play(play(step))
+        with super().open(steps, **options) as stage:
+            yield stage
+
+
+# A tool that was loaded by reference cannot be taken away: the loop refuses its calls.
+NEVER_CLOSED = {"closing", "a closed tool", "opening again"}
+
+
+@pytest.mark.parametrize(
+    ("way", "scenario"),
+    [
+        pytest.param(way, scenario, id=f"{way}: {scenario}")
+        for way in WAYS
+        for scenario in scenarios(AnthropicHarness(way))
+        if way != "deferred" or scenario.name not in NEVER_CLOSED
+    ],
+)
+def test_the_anthropic_adapter_does_as_the_scenario_says(
+    way: ToolChanges, scenario: Scenario
+) -> None:
+    check(scenario, AnthropicHarness(way))
+
+
+def test_no_scenario_is_left_out_but_the_filter() -> None:
+    for way in WAYS:
+        left_out = {scenario.name for scenario in SCENARIOS} - {
+            scenario.name for scenario in scenarios(AnthropicHarness(way))
+        }
+        assert left_out == {"a filtered answer"}
+    assert {scenario.name for scenario in SCENARIOS} > NEVER_CLOSED
