@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 type Json = dict[str, object]
 
@@ -36,11 +36,13 @@ TOOLS: list[Json] = [
     tool("environment", readOnlyHint=True),
     tool("fail", TEXT),
     tool("hang"),
+    tool("lines", readOnlyHint=True),
     tool("measure", readOnlyHint=True) | {"outputSchema": {"type": "object", "required": ["size"]}},
     tool("mismeasure", readOnlyHint=True)
     | {"outputSchema": {"type": "object", "required": ["size"]}},
     tool("pid", readOnlyHint=True),
     tool("progress", readOnlyHint=True),
+    tool("recall", readOnlyHint=True),
     tool("remember", TEXT),
     tool("rubbish", readOnlyHint=True),
 ]
@@ -49,10 +51,23 @@ TOOLS: list[Json] = [
 def main(folder: Path) -> None:
     server = Server(folder)
     for line in sys.stdin:
-        message = json.loads(line)
-        match message["method"]:
+        if (response := server.respond(json.loads(line))) is not None:
+            send(response)
+
+
+class Server:
+    """Responds to messages; its tools are methods that return a text or a result."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.token: object = None
+        self.remembered: list[str] = []
+
+    def respond(self, message: Any) -> Json | None:  # Any: JSON of the protocol
+        """Returns the response to a request, `None` to a notification."""
+        match message.get("method"):
             case "initialize":
-                (folder / "starts").open("a").write("x")
+                self.note("starts", "x")
                 result: Json = {
                     "protocolVersion": "2025-11-25",
                     "capabilities": {"tools": {}, "logging": {}},
@@ -60,41 +75,36 @@ def main(folder: Path) -> None:
                     "instructions": "Costs are in $ and ${CREDITS}.",
                 }
             case "tools/list":
-                (folder / "lists").open("a").write("x")
-                listing = folder / "tools.json"
+                self.note("lists", "x")
+                listing = self.folder / "tools.json"
                 tools = json.loads(listing.read_text()) if listing.exists() else TOOLS
                 result = {"tools": tools}
             case "tools/call":
                 params = message["params"]
                 name, text = params["name"], str(params["arguments"].get("text", ""))
-                with (folder / "calls").open("a") as calls:
-                    calls.write(f"{name} {text}\n")
-                server.token = params.get("_meta", {}).get("progressToken")
-                answer = getattr(server, name)(text)
+                self.note("calls", f"{name} {text}\n")
+                self.token = params.get("_meta", {}).get("progressToken")
+                answer = getattr(self, name)(text)
                 content = [{"type": "text", "text": answer}]
                 result = {"content": content} if isinstance(answer, str) else answer
             case str(method) if "id" in message:
-                send({"id": message["id"], "error": {"code": -32601, "message": f"no {method}"}})
-                continue
+                return {"id": message["id"], "error": {"code": -32601, "message": f"no {method}"}}
             case _:
-                continue
-        send({"id": message["id"], "result": result})
+                return None
+        return {"id": message["id"], "result": result}
 
-
-class Server:
-    """The tools, by name; each returns a text or a result of the protocol."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.token: object = None
-        self.remembered: list[str] = []
+    def note(self, file: str, text: str) -> None:
+        (self.folder / file).parent.mkdir(exist_ok=True)
+        with (self.folder / file).open("a") as lines:
+            lines.write(text)
 
     def append(self, text: str) -> str:
-        data = self.folder / "data"
-        data.mkdir(exist_ok=True)
-        with (data / "lines").open("a") as lines:
-            lines.write(text + "\n")
-        return (data / "lines").read_text()
+        self.note("data/lines", text + "\n")
+        return self.lines("")
+
+    def lines(self, _: str) -> str:
+        path = self.folder / "data/lines"
+        return path.read_text() if path.exists() else ""
 
     def ask(self, _: str) -> str:
         send({"id": "q", "method": "sampling/createMessage", "params": SAMPLING})
@@ -124,7 +134,8 @@ class Server:
         return {"content": [{"type": "text", "text": self.append(text)}], "isError": True}
 
     def hang(self, text: str) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if text == "stubborn":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (self.folder / "hangs").touch()
         while True:
             self.append(text)
@@ -146,9 +157,13 @@ class Server:
         send({"method": "notifications/message", "params": log})
         return {"content": []}
 
+    def recall(self, _: str) -> str:
+        return " ".join(self.remembered)
+
     def remember(self, text: str) -> str:
         self.remembered.append(text)
-        return " ".join(self.remembered)
+        self.append(text)
+        return self.recall("")
 
     def rubbish(self, text: str) -> str:
         print("Starting up... {not json", flush=True)  # noqa: T201

@@ -7,111 +7,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
 from support.plain_mcp_server import TOOLS
 from weakincentives.contrib.mcp import MCPSection
 from weakincentives.contrib.mcp.events import MCPLogMessage, MCPProgress, MCPServerChanged
-from weakincentives.contrib.mcp.lock import ServerLock, ToolLock
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.limits import Deadline
-from weakincentives.prompt import PromptTemplate
 from weakincentives.prompt.errors import PromptValidationError
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
-
-SERVER = Path(__file__).parents[2] / "support/plain_mcp_server.py"
-type Call = tuple[str, dict[str, object]]
-type Run = Callable[..., list[ToolInvoked]]
-
-
-def lock_of(folder: Path, tools: Sequence[dict[str, Any]] = TOOLS, **fields: Any) -> ServerLock:
-    return ServerLock(
-        name="plain",
-        command=(sys.executable, str(SERVER), str(folder)),
-        headers={},
-        instructions="Costs are in $ and ${CREDITS}.",
-        tools=tuple(ToolLock.from_listing(tool) for tool in tools),
-        **fields,
-    )
-
-
-def section_of(folder: Path, **options: Any) -> MCPSection:
-    options.setdefault("lock", lock_of(folder))
-    options.setdefault("visibility", SectionVisibility.FULL)
-    return MCPSection("plain", **options)
-
-
-def template_of(section: MCPSection) -> PromptTemplate[str]:
-    return PromptTemplate(ns="tests", key="mcp", sections=[section])
-
-
-class Watcher:
-    """A bus that keeps all events."""
-
-    def __init__(self) -> None:
-        self.bus = InProcessEventBus()
-        self.events: list[object] = []
-        self.threads: set[str] = set()
-        self.bus.subscribe(object, self._keep)
-
-    def _keep(self, event: object) -> None:
-        self.events.append(event)
-        self.threads.add(threading.current_thread().name)
-
-    def of[E](self, kind: type[E]) -> list[E]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-def run(section: MCPSection, *calls: Call, mode: str = "sync", **options: Any) -> Watcher:
-    """Lets a model make the calls, one a turn, and returns the events."""
-    watcher = Watcher()
-    loop = MainLoop(ScriptedAdapter([*[call((f"plain_{n}", a)) for n, a in calls], say("done")]))
-    prompt = template_of(section).bind()
-    options |= {"session": Session(bus=watcher.bus), "bus": watcher.bus}
-    if mode == "async":
-        assert asyncio.run(loop.execute_async(prompt, **options)).text == "done"
-    else:
-        assert loop.execute(prompt, **options).text == "done"
-    return watcher
-
-
-def answers(watcher: Watcher) -> list[tuple[bool, str]]:
-    return [(event.success, event.content) for event in watcher.of(ToolInvoked)]
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_over() -> Generator[None]:
-    """Counts the processes and threads that a test leaves."""
-    before = set(threading.enumerate())
-    yield
-    deadline = time.monotonic() + 2
-    while children() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert children() == []
-    left = {thread.name for thread in set(threading.enumerate()) - before}
-    assert left <= {"weakincentives-portal"}
-
-
-def children() -> list[str]:
-    """Returns the commands of this process's children that run a server."""
-    found: list[str] = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            parent = next(x for x in status.read_text().splitlines() if x.startswith("PPid:"))
-            command = (status.parent / "cmdline").read_text()
-        except (OSError, StopIteration):
-            continue
-        if int(parent.split()[1]) == os.getpid() and "mcp" in command:
-            found.append(command)
-    return found
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -210,7 +122,8 @@ def test_a_server_that_died_between_two_calls_is_started_for_any_call(tmp_path: 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_hanging_server_is_ended_after_the_timeout(tmp_path: Path, mode: str) -> None:
     section = section_of(tmp_path, timeout=1.0)
-    watcher = run(section, ("hang", {}), ("echo", {"text": "hi"}), mode=mode)
+    calls: list[Call] = [("hang", {"text": "stubborn"}), ("echo", {"text": "hi"})]
+    watcher = run(section, *calls, mode=mode)
     (hung, text), after = answers(watcher)
     assert not hung
     assert text.startswith("MCP server 'plain' gave no answer within 1 seconds and was ended.")
@@ -318,7 +231,7 @@ def test_structured_content_is_the_value_and_must_fit_its_schema(tmp_path: Path)
     assert right.result.value == {"size": 1}
     assert right.content == '{"size": 1}'
     assert not wrong.success
-    assert "answered what its output schema does not allow" in wrong.content
+    assert "gave an answer that is not accepted: Invalid structured content" in wrong.content
     assert len(wrong.content) < 300
 
 

@@ -23,7 +23,6 @@ from mcp.types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
     Implementation,
-    InputRequiredResult,
     LoggingMessageNotificationParams,
 )
 
@@ -108,8 +107,9 @@ class OpenServer:
 
         try:
             result = await self._client.session.call_tool(
-                tool, dict(arguments), progress_callback=report, allow_input_required=True
+                tool, dict(arguments), progress_callback=report
             )
+            return to_tool_result(result)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise ServerEndedError(
@@ -118,12 +118,8 @@ class OpenServer:
             if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
                 raise ServerEndedError(f"MCP server {name!r} was restarted.", sent=False) from None
             problem = f"refused the call: {error.message}"
-        except RuntimeError as error:  # the SDK checks the result against the output schema
-            problem = f"answered what its output schema does not allow: {error}".partition("\n")[0]
-        else:
-            if not isinstance(result, InputRequiredResult):
-                return to_tool_result(result)
-            problem = "asks a person for input, and nobody answers here"
+        except RuntimeError as error:  # content that its schema refuses, or a request for input
+            problem = f"gave an answer that is not accepted: {error}".partition("\n")[0]
         raise ServerError(self._redact(f"MCP server {name!r} {problem}."))
 
 

@@ -138,13 +138,13 @@ class _Handler:
 
     async def call(self, params: JsonParams, /, *, context: ToolContext) -> ToolResult[Json]:
         """Returns the server's answer, or a failure that says why there is none."""
-        if self.has_state and self.effect != "pure":
-            context.resources.get(StateKey(self.server)).record()
         connection = context.resources.get(ServerKey(self.server))
         seconds = self.timeout
         if context.deadline is not None:
             seconds = min(seconds, context.deadline.remaining(utc_now()).total_seconds())
         try:
+            if self.has_state and self.effect != "pure":
+                context.resources.get(StateKey(self.server)).record()
             return await connection.call(
                 self.tool,
                 params,
@@ -152,7 +152,7 @@ class _Handler:
                 seconds=seconds,
                 publish=context.event_bus.publish,
             )
-        except ServerError as error:
+        except (ServerError, OSError) as error:  # OSError: the state cannot be copied
             return ToolResult(str(error), success=False)
 
 

@@ -1,14 +1,28 @@
 """The folder of a server's data, which a rollback puts back while the server goes on."""
 
+import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from ...filesystem.foreign import ForeignDirectory
 from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
-from .connection import Connection
+from ...prompt.tool import ToolResult
+from ...serde import Json
+from .connection import Connection, Notify
+from .lock import ServerLock
 
-__all__ = ["ServerState", "StateKey"]
+__all__ = ["ServerState", "StateKey", "UndoVerdict", "probe_undo"]
+
+type UndoVerdict = Literal["undone", "cached", "unseen"]
+"""Whether a server sees that its folder was put back; `unseen` if reading shows no change at all.
+
+A `cached` server answers from its memory, so that a rollback leaves it with what was undone.
+"""
+
+_PROBE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +60,43 @@ class ServerState:
     def close(self) -> None:
         """Closes the folder."""
         self._directory.close()
+
+
+def probe_undo(
+    lock: ServerLock,
+    state: str | os.PathLike[str],
+    *,
+    change: tuple[str, Mapping[str, Json]],
+    read: tuple[str, Mapping[str, Json]],
+) -> UndoVerdict:
+    """Has a server change its folder, puts the folder back, and compares what the server reads.
+
+    `change` and `read` are names of tools with arguments. The folder is as before at the end.
+    Raises `ServerError` if the server does not answer.
+    """
+    connection = Connection(lock)
+    folder = ServerState(state, connection)
+
+    def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
+        ignore: Notify = id
+        return asyncio.run(
+            connection.call(
+                tool, arguments, repeatable=False, seconds=_PROBE_SECONDS, publish=ignore
+            )
+        )
+
+    try:
+        before = call(*read)
+        snapshot = folder.snapshot()
+        folder.record()
+        try:
+            call(*change)
+            changed = call(*read)
+        finally:
+            folder.restore(snapshot)
+        if changed == before:
+            return "unseen"
+        return "undone" if call(*read) == before else "cached"
+    finally:
+        connection.close()
+        folder.close()

@@ -1,0 +1,255 @@
+"""A rollback puts back what a server changed in its folder, whatever happens to the server."""
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import git
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.files import PLACE
+from support.mcp_prompts import Call, answers, lock_of, run, section_of, template_of
+from weakincentives.contrib.mcp import MCPSection
+from weakincentives.contrib.mcp.client import open_server
+from weakincentives.contrib.mcp.lock import ServerLock
+from weakincentives.contrib.mcp.state import probe_undo
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
+from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility import SectionVisibility
+
+FOREIGN_SERVERS = Path(os.environ.get("WINK_MCP_SERVERS", ".mcp-servers")).absolute()
+CALLS = st.tuples(st.sampled_from(["append", "fail", "die", "hang"]), st.sampled_from("abc"))
+
+
+def lines(folder: Path) -> str:
+    path = folder / "data/lines"
+    return path.read_text().replace("\n", "") if path.exists() else ""
+
+
+def stateful(folder: Path, **options: Any) -> MCPSection:
+    (folder / "data").mkdir(exist_ok=True)
+    return section_of(folder, state=folder / "data", **options)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@settings(max_examples=10)
+@given(st.lists(CALLS.filter(lambda pair: pair[0] != "hang"), min_size=1, max_size=6))
+def test_the_folder_holds_what_successful_calls_wrote(
+    mode: str, calls: list[tuple[str, str]]
+) -> None:
+    with tempfile.TemporaryDirectory(dir=PLACE) as place:
+        steps: list[Call] = [(name, {"text": text}) for name, text in calls]
+        watcher = run(stateful(Path(place)), *steps, mode=mode)
+        written = "".join(text for name, text in calls if name == "append")
+        assert lines(Path(place)) == written
+        assert [success for success, _ in answers(watcher)] == [n == "append" for n, _ in calls]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_server_that_still_writes_is_ended_before_its_folder_is_put_back(
+    tmp_path: Path, mode: str
+) -> None:
+    calls: list[Call] = [("append", {"text": "a"}), ("hang", {"text": "b"})]
+    run(stateful(tmp_path, timeout=1.0), *calls, mode=mode)
+    assert lines(tmp_path) == "a"
+
+
+def test_a_cancelled_call_leaves_no_trace(tmp_path: Path) -> None:
+    loop = MainLoop(ScriptedAdapter([call(("plain_hang", {"text": "b"})), say("done")]))
+
+    async def cancel() -> None:
+        prompt = template_of(stateful(tmp_path)).bind()
+        task = asyncio.create_task(loop.execute_async(prompt, session=Session()))
+        while not lines(tmp_path):  # noqa: ASYNC110 - another process writes them
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert lines(tmp_path) == ""
+
+
+def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(
+    tmp_path: Path,
+) -> None:
+    section = stateful(tmp_path)
+    (tmp_path / "data/large").touch()
+    os.truncate(tmp_path / "data/large", 2_000_000_000)  # without using as much of the disk
+    ((success, text),) = answers(run(section, ("append", {"text": "a"})))
+    assert not success
+    assert "holds 2,000,000,000 bytes, and at most 1,000,000,000 are copied" in text
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_server_that_caches_is_told_from_one_that_reads_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    lock = lock_of(tmp_path)
+
+    def probe(change: str, read: str, text: str = "") -> str:
+        steps = {"change": (change, {"text": "x"}), "read": (read, {"text": text})}
+        return probe_undo(lock, tmp_path / "data", **steps)
+
+    assert probe("append", "lines") == "undone"
+    assert probe("remember", "recall") == "cached"
+    assert probe("append", "echo") == "unseen"
+    assert lines(tmp_path) == ""
+
+
+# --- Servers that others wrote: what a tool of ours has them do is undone when it fails
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    pass
+
+
+def attempt_of(section: MCPSection, *calls: Call) -> PromptTemplate[str]:
+    """A prompt with a tool that has the section's tools make `calls`, and fails."""
+    # Any: the tools' handlers are asynchronous, which their type does not say
+    handlers: dict[str, Any] = {tool.name: tool.handler for tool in section.tools()}
+
+    async def attempt(_: Attempt, *, context: ToolContext) -> ToolResult[None]:
+        for name, arguments in calls:
+            result = await handlers[name](arguments, context=context)
+            assert result.success, result.message
+        return ToolResult("Undo it.", success=False)
+
+    tool = Tool[Attempt, None](name="attempt", handler=attempt, effect="at_most_once")
+    own = MarkdownSection(title="Own", template="", tools=[tool])
+    return PromptTemplate(ns="tests", key="undo", sections=[section, own])
+
+
+def undone(section: MCPSection, calls: Sequence[Call], read: Call) -> list[str]:
+    """Returns what `read` answers before and after `calls` that are undone."""
+    script = [call(read), call(("attempt", {})), call(read), say("done")]
+    bus = InProcessEventBus()
+    events: list[ToolInvoked] = []
+    bus.subscribe(ToolInvoked, events.append)
+    prompt = attempt_of(section, *calls).bind()
+    MainLoop(ScriptedAdapter(script)).execute(prompt, session=Session(bus=bus), bus=bus)
+    assert events[1].content == "Undo it."
+    return [events[0].content, events[2].content]
+
+
+def server_section(name: str, *command: str, state: Path, env: tuple[str, ...] = ()) -> MCPSection:
+    async def listed() -> ServerLock:
+        lock = ServerLock(name=name, command=command, headers={}, env=env)
+        async with open_server(lock, id) as server:
+            return server.lock
+
+    full = SectionVisibility.FULL
+    return MCPSection(name, lock=asyncio.run(listed()), state=state, visibility=full)
+
+
+def test_commits_of_the_git_server_are_undone(tmp_path: Path) -> None:
+    repository = git.Repo.init(tmp_path)
+    with repository.config_writer() as config:
+        config.set_value("user", "name", "Somebody").set_value("user", "email", "a@example.com")
+    (tmp_path / "a.txt").write_text("one")
+    repository.index.add(["a.txt"])
+    repository.index.commit("first")
+    (tmp_path / "b.txt").write_text("two")
+    path = {"repo_path": str(tmp_path)}
+    section = server_section("git", sys.executable, "-m", "mcp_server_git", state=tmp_path)
+    steps: list[Call] = [
+        ("git_add", {**path, "files": ["b.txt"]}),
+        ("git_commit", {**path, "message": "second"}),
+        ("git_create_branch", {**path, "branch_name": "other"}),
+        ("git_checkout", {**path, "branch_name": "other"}),
+    ]
+    before, after = undone(section, steps, ("git_log", path))
+    assert before == after
+    assert "first" in after
+    assert "second" not in after
+    assert [head.name for head in repository.heads] == [repository.active_branch.name]
+    assert repository.untracked_files == ["b.txt"]
+    repository.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A server that does not come with the tests: `make test-mcp` installs it."""
+
+    name: str
+    program: str
+    arguments: tuple[str, ...]
+    calls: tuple[Call, ...]
+    read: Call
+    environment: str = ""
+
+
+def entity(name: str) -> dict[str, object]:
+    return {"name": name, "entityType": "letter", "observations": []}
+
+
+FOREIGN = [
+    Foreign(
+        "sqlite",
+        "mcp1/bin/mcp-server-sqlite",
+        ("--db-path", "{folder}/data.db"),
+        (
+            ("sqlite_write_query", {"query": "INSERT INTO notes VALUES ('two')"}),
+            ("sqlite_create_table", {"query": "CREATE TABLE more (text)"}),
+        ),
+        ("sqlite_read_query", {"query": "SELECT * FROM notes, sqlite_master"}),
+    ),
+    Foreign(
+        "memory",
+        "node_modules/.bin/mcp-server-memory",
+        (),
+        (("memory_create_entities", {"entities": [entity("b")]}),),
+        ("memory_read_graph", {}),
+        environment="MEMORY_FILE_PATH",
+    ),
+    Foreign(
+        "filesystem",
+        "node_modules/.bin/mcp-server-filesystem",
+        ("{folder}",),
+        (
+            ("filesystem_write_file", {"path": "{folder}/new", "content": "two"}),
+            ("filesystem_move_file", {"source": "{folder}/new", "destination": "{folder}/x"}),
+            ("filesystem_create_directory", {"path": "{folder}/deep/er"}),
+        ),
+        ("filesystem_directory_tree", {"path": "{folder}"}),
+    ),
+]
+
+
+def at[T](folder: Path, value: T) -> T:
+    """Returns JSON with `{folder}` replaced."""
+    result: T = json.loads(json.dumps(value).replace("{folder}", str(folder)))
+    return result
+
+
+@pytest.mark.skipif(not FOREIGN_SERVERS.is_dir(), reason="not installed, see `make test-mcp`")
+@pytest.mark.parametrize("foreign", FOREIGN, ids=lambda foreign: foreign.name)
+def test_what_a_foreign_server_did_is_undone(
+    foreign: Foreign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if foreign.environment:
+        monkeypatch.setenv(foreign.environment, str(tmp_path / "memory.json"))
+    with closing(sqlite3.connect(tmp_path / "data.db")) as database:
+        database.execute("CREATE TABLE notes (text)")
+        database.execute("INSERT INTO notes VALUES ('one')")
+        database.commit()
+    command = (str(FOREIGN_SERVERS / foreign.program), *at(tmp_path, foreign.arguments))
+    environment = (foreign.environment,) if foreign.environment else ()
+    section = server_section(foreign.name, *command, state=tmp_path, env=environment)
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    before, after = undone(section, at(tmp_path, foreign.calls), at(tmp_path, foreign.read))
+    assert before == after
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
