@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from threading import Barrier, Lock
+from threading import Barrier, Lock, main_thread
 from threading import Event as Flag
+from time import sleep
 from typing import Any
 
 import pytest
@@ -728,6 +729,32 @@ def test_a_real_interrupt_waits_for_the_calls_that_run_and_none_of_them_counts()
     finally:
         signal.signal(signal.SIGINT, before)
     assert (sorted(ended), at[Note].all(), len(at[ToolInvoked])) == (["call_1", "call_2"], (), 0)
+
+
+def test_a_real_interrupt_begins_no_call_that_waits_for_a_thread() -> None:
+    running, interrupted, begun = Barrier(16), Flag(), list[str]()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        begun.append(context.call_id)
+        if running.wait(TIMEOUT) == 0:  # in one of the sixteen calls that run
+            signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+        interrupted.wait(TIMEOUT)
+        sleep(0.2)  # the main thread meanwhile cancels the calls that wait
+        return ToolResult("ok")
+
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    at = Session()
+    adapter = ScriptedAdapter([call(*[("go", {})] * 20)], config=ISOLATED)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(adapter, prompt(named("go", handler)), at)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (len(begun), len(at[ToolInvoked])) == (16, 0)
 
 
 @drivers
