@@ -40,7 +40,7 @@ class Deadline:
     def __post_init__(self) -> None:
         if not isinstance(self.expires_at, datetime):
             raise TypeError(
-                f"Deadline got {self.expires_at!r}; give a datetime, or use Deadline.after(seconds)"
+                f"Deadline got {self.expires_at!r}; pass a datetime, or use Deadline.after(seconds)"
             )
         if self.expires_at.utcoffset() is None:
             raise ValueError(
@@ -189,13 +189,13 @@ class Budget:
 
 def _check_number(name: str, value: object, remedy: str) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; give {remedy}")
+        raise TypeError(f"{name} is {value!r}; pass {remedy}")
 
 
 def check_count(name: str, count: object) -> None:
     """Raises `TypeError` unless `count` is a whole number and `ValueError` if it is negative."""
     if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{name} is {count!r}; give a whole number")
+        raise TypeError(f"{name} is {count!r}; pass a whole number")
     if count < 0:
         raise ValueError(f"{name} must not be negative, got {count}")
 
@@ -203,6 +203,6 @@ def check_count(name: str, count: object) -> None:
 def check_limits(deadline: object, budget: object) -> None:
     """Raises `TypeError` unless both are limits or `None`; a number of seconds is no deadline."""
     if not isinstance(deadline, Deadline | None):
-        raise TypeError(f"deadline is {deadline!r}; give a Deadline, such as Deadline.after(30)")
+        raise TypeError(f"deadline is {deadline!r}; pass a Deadline, such as Deadline.after(30)")
     if not isinstance(budget, Budget | None):
-        raise TypeError(f"budget is {budget!r}; give a Budget, such as Budget(max_tokens=50_000)")
+        raise TypeError(f"budget is {budget!r}; pass a Budget, such as Budget(max_tokens=50_000)")

@@ -75,7 +75,7 @@ class SetVisibilityOverride:
     def __post_init__(self) -> None:
         if not isinstance(self.path, tuple):
             raise TypeError(
-                f"path is {self.path!r}; give a tuple of keys, such as ('guide', 'details')"
+                f"path is {self.path!r}; pass a tuple of keys, such as ('guide', 'details')"
             )
 
 

@@ -112,7 +112,7 @@ def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
     shop: Path, wink: Wink
 ) -> None:
     remedy = (
-        "On the command line, give them by --set Question.text=…, or by --params "
+        "On the command line, pass them by --set Question.text=…, or by --params "
         "(section 'question')\n"
     )
     for command in (
@@ -129,7 +129,7 @@ def test_missing_params_are_asked_for_in_the_words_of_the_command_line(
     strict = STRICT.replace("Task", "Strict")
     (shop / "strict.py").write_text(strict)
     [finding, _] = wink("check", "strict:template").stdout.splitlines()
-    assert finding.endswith("; give them by --set Size.width=…, or by --params [cannot-check]")
+    assert finding.endswith("; pass them by --set Size.width=…, or by --params [cannot-check]")
     assert "bind" not in finding.partition("is bound")[2]
 
 

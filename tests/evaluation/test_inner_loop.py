@@ -461,9 +461,9 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
 @pytest.mark.parametrize(
     ("count", "kind", "told"),
     [
-        ("3", TypeError, "is '3'; give a whole number"),
-        (2.5, TypeError, "is 2.5; give a whole number"),
-        (True, TypeError, "is True; give a whole number"),
+        ("3", TypeError, "is '3'; pass a whole number"),
+        (2.5, TypeError, "is 2.5; pass a whole number"),
+        (True, TypeError, "is True; pass a whole number"),
         (-1, ValueError, "must not be negative, got -1"),
     ],
 )
@@ -477,5 +477,5 @@ def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
 @pytest.mark.parametrize("name", ["deadline", "budget"])
 def test_a_bare_number_as_a_limit_of_the_rules_is_refused_with_the_remedy(name: str) -> None:
     limits: dict[str, Any] = {name: 30}
-    with pytest.raises(TypeError, match=f"{name} is 30; give a {name.title()}, such as"):
+    with pytest.raises(TypeError, match=f"{name} is 30; pass a {name.title()}, such as"):
         InnerLoopConfig(**limits)

@@ -293,12 +293,12 @@ def test_the_loop_written_by_hand_comes_to_the_same() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"deadline": 30}, r"deadline is 30; give a Deadline, such as Deadline\.after"),
+        ({"deadline": 30}, r"deadline is 30; pass a Deadline, such as Deadline\.after"),
         (
             {"deadline": timedelta(seconds=30)},
-            r"deadline is datetime\.timedelta\(.*; give a Deadline",
+            r"deadline is datetime\.timedelta\(.*; pass a Deadline",
         ),
-        ({"budget": 1000}, r"budget is 1000; give a Budget, such as Budget"),
+        ({"budget": 1000}, r"budget is 1000; pass a Budget, such as Budget"),
     ],
 )
 def test_a_limit_that_is_a_bare_number_is_refused_with_the_remedy(
@@ -370,15 +370,13 @@ def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
 
 @pytest.mark.parametrize("count", ["3", None])
 def test_a_number_of_expansions_that_is_none_is_refused(count: Any) -> None:
-    with pytest.raises(TypeError, match=f"max_expansions is {count!r}; give a whole number"):
+    with pytest.raises(TypeError, match=f"max_expansions is {count!r}; pass a whole number"):
         MainLoop(dynamic(), max_expansions=count)
 
 
 @pytest.mark.parametrize("adapter", ["gpt-5.2", ScriptedAdapter])
 def test_what_is_no_adapter_is_refused_when_the_loop_is_made(adapter: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"MainLoop got .*; give it an adapter, such as OpenAIAdapter"
-    ):
+    with pytest.raises(TypeError, match=r"MainLoop got .*; pass an adapter, such as OpenAIAdapter"):
         MainLoop(adapter)
 
 

@@ -737,6 +737,7 @@ def test_a_real_interrupt_begins_no_call_that_waits_for_a_thread() -> None:
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
         begun.append(context.call_id)
         if running.wait(TIMEOUT) == 0:  # in one of the sixteen calls that run
+            sleep(0.2)  # the main thread meanwhile hands over the calls that wait
             signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
         interrupted.wait(TIMEOUT)
         sleep(0.2)  # the main thread meanwhile cancels the calls that wait

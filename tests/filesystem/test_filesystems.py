@@ -77,7 +77,7 @@ def test_a_path_that_can_never_be_is_refused_with_the_remedy(files: Filesystem, 
     before = tree(files)
     for attempt in attempts:
         with pytest.raises(
-            PathError, match=f"{REFUSED[path]}; give a path below the root, such as 'src/app.py'"
+            PathError, match=f"{REFUSED[path]}; pass a path below the root, such as 'src/app.py'"
         ) as error:
             attempt()
         assert len(str(error.value)) < 300

@@ -585,7 +585,7 @@ def test_a_malformed_visibility_override_is_refused_rather_than_ignored(override
     tree = template_of(
         MarkdownSection(title="S", template="Body", summary="Short", visibility=SUMMARY)
     )
-    message = r"a visibility override is .*'s'.*; give a tuple of keys and a SectionVisibility"
+    message = r"a visibility override is .*'s'.*; pass a tuple of keys and a SectionVisibility"
     with pytest.raises(PromptRenderError, match=message):
         tree.render(visibility_overrides=overrides)
     session = Session()

@@ -419,7 +419,7 @@ def test_an_iterator_is_refused_by_clone_rather_than_read_as_empty() -> None:
     section = Words(word for word in ("a", "b"))
     assert section.template == "a b"
     with pytest.raises(
-        PromptValidationError, match="words was given as an iterator, which is used up; give a list"
+        PromptValidationError, match="words is an iterator, which is used up; pass a list"
     ):
         section.clone()
     assert section.clone(words=["c"]).template == "c"

@@ -418,9 +418,9 @@ A_PATH: Any = Path("/x")
         (lambda: HostMount("/x", exclude=("..",)), "exclude: '..' holds '..'"),
         (
             lambda: HostMount("/x", include="**/*.py"),
-            r"include is the text '\*\*/\*.py'; give a tuple",
+            r"include is the text '\*\*/\*.py'; pass a tuple",
         ),
-        (lambda: HostMount("/x", exclude="*"), r"exclude is the text '\*'; give a tuple"),
+        (lambda: HostMount("/x", exclude="*"), r"exclude is the text '\*'; pass a tuple"),
         (lambda: WorkspaceSection(mounts=["/x"]), "'/x', which is no HostMount"),  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
         (
             lambda: WorkspaceSection(mounts=[HostMount("/x"), HostMount("/y", mount_path="./")]),
@@ -428,7 +428,7 @@ A_PATH: Any = Path("/x")
         ),
         (
             lambda: WorkspaceSection(mounts=[HostMount("/x")], filesystem=InMemoryFilesystem()),
-            "give one of the two",
+            "pass one of the two",
         ),
         (
             lambda: WorkspaceSection(filesystem=A_TEXT),
@@ -578,7 +578,7 @@ def test_a_file_that_is_no_text_is_neither_shown_nor_edited(data: bytes, message
         ({"path": "f/x"}, "'f/x' is or leads through a file"),
         (
             {"path": "/etc/passwd"},
-            "'/etc/passwd' is absolute; give a path below the root, such as 'src/app.py'",
+            "'/etc/passwd' is absolute; pass a path below the root, such as 'src/app.py'",
         ),
         ({"path": "../x"}, "'../x' holds '..'"),
         ({"path": ""}, "has an empty part"),

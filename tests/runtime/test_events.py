@@ -160,11 +160,11 @@ def test_an_interrupt_in_a_handler_reaches_the_publisher(interrupt: type[BaseExc
     [
         (
             ("ToolInvoked", print),
-            "subscribe got 'ToolInvoked'; give the class of events, such as ToolInvoked",
+            "subscribe got 'ToolInvoked'; pass the class of events, such as ToolInvoked",
         ),
         (
             (Event, "print"),
-            "subscribe got the handler 'print'; give a function that takes an event",
+            "subscribe got the handler 'print'; pass a function that takes an event",
         ),
     ],
 )

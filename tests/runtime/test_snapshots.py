@@ -155,7 +155,7 @@ def test_a_type_that_the_session_does_not_know_is_refused_by_name() -> None:
         Session().parse_snapshot(session(Step(1)).snapshot().to_json())
     [fault] = caught.value.issues
     assert fault.path == ("slices", f"{__name__}:Step")
-    assert fault.message == "no type of that name is known here; give it in types="
+    assert fault.message == "no type of that name is known here; pass it in types="
 
 
 def test_a_name_in_a_file_imports_nothing(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_type_of_another_module_is_found_only_among_those_that_the_reader_name
     text = json.dumps({"version": 1, "slices": {"gone:Step": [{"number": 1}]}})
     by_use = session(Step(2))
     with pytest.raises(
-        SerdeError, match=r"gone:Step: no type of that name is known here; give it in types="
+        SerdeError, match=r"gone:Step: no type of that name is known here; pass it in types="
     ):
         by_use.parse_snapshot(text)
     by_use.restore(by_use.parse_snapshot(text, types=[Step]))
@@ -377,7 +377,7 @@ def test_an_exact_name_comes_before_the_same_name_in_another_module() -> None:
 def test_a_name_that_several_types_have_is_refused() -> None:
     text = json.dumps({"version": 1, "slices": {"gone:Step": []}})
     with pytest.raises(
-        SerdeError, match="several types in types= have that name in other modules; give one"
+        SerdeError, match="several types in types= have that name in other modules; pass one"
     ):
         Session().parse_snapshot(text, types=[Step, renamed(Step, "other")])
 
@@ -453,7 +453,7 @@ def test_changes_of_an_appended_slice_have_only_the_new_values() -> None:
 
 
 def test_changes_of_an_unknown_type_are_refused() -> None:
-    with pytest.raises(SerdeError, match="no type of that name is known here; give it in types="):
+    with pytest.raises(SerdeError, match="no type of that name is known here; pass it in types="):
         list(parse_changes({"added": {"os:system": ["x"]}}, [int]))
 
 

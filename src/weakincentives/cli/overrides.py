@@ -126,7 +126,7 @@ def _edit(text: str) -> str:
     """Returns the text as the user's editor leaves it."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise UsageError("no editor is known; set EDITOR, or give the text with --file")
+        raise UsageError("no editor is known; set EDITOR, or pass the text with --file")
     with TemporaryDirectory() as folder:
         file = Path(folder, "text.md")
         file.write_text(f"{text}\n", encoding="utf-8")

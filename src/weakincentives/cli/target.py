@@ -178,7 +178,7 @@ def _params_types(prompt: _Prompt) -> _Types:
 def how_to_set(params_type: type) -> str:
     """Returns the remedy on the command line for missing params of this type."""
     field = next(iter(get_type_hints(params_type)), "field")
-    return f"give them by --set {params_type.__name__}.{field}=…, or by --params"
+    return f"pass them by --set {params_type.__name__}.{field}=…, or by --params"
 
 
 def warn_of_unknown_tag(store: LocalPromptOverridesStore, prompt: _Prompt, tag: str) -> None:

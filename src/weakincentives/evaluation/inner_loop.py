@@ -100,7 +100,7 @@ def _check_chars(name: str, bound: int | None) -> None:
         return
     check_count(name, bound)
     if bound < _MIN_CHARS:
-        raise ValueError(f"{name} is {bound}; give at least {_MIN_CHARS}, or None for no bound")
+        raise ValueError(f"{name} is {bound}; pass at least {_MIN_CHARS}, or None for no bound")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class MainLoop:
         check_count("max_expansions", max_expansions)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
-                f"MainLoop got {adapter!r}; give it an adapter, such as OpenAIAdapter(model)"
+                f"MainLoop got {adapter!r}; pass an adapter, such as OpenAIAdapter(model)"
             )
         self.adapter = adapter
         self.max_expansions = max_expansions

@@ -67,7 +67,7 @@ def normal_path(path: str, limits: FilesystemLimits) -> str:
     for problem, applies in problems.items():
         if applies:
             raise PathError(
-                f"{path!r:.200} {problem}; give a path below the root, such as 'src/app.py'"
+                f"{path!r:.200} {problem}; pass a path below the root, such as 'src/app.py'"
             )
     return "/".join(parts) or "."
 

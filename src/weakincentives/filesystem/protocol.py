@@ -32,13 +32,13 @@ class FileStat:
 _MESSAGES: dict[type[OSError], str] = {
     FileNotFoundError: "there is no {!r}; list its directory to see what there is",
     IsADirectoryError: (
-        "{!r} is a directory; give the path of a file, or ask for a recursive delete"
+        "{!r} is a directory; pass the path of a file, or ask for a recursive delete"
     ),
-    NotADirectoryError: "{!r} is or leads through a file; give a path through directories alone",
-    FileExistsError: "{!r} is there already; delete it first or give another path",
+    NotADirectoryError: "{!r} is or leads through a file; pass a path through directories alone",
+    FileExistsError: "{!r} is there already; delete it first or pass another path",
     PermissionError: (
         "{!r} is or leads through a link or a special file, which is out of bounds; "
-        "give another path"
+        "pass another path"
     ),
 }
 

@@ -182,6 +182,6 @@ def _check_overrides(overrides: Mapping[SectionPath, SectionVisibility]) -> None
     for path, visibility in overrides.items():
         if not isinstance(path, tuple) or not isinstance(visibility, SectionVisibility):
             raise PromptRenderError(
-                f"a visibility override is {path!r}: {visibility!r}; give a tuple of keys and a "
+                f"a visibility override is {path!r}: {visibility!r}; pass a tuple of keys and a "
                 f"SectionVisibility, such as ('context',): SectionVisibility.FULL"
             )

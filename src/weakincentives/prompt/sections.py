@@ -204,9 +204,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 raise self._refusal(f"clone: a {type(self).__name__} has no argument {name!r}")
         for name in arguments.keys() - changes.keys():
             if isinstance(arguments[name], Iterator):
-                raise self._refusal(
-                    f"clone: {name} was given as an iterator, which is used up; give a list of it"
-                )
+                raise self._refusal(f"clone: {name} is an iterator, which is used up; pass a list")
             arguments[name] = _copied(arguments[name])
         clone = type(self)(*_copied(positional), **arguments)
         vars(clone).update(attributes)

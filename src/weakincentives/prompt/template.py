@@ -199,7 +199,7 @@ class Prompt(Parametrized, Generic[OutputT]):
             template = PromptTemplate(**definition)
         elif not isinstance(template, PromptTemplate):
             raise PromptValidationError(
-                f"{template!r} is no PromptTemplate; make one or give ns=, key= and sections="
+                f"{template!r} is no PromptTemplate; make one or pass ns=, key= and sections="
             )
         elif definition and definition != {"output_type": template.output_type}:
             raise PromptValidationError(

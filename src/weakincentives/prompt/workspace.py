@@ -90,7 +90,7 @@ def _normal_paths(name: str, paths: Sequence[str]) -> tuple[str, ...]:
 
     if isinstance(paths, str):
         raise PromptValidationError(
-            f"{name} is the text {paths!r}; give a tuple of globs, ({paths!r},)"
+            f"{name} is the text {paths!r}; pass a tuple of globs, ({paths!r},)"
         )
     try:
         return tuple(normal_path(path, FilesystemLimits()) for path in paths)
@@ -190,7 +190,7 @@ class WorkspaceSection(Section[None]):
             places.add(mount.mount_path)
         if self.mounts and filesystem is not None:
             raise self._refusal(
-                "mounts are copied and a filesystem is used as it is; give one of the two"
+                "mounts are copied and a filesystem is used as it is; pass one of the two"
             )
         # a path: prompts may not import os to name the type
         if isinstance(filesystem, str) or hasattr(filesystem, "__fspath__"):

@@ -338,11 +338,11 @@ class InProcessEventBus:
             isinstance(None, event_type)
         except TypeError as error:
             raise TypeError(
-                f"subscribe got {event_type!r}; give the class of events, such as ToolInvoked"
+                f"subscribe got {event_type!r}; pass the class of events, such as ToolInvoked"
             ) from error
         if not callable(handler):
             raise TypeError(
-                f"subscribe got the handler {handler!r}; give a function that takes an event"
+                f"subscribe got the handler {handler!r}; pass a function that takes an event"
             )
         key = object()
         self._subscriptions[key] = (event_type, handler)

@@ -49,7 +49,7 @@ def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> Assista
             case _:
                 raise TypeError(
                     f"call got {pair!r}; "
-                    "give it pairs of a name and arguments: call((name, arguments))"
+                    "pass pairs of a name and arguments: call((name, arguments))"
                 )
     return AssistantMessage(
         tool_calls=tuple(ToolCall("", name, _json(arguments)) for name, arguments in calls),

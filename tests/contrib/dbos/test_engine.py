@@ -219,7 +219,7 @@ def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> No
         effect="transactional",
     )
     with pytest.raises(
-        ValueError, match="tool 'book' of agent 'agent' is transactional; give datasource="
+        ValueError, match="tool 'book' of agent 'agent' is transactional; pass datasource="
     ):
         install({"agent": agent(Facts(tmp_path), extra=[book])})
 

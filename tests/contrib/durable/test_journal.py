@@ -427,7 +427,7 @@ def test_state_that_no_life_could_read_back_is_refused_when_it_is_written() -> N
         durable_agent, adapter=ScriptedAdapter([calls(("stray", '{"name": "x"}')), say("{}")])
     )
     with pytest.raises(
-        SerdeError, match="Stray: no type of that name is known here; give it in types="
+        SerdeError, match="Stray: no type of that name is known here; pass it in types="
     ):
         attempt(durable_agent)
 

@@ -155,7 +155,7 @@ def install(agents: Mapping[str, DurableAgent[Any]], *, datasource: Any = None) 
         for tool in agent.tools:
             if tool.effect == "transactional" and datasource is None:
                 raise ValueError(
-                    f"tool {tool.name!r} of agent {name!r} is transactional; give datasource="
+                    f"tool {tool.name!r} of agent {name!r} is transactional; pass datasource="
                 )
 
     def run(agent: str, run_input: Record) -> Record:

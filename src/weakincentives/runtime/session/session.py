@@ -130,7 +130,7 @@ class Session:
             slices = snapshot.slices
         except AttributeError as error:
             raise TypeError(
-                f"restore got a {type(snapshot).__name__}; give a snapshot, "
+                f"restore got a {type(snapshot).__name__}; pass a snapshot, "
                 "such as session.parse_snapshot(text) reads from JSON"
             ) from error
         with self._lock:

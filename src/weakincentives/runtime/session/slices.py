@@ -111,11 +111,11 @@ class Slice[T]:
         Raises `TypeError` unless `event_type` is a class and `reducer` is callable.
         """
         if not isinstance(event_type, type):
-            raise TypeError(f"register got {event_type!r} for the events; give their class")
+            raise TypeError(f"register got {event_type!r} for the events; pass their class")
         if not callable(reducer):
             raise TypeError(
                 f"register got the reducer {reducer!r}; "
-                "give a function of slice and event, such as append_all"
+                "pass a function of slice and event, such as append_all"
             )
         self._register(event_type, self, reducer)
 

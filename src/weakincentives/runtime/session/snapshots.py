@@ -166,10 +166,10 @@ def _find_types(
         if name in by_name or len(alike) == 1:
             types[name] = by_name[name] if name in by_name else alike[0]
         elif alike:
-            message = "several types in types= have that name in other modules; give one"
+            message = "several types in types= have that name in other modules; pass one"
             issues.append(ValidationIssue((name,), message))
         else:
-            message = "no type of that name is known here; give it in types="
+            message = "no type of that name is known here; pass it in types="
             issues.append(ValidationIssue((name,), message))
     return types, tuple(issues)
 
