@@ -29,6 +29,7 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    apply_tool_changes,
     sendable,
 )
 from .schemas import ToolSpec, tool_to_spec
@@ -111,17 +112,7 @@ class Conversation:
     @property
     def available_tools(self) -> Mapping[str, ToolSpec]:
         """The tools that the model may call now, by name."""
-        available = {tool.name: tool for tool in self.tools}
-        for message in self.messages:
-            match message:
-                case ToolsAdded(tools):
-                    available |= {tool.name: tool for tool in tools}
-                case ToolsRemoved(names):
-                    for name in names:
-                        available.pop(name, None)
-                case _:
-                    pass
-        return available
+        return apply_tool_changes(self.tools, self.messages)
 
     @property
     def unknown_calls(self) -> Sequence[ToolCall]:

@@ -3,6 +3,7 @@
 `kind` tells the messages apart in JSON.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +25,7 @@ __all__ = [
     "ToolsAdded",
     "ToolsRemoved",
     "UserMessage",
+    "apply_tool_changes",
     "sendable",
 ]
 
@@ -113,6 +115,23 @@ class ToolsRemoved:
 type Message = (
     Instructions | UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved
 )
+
+
+def apply_tool_changes(
+    tools: Iterable[ToolSpec], messages: Iterable[Message]
+) -> dict[str, ToolSpec]:
+    """Returns the tools by name after the changes among `messages`."""
+    available = {tool.name: tool for tool in tools}
+    for message in messages:
+        match message:
+            case ToolsAdded(added):
+                available |= {tool.name: tool for tool in added}
+            case ToolsRemoved(names):
+                for name in names:
+                    available.pop(name, None)
+            case _:
+                pass
+    return available
 
 
 @dataclass(slots=True, frozen=True)

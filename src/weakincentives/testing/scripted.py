@@ -15,9 +15,8 @@ from ..evaluation.messages import (
     Message,
     ToolCall,
     ToolMessage,
-    ToolsAdded,
-    ToolsRemoved,
     UserMessage,
+    apply_tool_changes,
 )
 from ..evaluation.schemas import ToolSpec
 from ..limits import Clock, TokenUsage, utc_now
@@ -79,16 +78,7 @@ class SeenRequest:
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """Every tool that the model could call."""
-        tools = list(self.request.tools)
-        for message in self.messages:
-            match message:
-                case ToolsAdded(added):
-                    tools += added
-                case ToolsRemoved(names):
-                    tools = [tool for tool in tools if tool.name not in names]
-                case _:
-                    pass
-        return tuple(tools)
+        return tuple(apply_tool_changes(self.request.tools, self.messages).values())
 
     @property
     def tool_names(self) -> tuple[str, ...]:

@@ -3,24 +3,34 @@
 The CLI has an agent loop of its own, and the inner loop still controls the evaluation: a tool call
 of the CLI waits until the inner loop has run it, and the model's next message answers the inner
 loop's next request. So limits, events, disclosure and repairs work as in every adapter. `bridge`
-offers the prompt's tools to the CLI, `turns` reads its messages, `process` starts and ends it.
+offers the prompt's tools to the CLI, `turns` reads its messages, `session` writes an earlier
+conversation for it, `process` starts and ends it.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig, ProviderRequest
-from ...evaluation.messages import AssistantMessage, Message, ToolMessage, ToolsAdded, UserMessage
-from ...evaluation.schemas import OutputSpec
+from ...evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    Message,
+    ToolMessage,
+    ToolsAdded,
+    UserMessage,
+    apply_tool_changes,
+)
 from ...filesystem import Filesystem, HostFilesystem
 from ...limits import Clock, Deadline, utc_now
 from ...prompt.context import ToolContext
@@ -34,17 +44,16 @@ from ..portal import Portal, run_on
 from ..provider_errors import error_from_request, redact_error
 from .bridge import MAX_RESULT_CHARS, Bridge
 from .process import CLIProcess, StderrTail
+from .session import count_earlier, encode_new, write_session
 from .turns import PROVIDER, AnySDK, TurnReader
 
 __all__ = ["ClaudeAgentSDKAdapter"]
 
 _log = logging.getLogger(__name__)
 
-_SYSTEM_PROMPT = (
-    "Where the user's text names a tool `x`, call the tool that is listed as `mcp__…__x`."
-)
+_SYSTEM_PROMPT = "Where a text names a tool `x`, call the tool that is listed as `mcp__…__x`."
 # options of the SDK that the adapter sets
-_OWN_OPTIONS = "model tools mcp_servers output_format include_partial_messages env cwd"
+_OWN_OPTIONS = "model tools mcp_servers output_format include_partial_messages env cwd resume"
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
@@ -75,6 +84,10 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
     the running conversation instead of starting it again. `options` are further
     `ClaudeAgentOptions`; `transport` replaces the process, for tests: a function from these options
     to the SDK's `Transport`.
+
+    The prompt beside a user's message is the system prompt, unless `options` has one. A
+    conversation goes on as a session that the adapter writes and the CLI resumes: with all texts,
+    calls and answers, without reasoning.
 
     Raises `ImportError` without the extra `claude-agent-sdk`.
     """
@@ -144,28 +157,21 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
         """Returns a connection whose first request starts the CLI."""
         return _CLIConnection(self, rendered)
 
-    def options(
-        self,
-        servers: Wire,
-        output: OutputSpec | None,
-        cwd: str,
-        env: dict[str, str],
-        stderr: StderrTail,
-    ) -> AnySDK:
-        """Returns the SDK's options for one evaluation."""
+    def options(self, further: Wire, stderr: StderrTail) -> AnySDK:
+        """Returns the SDK's options for one evaluation; `further` are those of its prompt."""
         values: Wire = {
             "model": self.model,
             "tools": list(self.builtin_tools),
-            "allowed_tools": [*self.builtin_tools, *(f"mcp__{name}" for name in servers)],
-            "mcp_servers": servers,
+            "allowed_tools": [
+                *self.builtin_tools,
+                *(f"mcp__{name}" for name in further["mcp_servers"]),
+            ],
             "permission_mode": "dontAsk",
             "system_prompt": _SYSTEM_PROMPT,
             "include_partial_messages": True,  # they say when a message of the model is complete
             "verbatim_prompts": True,
-            "output_format": output and {"type": "json_schema", "schema": output.schema},
-            "cwd": self.cwd or cwd,
             "max_buffer_size": self._max_reply_bytes,
-            "env": env,
+            **further,
         }
         if self.isolated:
             values |= {
@@ -174,6 +180,11 @@ class ClaudeAgentSDKAdapter(LoopAdapter):
                 "extra_args": {"no-session-persistence": None},
             }
         return self.sdk.ClaudeAgentOptions(**values | self._options | {"stderr": stderr})
+
+    @property
+    def has_system_prompt(self) -> bool:
+        """Whether the adapter's options have a system prompt, which no prompt replaces."""
+        return "system_prompt" in self._options
 
     @property
     def api_key(self) -> str | None:
@@ -284,10 +295,12 @@ class _CLIConnection(Connection):
         try:
             async with asyncio.timeout(self._adapter.seconds_left(request.deadline)):
                 self._asking = True
+                self._transcript = request.transcript
                 if self._client is None:
                     await self._connect(request)
-                self._transcript = request.transcript
-                await self._send()
+                    await self._query(self._transcript[self._sent :])
+                else:
+                    await self._send()
                 return await self._receive()
         except PromptEvaluationError as error:
             redact_error(error, self._adapter.redactor())
@@ -327,9 +340,16 @@ class _CLIConnection(Connection):
 
     async def _connect(self, request: ProviderRequest) -> None:
         adapter = self._adapter
-        servers = self._bridge.open(request.tools)
-        cwd = self._workspace() or self._home
-        options = adapter.options(servers, request.output, cwd, self._env, self._stderr)
+        available = apply_tool_changes(request.tools, request.transcript)
+        output = request.output
+        further = {
+            "mcp_servers": self._bridge.open(available.values()),
+            "output_format": output and {"type": "json_schema", "schema": output.schema},
+            "cwd": adapter.cwd or self._workspace() or self._home,
+            "env": self._env,
+            **self._write_files(request.transcript),
+        }
+        options = adapter.options(further, self._stderr)
         transport = None if adapter.transport is None else adapter.transport(options)
         self._client = adapter.sdk.ClaudeSDKClient(options, transport=transport)
         # The SDK shields its clean-up from a cancellation, which then would wait for a process that
@@ -346,6 +366,26 @@ class _CLIConnection(Connection):
                 "the SDK started the CLI past the adapter, with all variables of this process"
             )
         self._reader = asyncio.create_task(self._read())
+
+    def _write_files(self, transcript: Sequence[Message]) -> Wire:
+        """Writes instructions and earlier messages to files; returns the options that name them.
+
+        Instructions are in a file because an argument of a process has a small bound.
+        """
+        folder = Path(self._home, ".wink")
+        folder.mkdir()
+        options: Wire = {}
+        begin, earlier = 0, count_earlier(transcript)
+        if isinstance(transcript[0], Instructions) and not self._adapter.has_system_prompt:
+            begin, path = 1, folder / "system.md"
+            path.write_text(f"{_SYSTEM_PROMPT}\n\n{transcript[0].content}")
+            options["system_prompt"] = {"type": "file", "path": str(path)}
+        if earlier:
+            path = folder / f"{uuid4()}.jsonl"
+            write_session(path, transcript[begin:earlier], self._bridge.encode_call)
+            options["resume"] = str(path)
+        self._sent = max(begin, earlier)
+        return options
 
     def _workspace(self) -> str | None:
         """Returns where the prompt's files are, if the CLI can reach them too."""
@@ -369,9 +409,13 @@ class _CLIConnection(Connection):
             if isinstance(message, ToolsAdded):
                 await self._add_tools(message)
         self._send_answers()
-        for message in messages:
-            if isinstance(message, UserMessage):
-                await self._client.query(message.content)
+        if any(isinstance(message, UserMessage) for message in messages):
+            await self._query(messages)
+
+    async def _query(self, messages: Sequence[Message]) -> None:
+        self._sent = len(self._transcript)
+        content = encode_new(messages)
+        await self._client.query(content if isinstance(content, str) else _user(content))
 
     async def _add_tools(self, added: ToolsAdded) -> None:
         server = self._bridge.add(added.tools)
@@ -478,6 +522,15 @@ class _CLIConnection(Connection):
 def _log_failing_task(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Logs what the SDK's tasks raise, such as writers to an ended CLI: nobody awaits them."""
     _log.debug("A task of the SDK failed: %s", context.get("exception") or context["message"])
+
+
+async def _user(blocks: list[Wire]) -> AsyncIterator[Wire]:
+    """Yields one message of the user, as the SDK takes messages with several blocks."""
+    yield {
+        "type": "user",
+        "message": {"role": "user", "content": blocks},
+        "parent_tool_use_id": None,
+    }
 
 
 def _text(content: AnyJson) -> str:

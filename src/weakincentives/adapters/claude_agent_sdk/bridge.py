@@ -13,7 +13,7 @@ from typing import Any
 
 from ...evaluation.messages import ToolCall, ToolMessage
 from ...evaluation.schemas import ToolSpec
-from ..codec import AnyJson
+from ..codec import AnyJson, Wire
 
 __all__ = ["MAX_RESULT_CHARS", "Bridge"]
 
@@ -84,6 +84,18 @@ class Bridge:
         if name in self.builtin_names.values():
             return ToolCall(call_id, name.lower(), f'{{"arguments": {text}}}')
         return ToolCall(call_id, self.find_tool(name) or name, text)
+
+    def encode_call(self, call: ToolCall) -> Wire:
+        """Returns name and input of an earlier call as the model would write them here."""
+        try:
+            arguments: AnyJson = json.loads(call.arguments or "{}")
+        except ValueError:
+            arguments = None
+        if not isinstance(arguments, dict):
+            arguments = {"__unparsedToolInput": {"raw": call.arguments}}
+        if call.name in self.builtin_names:
+            return {"name": self.builtin_names[call.name], "input": arguments.get("arguments", {})}
+        return {"name": f"mcp__{_SERVER}__{call.name}", "input": arguments}
 
     def awaits(self, call_id: str) -> bool:
         """Tells whether the CLI has made this call."""
