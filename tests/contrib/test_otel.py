@@ -562,7 +562,7 @@ def test_work_that_a_journal_does_in_threads_of_its_own_stays_in_its_evaluation(
 
 
 def test_a_resumed_run_has_spans_for_its_remaining_work() -> None:
-    def life(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
+    def spans_of_run(steps: RecordedSteps, *replies: AssistantMessage) -> list[Tree]:
         telemetry = Telemetry()
         loop = MainLoop(ScriptedAdapter(replies))
         execute_run(
@@ -574,9 +574,9 @@ def test_a_resumed_run_has_spans_for_its_remaining_work() -> None:
 
     first = RecordedSteps()
     evaluation: Tree = {"invoke_agent agent": leaf("chat", "execute_tool probe", "chat")}
-    trees = life(first, call(("probe", {})), say("Done."))
+    trees = spans_of_run(first, call(("probe", {})), say("Done."))
     assert trees == [{"invoke_workflow agent": [evaluation]}]
-    rest = life(RecordedSteps(first.records[:-1]), say("Done."))
+    rest = spans_of_run(RecordedSteps(first.records[:-1]), say("Done."))
     assert rest == [{"invoke_workflow agent": [{"invoke_agent agent": leaf("chat")}]}]
 
 

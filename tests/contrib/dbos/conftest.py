@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.durable_lives import Lineage, Postgres, postgres_server
+from support.durable_processes import Postgres, RunStore, postgres_server
 
 
 @pytest.fixture(scope="session")
@@ -14,21 +14,21 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
-type NewLineage = Callable[[], Lineage]
+type NewRunStore = Callable[[], RunStore]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def new_lineage(request: pytest.FixtureRequest, tmp_path: Path) -> NewLineage:
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> NewRunStore:
     """Gives a new store with a folder for its facts."""
     made = 0
 
-    def new() -> Lineage:
+    def new() -> RunStore:
         nonlocal made
         made += 1
         folder = tmp_path / f"store-{made}"
         folder.mkdir()
         if request.param == "sqlite":
-            return Lineage(f"sqlite:///{folder}/runs.db", folder)
-        return Lineage(request.getfixturevalue("postgres").database(), folder)
+            return RunStore(f"sqlite:///{folder}/runs.db", folder)
+        return RunStore(request.getfixturevalue("postgres").database(), folder)
 
     return new

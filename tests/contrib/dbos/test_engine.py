@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.agents import Note
-from support.durable_lives import Life, Lineage, begin, dbos, end
+from support.durable_processes import RunStore, Work, dbos, start_process, wait_for_process
 from support.durable_runs import STORY, Answer, Facts, Job, agent, calls
 from weakincentives.contrib.durable import (
     DurableRuns,
@@ -28,28 +28,28 @@ from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import Tool
 from weakincentives.runtime.session import Session
 
-type NewLineage = Callable[[], Lineage]
+type NewRunStore = Callable[[], RunStore]
 
 
-def lived(lineage: Lineage, life: Life) -> None:
-    """Runs a life and has its failures here."""
-    assert end(begin(life, lineage.log)) == 0, lineage.log.read_text()
+def run_in_process(store: RunStore, work: Work) -> None:
+    """Runs `work` in a process; its failures are failures here."""
+    assert wait_for_process(start_process(work, store.log)) == 0, store.log.read_text()
 
 
 def void(_: object) -> None:
-    """Makes a life of an expression."""
+    """Makes a statement of an expression."""
 
 
-def with_runs(lineage: Lineage, use: Callable[[DurableRuns], None]) -> None:
-    def life() -> None:
-        runs = lineage.open()
-        lineage.launch()
+def with_runs(store: RunStore, use: Callable[[DurableRuns], None]) -> None:
+    def work() -> None:
+        runs = store.open()
+        store.launch()
         use(runs)
 
-    lived(lineage, life)
+    run_in_process(store, work)
 
 
-def test_a_run_gives_its_execution_and_its_session(new_lineage: NewLineage) -> None:
+def test_a_run_gives_its_execution_and_its_session(new_store: NewRunStore) -> None:
     def use(runs: DurableRuns) -> None:
         before = Session()
         before.dispatch(Note("from before"))
@@ -64,11 +64,11 @@ def test_a_run_gives_its_execution_and_its_session(new_lineage: NewLineage) -> N
         again = runs.find("agent", run.run_id)
         assert again.result() == execution
 
-    with_runs(new_lineage(), use)
+    with_runs(new_store(), use)
 
 
 def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(
-    new_lineage: NewLineage,
+    new_store: NewRunStore,
 ) -> None:
     def use(runs: DurableRuns) -> None:
         run = runs.start("agent", Job("it"), budget=Budget(max_calls=1))
@@ -79,27 +79,27 @@ def test_a_run_that_reached_a_limit_raises_it_and_keeps_its_session(
         with pytest.raises(DeadlineExceededError):
             late.result()
 
-    with_runs(new_lineage(), use)
+    with_runs(new_store(), use)
 
 
-def test_what_the_database_holds_is_played_again_without_it(new_lineage: NewLineage) -> None:
-    lineage = new_lineage()
+def test_what_the_database_holds_is_played_again_without_it(new_store: NewRunStore) -> None:
+    store = new_store()
 
     def use(runs: DurableRuns) -> None:
         result = runs.start("agent", Job("it"), run_id="run")._handle.get_result()
         kept = [
             (step["function_name"], step["output"]) for step in dbos.DBOS.list_workflow_steps("run")
         ]
-        (lineage.folder / "kept").write_text(json.dumps([kept, result]))
+        (store.folder / "kept").write_text(json.dumps([kept, result]))
 
-    with_runs(lineage, use)
-    kept, result = json.loads((lineage.folder / "kept").read_text())
+    with_runs(store, use)
+    kept, result = json.loads((store.folder / "kept").read_text())
     elsewhere = agent(Facts(Path("/nonexistent/facts")))
     assert execute_run(elsewhere, to_input(Job("it")), RecordedSteps(kept, run_id="run")) == result
 
 
-def test_a_cancelled_run_ends_before_its_next_step(new_lineage: NewLineage) -> None:
-    lineage = new_lineage()
+def test_a_cancelled_run_ends_before_its_next_step(new_store: NewRunStore) -> None:
+    store = new_store()
 
     def cancel(place: str) -> None:
         if place == "in tool":
@@ -110,37 +110,37 @@ def test_a_cancelled_run_ends_before_its_next_step(new_lineage: NewLineage) -> N
         with pytest.raises(dbos.error.DBOSAwaitedWorkflowCancelledError):
             run.result()
 
-    with_runs(replace(lineage, hook=cancel), use)
-    assert [words[1] for words in lineage.facts.read() if words[0] == "tool"] == ["note"]
+    with_runs(replace(store, hook=cancel), use)
+    assert [words[1] for words in store.facts.read() if words[0] == "tool"] == ["note"]
 
 
-def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage) -> None:
+def test_a_process_of_another_version_leaves_a_run_alone(new_store: NewRunStore) -> None:
     """What this relies on is DBOS's: runs wait for their `application_version`."""
-    lineage = new_lineage()
+    store = new_store()
 
     def interrupted() -> None:
         runs = replace(
-            lineage, hook=lambda place: time.sleep(60) if place == "in tool" else None
+            store, hook=lambda place: time.sleep(60) if place == "in tool" else None
         ).open()
-        lineage.launch()
+        store.launch()
         runs.start("agent", Job("it"), run_id="run")
 
-    lived(lineage, interrupted)
-    begun = len(lineage.facts.read())
+    run_in_process(store, interrupted)
+    begun = len(store.facts.read())
 
     def other() -> None:
-        new_agent = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+        new_agent = agent(store.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
         runs = install({"agent": new_agent})
-        dbos.DBOS(config=runs.config("tests", lineage.url))
+        dbos.DBOS(config=runs.config("tests", store.url))
         dbos.DBOS.launch()
         run = runs.find("agent", "run")
         assert runs.start("agent", Job("it"), run_id="run").run_id == run.run_id
-        (lineage.folder / "version").write_text(runs.version)
+        (store.folder / "version").write_text(runs.version)
         time.sleep(1.5)
 
-    lived(lineage, other)
-    log = lineage.log.read_text()
-    version = (lineage.folder / "version").read_text()
+    run_in_process(store, other)
+    log = store.log.read_text()
+    version = (store.folder / "version").read_text()
     warnings = re.findall(
         r"Run 'run' waits for a process of version (\w+), and this one is of version (\w+): keep",
         log,
@@ -148,63 +148,63 @@ def test_a_process_of_another_version_leaves_a_run_alone(new_lineage: NewLineage
     assert len(warnings) == 2
     assert {this for _, this in warnings} == {version}
     assert version not in {wanted for wanted, _ in warnings}
-    assert len(lineage.facts.read()) <= begun + 1
-    lived(lineage, lineage.work())
-    assert lineage.result()["output"] == {"total": 12}
+    assert len(store.facts.read()) <= begun + 1
+    run_in_process(store, store.work())
+    assert store.result()["output"] == {"total": 12}
 
 
 def test_a_finished_run_of_another_version_is_found_without_a_warning(
-    new_lineage: NewLineage,
+    new_store: NewRunStore,
 ) -> None:
-    lineage = new_lineage()
-    lived(lineage, lineage.work())
+    store = new_store()
+    run_in_process(store, store.work())
 
     def other() -> None:
-        new_agent = agent(lineage.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
+        new_agent = agent(store.facts, extra=[Tool(name="new", handler=None, params_type=Job)])
         runs = install({"agent": new_agent})
-        dbos.DBOS(config=runs.config("tests", lineage.url))
+        dbos.DBOS(config=runs.config("tests", store.url))
         dbos.DBOS.launch()
         assert runs.find("agent", "run").result().output == Answer(12)
 
-    lived(lineage, other)
-    assert "waits for a process of version" not in lineage.log.read_text()
+    run_in_process(store, other)
+    assert "waits for a process of version" not in store.log.read_text()
 
 
-def test_a_second_living_process_of_one_executor_id_is_refused(new_lineage: NewLineage) -> None:
-    lineage = new_lineage()
+def test_a_second_living_process_of_one_executor_id_is_refused(new_store: NewRunStore) -> None:
+    store = new_store()
 
-    def living() -> None:
-        runs = lineage.open("slot-1")
+    def serve() -> None:
+        runs = store.open("slot-1")
         # asking twice is no second process
-        assert runs.config("tests", lineage.url, executor_id="slot-1")
-        lineage.launch()
+        assert runs.config("tests", store.url, executor_id="slot-1")
+        store.launch()
         signal.pause()
 
-    first = begin(living, lineage.log)
+    first = start_process(serve, store.log)
     try:
-        while not lineage.facts.read():
+        while not store.facts.read():
             time.sleep(0.01)
-        assert end(begin(lambda: void(lineage.open("slot-1")), lineage.log)) != 0
-        assert "another process that is alive has executor_id 'slot-1'" in lineage.log.read_text()
-        lived(lineage, lambda: void(lineage.open("slot-2")))
+        assert wait_for_process(start_process(lambda: void(store.open("slot-1")), store.log)) != 0
+        assert "another process that is alive has executor_id 'slot-1'" in store.log.read_text()
+        run_in_process(store, lambda: void(store.open("slot-2")))
     finally:
         os.kill(first, signal.SIGKILL)
-        end(first)
-    lived(lineage, lambda: void(lineage.open("slot-1")))
+        wait_for_process(first)
+    run_in_process(store, lambda: void(store.open("slot-1")))
 
 
 def test_a_child_that_outlives_its_process_does_not_hold_the_executor_id_in_sqlite(
     tmp_path: Path,
 ) -> None:
-    lineage = Lineage(f"sqlite:///{tmp_path}/runs.db", tmp_path)
+    store = RunStore(f"sqlite:///{tmp_path}/runs.db", tmp_path)
 
     def parent() -> None:
-        lineage.open("slot-1")
-        (tmp_path / "child").write_text(str(begin(signal.pause, lineage.log)))
+        store.open("slot-1")
+        (tmp_path / "child").write_text(str(start_process(signal.pause, store.log)))
 
-    lived(lineage, parent)
+    run_in_process(store, parent)
     try:
-        lived(lineage, lambda: void(lineage.open("slot-1")))
+        run_in_process(store, lambda: void(store.open("slot-1")))
     finally:
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
@@ -227,12 +227,12 @@ def test_a_transactional_tool_needs_a_database_to_write_to(tmp_path: Path) -> No
 # --- Costs
 
 
-def test_a_step_costs_little_at_any_length_of_the_conversation(new_lineage: NewLineage) -> None:
-    lineage = new_lineage()
+def test_a_step_costs_little_at_any_length_of_the_conversation(new_store: NewRunStore) -> None:
+    store = new_store()
     seconds = dict[int, float]()
     for turns in (24, 96):
         story = [*[calls(("look", "{}"))] * turns, STORY[-1]]
-        plan = replace(lineage, story=story)
+        plan = replace(store, story=story)
 
         def use(runs: DurableRuns, steps: int = 2 * turns + 2) -> None:
             took: list[float] = []
@@ -240,10 +240,10 @@ def test_a_step_costs_little_at_any_length_of_the_conversation(new_lineage: NewL
                 started = time.process_time()
                 runs.start("agent", Job("it")).result()
                 took.append((time.process_time() - started) / steps)
-            (lineage.folder / "seconds").write_text(json.dumps(min(took)))
+            (store.folder / "seconds").write_text(json.dumps(min(took)))
 
         with_runs(plan, use)
-        seconds[turns] = json.loads((lineage.folder / "seconds").read_text())
-    assert seconds[96] <= (0.005 if lineage.url.startswith("sqlite") else 0.012)
+        seconds[turns] = json.loads((store.folder / "seconds").read_text())
+    assert seconds[96] <= (0.005 if store.url.startswith("sqlite") else 0.012)
     # with a cost that grows with the conversation it would be 4
     assert seconds[96] <= 2 * seconds[24]

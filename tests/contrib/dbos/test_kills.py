@@ -1,5 +1,5 @@
-"""Processes are killed by SIGKILL wherever it could hurt; the next life ends the run and repeats
-one step at most.
+"""Processes are killed by SIGKILL wherever it could hurt; the next process ends the run and
+repeats one step at most.
 """
 
 import os
@@ -13,20 +13,20 @@ from functools import partial
 
 import pytest
 
-from support.durable_lives import (
+from support.durable_processes import (
     ENGINE,
     Kill,
-    Lineage,
-    begin,
+    RunStore,
+    actions,
     check,
     expected,
-    happened,
     make_books,
     read_books,
+    start_process,
 )
 from support.durable_runs import STORY, calls
 
-type NewLineage = Callable[[], Lineage]
+type NewRunStore = Callable[[], RunStore]
 type Story = Generator[int, int, None]
 
 
@@ -53,13 +53,13 @@ def together(stories: Iterable[Story], at_once: int = 3) -> None:
             os.waitpid(pid, 0)
 
 
-def killed_at(lineage: Lineage, place: str, passed: int, repeats: int | None) -> Story:
-    code = yield begin(replace(lineage, hook=Kill(place, passed)).work(), lineage.log)
-    assert code == -signal.SIGKILL, lineage.log.read_text()
-    code = yield begin(lineage.work(), lineage.log)
-    assert code == 0, lineage.log.read_text()
-    assert lineage.facts.read().count(["launched"]) == 2
-    assert check(lineage) in ((0, 1) if repeats is None else (repeats,))
+def kill_at(store: RunStore, place: str, passed: int, repeats: int | None) -> Story:
+    code = yield start_process(replace(store, hook=Kill(place, passed)).work(), store.log)
+    assert code == -signal.SIGKILL, store.log.read_text()
+    code = yield start_process(store.work(), store.log)
+    assert code == 0, store.log.read_text()
+    assert store.facts.read().count(["launched"]) == 2
+    assert check(store) in ((0, 1) if repeats is None else (repeats,))
 
 
 PLACES = {
@@ -75,60 +75,60 @@ PLACES = {
 
 @pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
 def test_a_run_killed_anywhere_is_finished_by_the_next_life(
-    new_lineage: NewLineage, *, dynamic: bool
+    new_store: NewRunStore, *, dynamic: bool
 ) -> None:
     assert set(ENGINE) < set(PLACES)
     together(
-        killed_at(replace(new_lineage(), dynamic=dynamic), place, passed, repeats)
+        kill_at(replace(new_store(), dynamic=dynamic), place, passed, repeats)
         for place, repeats in PLACES.items()
         for passed in ((0, 2, 4) if dynamic else (3,))
     )
 
 
-def undisturbed(lineage: Lineage) -> Story:
-    code = yield begin(lineage.work(), lineage.log)
-    assert code == 0, lineage.log.read_text()
-    assert check(lineage) == 0
-    assert lineage.result() == expected()[1][0]
+def run_undisturbed(store: RunStore) -> Story:
+    code = yield start_process(store.work(), store.log)
+    assert code == 0, store.log.read_text()
+    assert check(store) == 0
+    assert store.result() == expected()[1][0]
 
 
-def test_an_undisturbed_run_does_everything_once(new_lineage: NewLineage) -> None:
-    together([undisturbed(new_lineage())])
+def test_an_undisturbed_run_does_everything_once(new_store: NewRunStore) -> None:
+    together([run_undisturbed(new_store())])
 
 
 # --- Killed from outside, at any time
 
 
 def killed_at_random(
-    lineage: Lineage, kills: int, chance: random.Random, repeated: list[int]
+    store: RunStore, kills: int, chance: random.Random, repeated: list[int]
 ) -> Story:
     run_ids = [f"run-{number}" for number in range(kills * 4)]
-    lineage = replace(lineage, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
+    store = replace(store, hook=lambda place: time.sleep(0.01) if place == "in tool" else None)
     for number in range(kills):
-        pid = begin(lineage.work(run_ids), lineage.log)
-        begin(partial(kill_later, lineage, pid, number + 1, chance.random()), lineage.log)
-        assert (yield pid) == -signal.SIGKILL, lineage.log.read_text()
-    begun = [run_id for run_id in run_ids if lineage.done([run_id]) or happened(lineage, run_id)]
-    assert len(begun) < len(run_ids), "there was nothing left to kill"
-    assert (yield begin(lineage.work(begun), lineage.log)) == 0, lineage.log.read_text()
-    repeated.append(sum(check(lineage, run_id) for run_id in begun))
+        pid = start_process(store.work(run_ids), store.log)
+        start_process(partial(kill_later, store, pid, number + 1, chance.random()), store.log)
+        assert (yield pid) == -signal.SIGKILL, store.log.read_text()
+    started_ids = [run_id for run_id in run_ids if store.done([run_id]) or actions(store, run_id)]
+    assert len(started_ids) < len(run_ids), "there was nothing left to kill"
+    assert (yield start_process(store.work(started_ids), store.log)) == 0, store.log.read_text()
+    repeated.append(sum(check(store, run_id) for run_id in started_ids))
     assert repeated[-1] <= kills  # two of which may hit the same step
 
 
-def kill_later(lineage: Lineage, pid: int, launches: int, moment: float) -> None:
+def kill_later(store: RunStore, pid: int, launches: int, moment: float) -> None:
     """Kills `pid` at some moment of the second after its launch."""
-    while lineage.facts.read().count(["launched"]) < launches:
+    while store.facts.read().count(["launched"]) < launches:
         time.sleep(0.005)
     time.sleep(moment * 0.6)
     os.kill(pid, signal.SIGKILL)
 
 
 def test_a_hundred_random_kills_on_each_store_lose_nothing_and_repeat_one_step_each(
-    new_lineage: NewLineage,
+    new_store: NewRunStore,
 ) -> None:
     repeated: list[int] = []
     chances = [random.Random(seed) for seed in range(4)]  # noqa: S311 - no secret
-    together(killed_at_random(new_lineage(), 25, chance, repeated) for chance in chances)
+    together(killed_at_random(new_store(), 25, chance, repeated) for chance in chances)
     assert sum(repeated) > 0, "no kill hit a step"
 
 
@@ -138,18 +138,20 @@ BOOKED = [calls(("book", '{"a": 2}')), calls(("book", '{"a": 3}'), ("book", '{"a
 BOOK_PLACES = ["in book", "before book record", "before insert", "before commit", "after commit"]
 
 
-def booked(lineage: Lineage, place: str, passed: int) -> Story:
-    url = lineage.url.replace("runs.db", "books.db")
+def kill_while_booking(store: RunStore, place: str, passed: int) -> Story:
+    url = store.url.replace("runs.db", "books.db")
     make_books(url)
-    lineage = replace(lineage, books=url, story=BOOKED)
-    code = yield begin(replace(lineage, hook=Kill(place, passed)).work(), lineage.log)
-    assert code == -signal.SIGKILL, lineage.log.read_text()
-    code = yield begin(lineage.work(), lineage.log)
-    assert code == 0, lineage.log.read_text()
+    store = replace(store, books=url, story=BOOKED)
+    code = yield start_process(replace(store, hook=Kill(place, passed)).work(), store.log)
+    assert code == -signal.SIGKILL, store.log.read_text()
+    code = yield start_process(store.work(), store.log)
+    assert code == 0, store.log.read_text()
     assert read_books(url) == [("run:1", 2), ("run:3", 4)]
 
 
 def test_the_effect_of_a_transactional_tool_is_there_once_or_not_at_all(
-    new_lineage: NewLineage,
+    new_store: NewRunStore,
 ) -> None:
-    together(booked(new_lineage(), place, passed) for place in BOOK_PLACES for passed in (0, 2))
+    together(
+        kill_while_booking(new_store(), place, passed) for place in BOOK_PLACES for passed in (0, 2)
+    )

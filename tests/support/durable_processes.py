@@ -1,8 +1,8 @@
-"""Lives of worker processes for tests of durable runs: real processes, really killed, over SQLite
-or PostgreSQL.
+"""Worker processes for tests of durable runs: real processes, really killed, over SQLite or
+PostgreSQL.
 
-The parent has imported DBOS and forks each life before any thread is started, which spares the
-import. What happened is read from files of facts, never from the engine's tables.
+The parent has imported DBOS and forks each process before it starts any thread, which spares the
+import. Tests read what happened from files of facts, never from the engine's tables.
 """
 
 import json
@@ -39,14 +39,14 @@ engine_room: Any = import_module("dbos._dbos")
 psycopg: Any = import_module("psycopg")
 sqlalchemy: Any = import_module("sqlalchemy")
 
-type Life = Callable[[], None]
+type Work = Callable[[], None]
 
 ENGINE = ("before insert", "before commit", "after commit")
 """Places around the one write that records a step, told by SQLAlchemy itself."""
 
 
-def begin(life: Life, log: Path) -> int:
-    """Runs `life` in a process of its own and gives its id."""
+def start_process(work: Work, log: Path) -> int:
+    """Runs `work` in a process of its own and returns its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -57,7 +57,7 @@ def begin(life: Life, log: Path) -> int:
         os.dup2(out, 2)
         sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)
         logging.basicConfig(force=True, format="%(message)s")
-        life()
+        work()
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -65,8 +65,8 @@ def begin(life: Life, log: Path) -> int:
         os._exit(70)
 
 
-def end(pid: int) -> int:
-    """Waits for a life; its exit code, negative for the signal that killed it."""
+def wait_for_process(pid: int) -> int:
+    """Waits for a process; returns its exit code, negative for the signal that killed it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -90,8 +90,8 @@ class Kill:
 
 
 @dataclass
-class Lineage:
-    """One store of runs, and what is needed for lives that work on it."""
+class RunStore:
+    """One store of runs, and what processes need that work on it."""
 
     url: str
     folder: Path
@@ -138,10 +138,10 @@ class Lineage:
         dbos.DBOS.launch()
         self.facts.add("launched")
 
-    def work(self, run_ids: Sequence[str] = ("run",)) -> Life:
-        """A life that starts or takes up these runs, one after the other, and waits for each."""
+    def work(self, run_ids: Sequence[str] = ("run",)) -> Work:
+        """The work of a process that starts or takes up these runs, one after the other."""
 
-        def life() -> None:
+        def work() -> None:
             runs = self.open()
             self.launch()
             tell_engine_places(self.hook)
@@ -149,7 +149,7 @@ class Lineage:
                 if not self.done([run_id]):
                     self.keep(runs.start("agent", Job(run_id), run_id=run_id))
 
-        return life
+        return work
 
     def keep(self, run: DurableRun) -> None:
         """Waits for the result and writes it down."""
@@ -202,37 +202,37 @@ def tell_book_places(engine: Any, hook: Hook) -> None:
     sqlalchemy.event.listen(engine, "before_cursor_execute", before)
 
 
-# --- What must hold in the end
+# --- What must hold in the wait_for_process
 
-type Happened = Counter[tuple[str, ...]]
+type Actions = Counter[tuple[str, ...]]
 
 AT_MOST_ONCE = {"send", "later"}
 
 
-def happened(lineage: Lineage, run_id: str = "run") -> Happened:
+def actions(store: RunStore, run_id: str = "run") -> Actions:
     """What the providers and tools of one run did, with their idempotency keys."""
-    facts = (tuple(words) for words in lineage.facts.read() if words[0] != "launched")
+    facts = (tuple(words) for words in store.facts.read() if words[0] != "launched")
     return Counter(fact for fact in facts if fact[-1].split(":")[0] == run_id or fact[1] == run_id)
 
 
 @cache
 def expected(
     run_id: str = "run", *, dynamic: bool = True, story: tuple[AssistantMessage, ...] = STORY
-) -> tuple[Happened, list[Any]]:
+) -> tuple[Actions, list[Any]]:
     """What happens in an undisturbed run, and its result; then the results where the outcome of
     calls is unknown.
     """
     with TemporaryDirectory() as folder:
-        plain = Lineage("", Path(folder))
+        plain = RunStore("", Path(folder))
         durable_agent = agent(plain.facts, dynamic=dynamic, story=story)
-        done: Happened | None = None
+        done: Actions | None = None
         results: list[Any] = []
         beginnings: list[list[tuple[str, Any]]] = [[]]
         logging.disable()  # a tool of this agent fails on purpose
         for begun in beginnings:
             steps = RecordedSteps(begun, run_id=run_id)
             results.append(execute_run(durable_agent, to_input(Job(run_id)), steps))
-            done = done or happened(plain, run_id)
+            done = done or actions(plain, run_id)
             beginnings += [
                 steps.records[: at + 1]
                 for at, (name, _) in enumerate(steps.records)
@@ -243,13 +243,13 @@ def expected(
         return done, results
 
 
-def check(lineage: Lineage, run_id: str = "run") -> int:
+def check(store: RunStore, run_id: str = "run") -> int:
     """How many effects happened twice, after a check that nothing was lost and all ended as it
     should.
     """
-    story = STORY if lineage.story is None else tuple(lineage.story)
-    plain, (whole, *unknown) = expected(run_id, dynamic=lineage.dynamic, story=story)
-    done, result = happened(lineage, run_id), lineage.result(run_id)
+    story = STORY if store.story is None else tuple(store.story)
+    plain, (whole, *unknown) = expected(run_id, dynamic=store.dynamic, story=story)
+    done, result = actions(store, run_id), store.result(run_id)
     repeated, lost = done - plain, plain - done
     assert set(repeated) <= set(plain), "another idempotency key"
     assert {fact[1] for fact in repeated}.isdisjoint(AT_MOST_ONCE)
