@@ -8,6 +8,9 @@ from typing import assert_type
 from weakincentives import Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.response import StreamEvent
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import RenderedPrompt
 from weakincentives.protocols import EventBus, SessionProtocol
@@ -73,6 +76,19 @@ async def evaluate_async() -> None:
     )
 
 
+# A chat answers with what its prompt declares.
+chat = Chat(MainLoop(openai), template.bind(), session=session)
+assert_type(chat, Chat[Answer])
+assert_type(chat.send("Hi"), Execution[Answer])
+assert_type(chat.send("Hi").output, Answer | None)
+assert_type(next(chat.stream("Hi")), StreamEvent[Answer])
+
+
+async def chat_async() -> None:
+    assert_type((await chat.send_async("Hi")).output, Answer | None)
+    assert_type(await anext(chat.stream_async("Hi")), StreamEvent[Answer])
+
+
 # A handler evaluates a further prompt through its context.
 def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     response = context.adapter.evaluate(
@@ -107,4 +123,5 @@ def read(context: ToolContext) -> None:
 # What the types rule out.
 openai.evaluate(template.bind(), session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 openai.evaluate(template, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+chat.send("Hi", session=session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 session[Answer].append(Question("q"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

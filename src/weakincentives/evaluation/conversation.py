@@ -18,6 +18,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES
 from ..prompt.renderer import RenderedPrompt
 from ..protocols import StateView
+from ..runtime.session.snapshots import library_state
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .messages import (
     AssistantMessage,
@@ -66,6 +67,7 @@ class SectionRecord:
 type _Records = dict[SectionPath, SectionRecord]
 
 
+@library_state
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """A conversation with a model: a value that goes on at any adapter and in any process.

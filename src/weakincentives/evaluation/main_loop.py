@@ -256,6 +256,7 @@ class _Evaluations[Out]:
         execution = Execution(response=response, expansions=tuple(self._expansions), usage=usage)
         self.operation.set_result(execution)
         self.execution = execution
+        self._conversation = response.conversation or self._conversation
         return execution
 
     @property

@@ -17,7 +17,14 @@ from ...errors import SerdeError, ValidationIssue
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from .slices import EMPTY, Node, chain, read
 
-__all__ = ["Changes", "SessionSnapshot", "parse_changes", "type_name", "types_by_name"]
+__all__ = [
+    "Changes",
+    "SessionSnapshot",
+    "library_state",
+    "parse_changes",
+    "type_name",
+    "types_by_name",
+]
 
 type Changes = dict[str, dict[str, serde.Json]]
 """New values by slice name, under `"added"`, and whole new contents, under `"set"`."""
@@ -26,6 +33,13 @@ type _Class = type[Any]  # Any: a session holds slices of every type
 type _Rows = list[Any]  # likewise
 
 _VERSION = 1
+_library_types: set[_Class] = set()
+
+
+def library_state[T](kind: type[T]) -> type[T]:
+    """Marks a state of the library itself: users need not name its type to read a snapshot."""
+    _library_types.add(kind)
+    return kind
 
 
 class SessionSnapshot:
@@ -92,6 +106,7 @@ class SessionSnapshot:
         try:
             content = _parse(by_name, text)
         except SerdeError as error:
+            all_known |= _library_types
             by_name |= _types_of_unknown_slices(error, by_name, all_known, moved)
             content = _parse(by_name, text)
         slices = {name: by_name[name] for name in content["slices"]}

@@ -1,0 +1,133 @@
+"""`Chat`: a user's conversation with a prompt, kept in a session."""
+
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing, closing, contextmanager
+from threading import Lock
+from typing import TypedDict, Unpack
+
+from ..limits import Budget, Deadline
+from ..prompt.prompt import Prompt
+from ..protocols import EventBus, SessionProtocol
+from ..visibility import SectionPath, SectionVisibility
+from .adapter import ProviderAdapter
+from .conversation import Conversation, OnChange
+from .main_loop import Execution, ExecutionOptions, MainLoop
+from .response import Completed, StreamEvent
+
+__all__ = ["Chat", "TurnOptions"]
+
+
+class TurnOptions(TypedDict, total=False):
+    """The options of one turn; `MainLoop.execute` explains them."""
+
+    bus: EventBus | None
+    deadline: Deadline | None
+    budget: Budget | None
+    on_change: OnChange
+    adapter: ProviderAdapter | None
+    visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
+
+
+class Chat[Out]:
+    """A user's conversation with a prompt, one message after another.
+
+    The chat keeps its conversation in the session, in place of the earlier one, so
+    `session.snapshot().to_json()` is the whole chat. A chat of the same prompt in another process
+    goes on once its session is restored. A session may have a chat for each of several prompts.
+
+    A turn that an error, a cancellation or Ctrl-C stops keeps what it has done: the next message
+    goes on from there. Turns do not overlap: a message during a turn raises `RuntimeError`.
+    """
+
+    def __init__(self, loop: MainLoop, prompt: Prompt[Out], *, session: SessionProtocol) -> None:
+        self.loop = loop
+        self.prompt = prompt
+        self.session = session
+        self._turn = Lock()
+
+    def __repr__(self) -> str:
+        return f"<Chat {self.prompt.ns}/{self.prompt.key} in {self.session!r}>"
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The conversation up to the last turn, also a stopped one; `None` before the first."""
+        conversations = self.session[Conversation].where(self._is_own)
+        return conversations[-1] if conversations else None
+
+    def send(self, message: str | None = None, /, **options: Unpack[TurnOptions]) -> Execution[Out]:
+        """Sends the user's message and returns the model's answer.
+
+        Without a message, a stopped turn goes on. Raises what `MainLoop.execute` raises.
+        """
+        with self._begin_turn(message, options) as arguments:
+            return self.loop.execute(self.prompt, **arguments)
+
+    async def send_async(
+        self, message: str | None = None, /, **options: Unpack[TurnOptions]
+    ) -> Execution[Out]:
+        """Like `send`, without blocking the event loop."""
+        with self._begin_turn(message, options) as arguments:
+            return await self.loop.execute_async(self.prompt, **arguments)
+
+    def stream(
+        self, message: str | None = None, /, **options: Unpack[TurnOptions]
+    ) -> Generator[StreamEvent[Out]]:
+        """Like `send`, and yields what happens; the last event holds the response.
+
+        Close the generator to stop the turn early.
+        """
+        last: Completed[Out] | None = None
+        with (
+            self._begin_turn(message, options) as arguments,
+            closing(self.loop.stream(self.prompt, **arguments)) as events,
+        ):
+            for event in events:
+                if isinstance(event, Completed):
+                    last = event
+                else:
+                    yield event
+        if last is not None:
+            yield last  # when the turn has ended, since its reader may send the next message now
+
+    async def stream_async(
+        self, message: str | None = None, /, **options: Unpack[TurnOptions]
+    ) -> AsyncGenerator[StreamEvent[Out]]:
+        """Like `stream`, without blocking the event loop."""
+        last: Completed[Out] | None = None
+        with self._begin_turn(message, options) as arguments:
+            async with aclosing(self.loop.stream_async(self.prompt, **arguments)) as events:
+                async for event in events:
+                    if isinstance(event, Completed):
+                        last = event
+                    else:
+                        yield event
+        if last is not None:
+            yield last
+
+    @contextmanager
+    def _begin_turn(self, message: str | None, options: TurnOptions) -> Generator[ExecutionOptions]:
+        """Yields the arguments of the turn's execution, and keeps other turns out meanwhile."""
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError(
+                f"the chat with {self.prompt.name!r} is still answering; "
+                "send the next message after the answer, or make a session for each user"
+            )
+        try:
+            yield ExecutionOptions(
+                session=self.session,
+                message=message,
+                conversation=self.conversation,
+                save=self._save,
+                **options,
+            )
+        finally:
+            self._turn.release()
+
+    def _save(self, conversation: Conversation) -> None:
+        conversations = self.session[Conversation]
+        conversations.append(conversation)
+        # Remove the earlier one last, so that a reader in another thread always finds one.
+        conversations.clear(lambda other: self._is_own(other) and other is not conversation)
+
+    def _is_own(self, conversation: Conversation) -> bool:
+        return (conversation.ns, conversation.key) == (self.prompt.ns, self.prompt.key)
