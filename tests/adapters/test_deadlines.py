@@ -16,13 +16,12 @@ from signal import SIGINT, default_int_handler, pthread_kill, signal
 from time import monotonic
 from typing import Any
 
-import openai
 import pytest
 
 from support.agents import prompt
 from support.hostile_server import BEHAVIOURS, SSE, Connection, HostileServer, retry_later
 from support.scripted_server import Say, ScriptedServer
-from weakincentives.adapters.openai import OpenAIAdapter
+from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
 from weakincentives.adapters.portal import portal, run_on
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.response import Completed, TextDelta
@@ -38,7 +37,7 @@ themselves.
 NO_BOUND = 10**12
 """A flood may bring the usual bound of a reply before the deadline."""
 
-apis = pytest.mark.parametrize("api", ["responses", "chat"])
+apis = pytest.mark.parametrize("api", APIS)
 
 
 @pytest.fixture(autouse=True)
@@ -99,9 +98,7 @@ def join_request_threads() -> None:
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour: str) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server:
-        adapter: OpenAIAdapter = OpenAIAdapter(
-            "m", api=api, base_url=server.openai_url, api_key="test", max_reply_bytes=NO_BOUND
-        )
+        adapter = sdk_adapter(api, server.url, api_key="test", max_reply_bytes=NO_BOUND)
         assert max(at_once(DOORS, adapter)) < DEADLINE + MUCH_LATER
         assert server.left()
     assert request_threads() == []
@@ -110,53 +107,51 @@ def test_a_deadline_ends_every_evaluation_and_its_connection(api: Any, behaviour
 @apis
 def test_a_deadline_ends_the_sdk_s_retries(api: Any) -> None:
     with HostileServer(retry_later(4)) as server:
-        adapter: OpenAIAdapter = OpenAIAdapter(
-            "m", api=api, base_url=server.openai_url, api_key="test"
-        )
+        adapter = sdk_adapter(api, server.url, api_key="test")
         assert max(at_once(DOORS, adapter)) < DEADLINE + MUCH_LATER
         assert not server.asked(len(DOORS) + 1, timeout=4.5)
 
 
 @pytest.fixture
-def given() -> Iterator[list[openai.OpenAI]]:
-    clients: list[openai.OpenAI] = []
+def given() -> Iterator[list[Any]]:
+    clients: list[Any] = []
     yield clients
     for client in clients:
         client.close()
 
 
 @pytest.fixture(params=["own client", "ready client"])
-def connect(
-    request: pytest.FixtureRequest, given: list[openai.OpenAI]
-) -> Callable[..., OpenAIAdapter]:
+def connect(request: pytest.FixtureRequest, given: list[Any]) -> Callable[..., AnyAdapter]:
     """Makes adapters with the client that they make for themselves, or with a ready one."""
 
-    def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> OpenAIAdapter:
+    def make(server: HostileServer | ScriptedServer, api: Any = "responses") -> AnyAdapter:
         if request.param == "own client":
-            return OpenAIAdapter("m", api=api, base_url=server.openai_url, api_key="test")
-        given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
-        return OpenAIAdapter("m", api=api, client=given[-1])
+            return sdk_adapter(api, server.url, api_key="test")
+        given.append(sdk_client(api, server.url, api_key="test"))
+        return sdk_adapter(api, client=given[-1])
 
     return make
 
 
+@pytest.mark.parametrize("api", sorted({"responses", "messages"} & {*APIS}))
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_a_deadline_holds_with_a_ready_synchronous_client_which_stays_open(
-    behaviour: str, given: list[openai.OpenAI]
+    behaviour: str, api: str, given: list[Any]
 ) -> None:
     with HostileServer(BEHAVIOURS[behaviour]) as server:
-        given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
-        adapter: OpenAIAdapter = OpenAIAdapter("m", client=given[0], max_reply_bytes=NO_BOUND)
+        given.append(sdk_client(api, server.url, api_key="test"))
+        adapter = sdk_adapter(api, client=given[0], max_reply_bytes=NO_BOUND)
         assert max(at_once([evaluate, stream], adapter)) < DEADLINE + MUCH_LATER
         assert not given[0].is_closed()
         assert len(server.requests) == 2
     join_request_threads()
 
 
-def test_an_abandoned_ready_client_asks_no_second_time(given: list[openai.OpenAI]) -> None:
+@apis
+def test_an_abandoned_ready_client_asks_no_second_time(api: str, given: list[Any]) -> None:
     with HostileServer(retry_later(1)) as server:
-        given.append(openai.OpenAI(base_url=server.openai_url, api_key="test"))
-        adapter: OpenAIAdapter = OpenAIAdapter("m", client=given[0])
+        given.append(sdk_client(api, server.url, api_key="test"))
+        adapter = sdk_adapter(api, client=given[0])
         with pytest.raises(Exception, match="throttled"):
             evaluate(adapter, Deadline.after(DEADLINE))
         assert not server.asked(2, timeout=1.5)
@@ -164,7 +159,7 @@ def test_an_abandoned_ready_client_asks_no_second_time(given: list[openai.OpenAI
 
 @apis
 def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
-    api: Any, connect: Callable[..., OpenAIAdapter]
+    api: Any, connect: Callable[..., AnyAdapter]
 ) -> None:
     with ScriptedServer(*[Say("Hello there.")] * 4) as server:
         adapter = connect(server, api)
@@ -182,7 +177,7 @@ def test_what_comes_in_time_is_the_same_with_a_deadline_and_without(
 
 
 def test_a_stream_that_is_closed_early_closes_its_connection(
-    connect: Callable[..., OpenAIAdapter],
+    connect: Callable[..., AnyAdapter],
 ) -> None:
     def one_word(connection: Connection) -> None:
         connection.send(SSE, b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n')
@@ -198,7 +193,7 @@ def test_a_stream_that_is_closed_early_closes_its_connection(
 
 
 def test_a_deadline_may_be_as_far_as_the_calendar_goes(
-    connect: Callable[..., OpenAIAdapter],
+    connect: Callable[..., AnyAdapter],
 ) -> None:
     far = Deadline(datetime.max.replace(tzinfo=UTC))
     with ScriptedServer(Say("Hello"), Say("Hello")) as server:
@@ -223,9 +218,7 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         return monotonic() - started
 
     with HostileServer(one_word) as server:
-        adapter: OpenAIAdapter = OpenAIAdapter(
-            "m", api="chat", base_url=server.openai_url, api_key="test"
-        )
+        adapter = sdk_adapter("chat", server.url, api_key="test")
         for _ in range(4):
             events = adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))
             next(events)
@@ -235,7 +228,7 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
         assert server.left()
 
 
-def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAIAdapter]) -> None:
+def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., AnyAdapter]) -> None:
     with HostileServer(BEHAVIOURS["silence"]) as server:
         adapter = connect(server)
         started = monotonic()
@@ -258,7 +251,7 @@ def test_an_interrupt_does_not_wait_for_the_server(connect: Callable[..., OpenAI
     join_request_threads()
 
 
-def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., OpenAIAdapter]) -> None:
+def test_the_caller_s_context_reaches_the_sdk(connect: Callable[..., AnyAdapter]) -> None:
     trace: ContextVar[str] = ContextVar("trace", default="none")
     seen: list[str] = []
 

@@ -11,13 +11,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import openai
 import pytest
 
 from support.agents import prompt
 from support.hostile_server import HostileServer, compressed, redirect
 from support.scripted_server import Raw, Say, ScriptedServer
-from weakincentives.adapters.openai import OpenAIAdapter
+from support.sdk_clients import APIS, AnyAdapter, sdk_adapter, sdk_client
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.runtime.events import ProviderCalled
@@ -25,7 +24,7 @@ from weakincentives.runtime.session import Session
 
 KEY = "sk-marked-0123456789-secret"
 
-apis = pytest.mark.parametrize("api", ["responses", "chat"])
+apis = pytest.mark.parametrize("api", APIS)
 deadlines = pytest.mark.parametrize("deadline", [None, 60], ids=["no deadline", "deadline"])
 type Door = Callable[[Any, Session, Deadline | None], None]
 
@@ -63,20 +62,18 @@ doors = pytest.mark.parametrize("door", [evaluate, stream, evaluate_async, strea
 
 
 @pytest.fixture(params=["own client", "ready client"])
-def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., OpenAIAdapter]]:
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., AnyAdapter]]:
     """Makes adapters with the clients that they make for themselves, or with ready ones."""
-    clients: list[openai.OpenAI] = []
+    clients: list[Any] = []
 
-    def make(url: str, api: Any, **options: Any) -> OpenAIAdapter:
+    def make(url: str, api: Any, **options: Any) -> AnyAdapter:
         if request.param == "own client":
-            adapter = OpenAIAdapter(
-                "m", api=api, base_url=url, api_key=KEY, max_retries=0, **options
-            )
+            adapter = sdk_adapter(api, url, api_key=KEY, max_retries=0, **options)
             clients.append(adapter.client())
             return adapter
-        clients.append(openai.OpenAI(base_url=url, api_key=KEY, max_retries=0))
-        ready = openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0)
-        return OpenAIAdapter("m", api=api, client=clients[-1], async_client=ready, **options)
+        clients.append(sdk_client(api, url, api_key=KEY, max_retries=0))
+        ready = sdk_client(api, url, "Async", api_key=KEY, max_retries=0)
+        return sdk_adapter(api, client=clients[-1], async_client=ready, **options)
 
     yield make
     for client in clients:
@@ -105,12 +102,12 @@ def failure(
 @deadlines
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
-    api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., OpenAIAdapter]
+    api: str, door: Door, deadline: float | None, status: int, connect: Callable[..., AnyAdapter]
 ) -> None:
     with ScriptedServer() as elsewhere:
         to = f"{elsewhere.url}/v1/{KEY}?key={KEY}"
         with HostileServer(redirect(to, status, f"go to {to}".encode())) as server:
-            error, report = failure(door, connect(server.openai_url, api), deadline)
+            error, report = failure(door, connect(server.url, api), deadline)
         assert (error.code, error.phase, error.status) == ("redirect", "request", status)
         assert elsewhere.url.removeprefix("http://") in error.message
         assert "base_url" in error.remedy
@@ -123,10 +120,10 @@ def test_a_redirect_is_refused_and_tells_neither_key_nor_prompt(
     [f"http://{KEY}.test/", f"//{KEY}@other.test/x", f"http://[{KEY}]/", f"/{KEY}", "http://["],
 )
 def test_no_part_of_where_a_redirect_leads_tells_the_key(
-    to: str, connect: Callable[..., OpenAIAdapter]
+    to: str, connect: Callable[..., AnyAdapter]
 ) -> None:
     with HostileServer(redirect(to)) as server:
-        error, report = failure(evaluate, connect(server.openai_url, "chat"))
+        error, report = failure(evaluate, connect(server.url, "chat"))
     assert error.code in ("redirect", "connection")  # httpx refuses some addresses itself
     assert KEY not in report
 
@@ -135,24 +132,23 @@ def test_no_part_of_where_a_redirect_leads_tells_the_key(
 @doors
 @deadlines
 def test_a_reply_of_more_than_its_bound_is_an_error_that_names_the_option(
-    api: str, door: Door, deadline: float | None, connect: Callable[..., OpenAIAdapter]
+    api: str, door: Door, deadline: float | None, connect: Callable[..., AnyAdapter]
 ) -> None:
     kind = "text/event-stream" if "stream" in door.__name__ else "application/json"
     with HostileServer(compressed(3_000_000, kind=kind)) as server:
-        error, report = failure(
-            door, connect(server.openai_url, api, max_reply_bytes=1_000_000), deadline
-        )
+        error, report = failure(door, connect(server.url, api, max_reply_bytes=1_000_000), deadline)
     assert (error.code, error.phase) == ("reply_too_large", "response")
     assert "max_reply_bytes=1000000" in error.message
     assert "max_reply_bytes" in error.remedy
     assert len(report) < 20_000
 
 
+@apis
 @doors
-def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
+def test_the_body_of_an_error_status_is_bounded_too(api: str, door: Door) -> None:
     with HostileServer(compressed(3_000_000, "500 Oops")) as server:
-        adapter = OpenAIAdapter(
-            "m", base_url=server.openai_url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
+        adapter = sdk_adapter(
+            api, server.url, api_key=KEY, max_retries=0, max_reply_bytes=1_000_000
         )
         error, _ = failure(door, adapter)
         adapter.client().close()
@@ -161,7 +157,7 @@ def test_the_body_of_an_error_status_is_bounded_too(door: Door) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate", "identity"])
 def test_a_compressed_reply_within_its_bound_is_read(
-    encoding: str, connect: Callable[..., OpenAIAdapter]
+    encoding: str, connect: Callable[..., AnyAdapter]
 ) -> None:
     plain = (
         b'{"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}'
@@ -177,37 +173,38 @@ def test_a_compressed_reply_within_its_bound_is_read(
     name = encoding.removeprefix("raw ")
     reply = Raw(bodies[encoding], headers=(("content-encoding", name),))
     with ScriptedServer(reply) as server:
-        adapter = connect(server.openai_url, "chat", max_reply_bytes=len(plain))
+        adapter = connect(server.url, "chat", max_reply_bytes=len(plain))
         assert adapter.evaluate(prompt(), session=Session()).text == "Hello."
         assert server.requests[0].header("accept-encoding") == "gzip, deflate"
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "x" * 1000])
 def test_a_reply_that_cannot_be_bounded_is_not_read(
-    encoding: str, connect: Callable[..., OpenAIAdapter]
+    encoding: str, connect: Callable[..., AnyAdapter]
 ) -> None:
     with ScriptedServer(Raw(b"{}", headers=(("content-encoding", encoding),))) as server:
-        error, _ = failure(evaluate, connect(server.openai_url, "chat"))
+        error, _ = failure(evaluate, connect(server.url, "chat"))
     assert error.code == "malformed"
     assert "did not accept" in error.message
 
 
-def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., OpenAIAdapter]) -> None:
+def test_a_broken_compressed_reply_is_malformed(connect: Callable[..., AnyAdapter]) -> None:
     with ScriptedServer(Raw(b"no gzip", headers=(("content-encoding", "gzip"),))) as server:
-        error, _ = failure(evaluate, connect(server.openai_url, "chat"))
+        error, _ = failure(evaluate, connect(server.url, "chat"))
     assert error.code == "malformed"
 
 
+@apis
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_bound_that_no_reply_can_keep_is_refused(size: int) -> None:
+def test_a_bound_that_no_reply_can_keep_is_refused(api: str, size: int) -> None:
     with pytest.raises(ValueError, match="max_reply_bytes"):
-        OpenAIAdapter("m", max_reply_bytes=size)
+        sdk_adapter(api, max_reply_bytes=size)
 
 
 @apis
-def test_a_long_reply_is_no_error(api: str, connect: Callable[..., OpenAIAdapter]) -> None:
+def test_a_long_reply_is_no_error(api: str, connect: Callable[..., AnyAdapter]) -> None:
     with ScriptedServer(Say("word " * 200_000)) as server:
-        adapter = connect(server.openai_url, api)
+        adapter = connect(server.url, api)
         assert len(adapter.evaluate(prompt(), session=Session()).text) == 1_000_000
 
 

@@ -232,7 +232,8 @@ def check_messages(messages: list[Json], tools: list[Json], *, inline: bool) -> 
             check_results(blocks, awaited, deferred)
             awaited = []
         else:
-            rule(role == "system" and inline, "a system message without its beta")
+            changes = {block["type"] for block in blocks} - {"text"}
+            rule(role == "system" and (inline or not changes), "tools change without the beta")
             rule(before == "user", "a system message that follows no user message")
             rule(not awaited, "a system message between a call and its result")
             check_changes(blocks, available)
@@ -265,6 +266,8 @@ def check_changes(blocks: list[Json], available: set[str]) -> None:
             case {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}:
                 rule(name in available, "a tool removed that is not there")
                 available.discard(name)
+            case {"type": "text"}:
+                pass
             case _:
                 raise RuleError(f"a system block {block}")
 

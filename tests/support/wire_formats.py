@@ -370,6 +370,8 @@ _ROUTES = {
     "/responses": WireFormat(_responses_reply, _responses_events, _openai_error),
     "/messages": WireFormat(_anthropic_reply, _anthropic_events, _anthropic_error),
 }
+# Claude as Google Cloud and Amazon Bedrock serve it; Bedrock's streams are in another format
+_ROUTES.update(dict.fromkeys([":rawPredict", ":streamRawPredict", "/invoke"], _ROUTES["/messages"]))
 
 
 def wire_format(path: str) -> WireFormat | None:

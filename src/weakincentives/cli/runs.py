@@ -43,6 +43,7 @@ __all__ = ["advise", "run", "show"]
 _CHARACTERS_PER_TOKEN = 4
 _PROVIDERS = {
     "openai": "weakincentives.adapters.openai:OpenAIAdapter",
+    "anthropic": "weakincentives.adapters.anthropic:AnthropicAdapter",
     "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
     "claude-agent-sdk": "weakincentives.adapters.claude_agent_sdk:ClaudeAgentSDKAdapter",
 }

@@ -163,6 +163,8 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         )
 
     def is_key_missing(self, error: Exception) -> bool:
+        if type(error).__name__ == "CredentialsError":  # of a profile; SDKs before 1.0 have none
+            return True
         return isinstance(error, TypeError) and "authentication method" in str(error)
 
 

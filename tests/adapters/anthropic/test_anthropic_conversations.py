@@ -1,0 +1,202 @@
+"""Conversations that go on, elsewhere too, only grow on Anthropic's wire; and clients of clouds."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import pytest
+
+from support.agents import prompt, tool
+from support.messages_api import MessagesAPI
+from support.scripted_server import Call, Fail, Say, ScriptedServer
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.response import Completed
+from weakincentives.prompt import MarkdownSection, Prompt, SectionVisibility
+from weakincentives.runtime.session import Session
+
+MODEL = "claude-opus-5-5"
+
+ways = pytest.mark.parametrize("way", ["inline", "deferred", "list"])
+
+
+@dataclass(frozen=True)
+class Manner:
+    word: str
+
+
+def manual(word: str = "kind") -> Prompt[Any]:
+    more = MarkdownSection(
+        title="More",
+        key="more",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    task = MarkdownSection[Manner](title="Task", key="task", template="Be $word.", tools=[tool()])
+    return Prompt(ns="tests", key="manual", sections=[task, more], closable=True).bind(Manner(word))
+
+
+# Any: options of every kind
+def connect(server: ScriptedServer, way: Any, **options: Any) -> AnthropicAdapter:
+    return AnthropicAdapter(
+        MODEL,
+        base_url=server.url,
+        api_key="sk-test",
+        max_retries=0,
+        tool_changes=way,
+        **options,
+    )
+
+
+READ = Call("read_section", {"section_key": "more"})
+CLOSE = Call("close_section", {"section_key": "more"})
+
+
+@ways
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_conversation_only_grows_and_reads_its_cache_in_another_process_too(
+    way: str, elsewhere: bool
+) -> None:
+    api = MessagesAPI(growing_tools=way == "list", counts=True)
+    steps = [
+        *(Say(calls=(READ,)), Say(calls=tuple([Call("late")] * 12)), Say("One.")),
+        *(Say(calls=(CLOSE,)), Say("Two.")),
+        *(Say(calls=(READ,)), Say(calls=(Call("late"),)), Say("Three.")),
+    ]
+    with ScriptedServer(*map(api.play, steps)) as server:
+        adapter, conversation, texts = connect(server, way), None, []
+        for message in ("First", "Second", "Third"):
+            response = adapter.evaluate(
+                manual(), session=Session(), message=message, conversation=conversation
+            )
+            assert response.conversation is not None
+            conversation = response.conversation
+            texts.append(response.text)
+            if elsewhere:
+                conversation = Conversation.from_json(conversation.to_json())
+                adapter = connect(server, way)
+        bodies = [request.json for request in server.requests]
+    assert texts == ["One.", "Two.", "Three."]
+    assert all(body["system"] == bodies[0]["system"] for body in bodies)
+    [system] = bodies[0]["system"]
+    assert system["text"] == manual().render().text
+    assert [message["role"] for message in bodies[0]["messages"]] == ["user"]
+    if way != "list":
+        for before, after in zip(api.uses, api.uses[1:], strict=False):
+            assert after.read == before.stored
+
+
+@ways
+def test_what_the_prompt_says_anew_is_said_at_the_end(way: str) -> None:
+    api = MessagesAPI(growing_tools=way == "list")
+    with ScriptedServer(*map(api.play, [Say("One."), Say("Two.")])) as server:
+        adapter = connect(server, way)
+        first = adapter.evaluate(manual(), session=Session(), message="Hi")
+        adapter.evaluate(
+            manual("brief"), session=Session(), message="Go on", conversation=first.conversation
+        )
+        *_, last = [request.json["messages"] for request in server.requests]
+    news = [
+        (message["role"], block["text"])
+        for message in last[2:]
+        for block in message["content"]
+        if "Be brief." in block.get("text", "")
+    ]
+    assert [role for role, _ in news] == ["system" if way == "inline" else "user"]
+    assert news[0][1].startswith("These parts of your instructions have changed.")
+
+
+def test_a_conversation_moves_from_another_provider_and_back() -> None:
+    openai_steps = [Say(calls=(READ,)), Say(calls=(Call("late"),)), Say("One.")]
+    steps = [Say(calls=(Call("late"),)), Say("Two.")]
+    with (
+        ScriptedServer(*openai_steps, Say("Three.")) as other,
+        # what another provider's model said has no thinking
+        ScriptedServer(*steps) as server,
+    ):
+        openai = OpenAIAdapter("m", base_url=other.openai_url, api_key="sk-test", max_retries=0)
+        claude = connect(server, "inline")
+        conversation, texts = None, []
+        for adapter in (openai, claude, openai):
+            response = adapter.evaluate(
+                manual(), session=Session(), message="Go", conversation=conversation
+            )
+            conversation = response.conversation
+            texts.append(response.text)
+        sent = server.requests[1].json["messages"]
+        items = other.requests[-1].json["input"]
+    assert texts == ["One.", "Two.", "Three."]
+    kinds = [
+        [block["type"] for block in message["content"]]
+        for message in sent
+        if message["role"] != "user"
+    ]
+    assert kinds == [["tool_use"], ["tool_addition"], ["tool_use"], ["text"], ["tool_use"]]
+    assert "Two." in str(items)
+
+
+# --- Clients of other platforms
+
+ANSWER = "Aye."
+
+
+def vertex(server: ScriptedServer, kind: str = "") -> Any:
+    client = getattr(anthropic, f"{kind}AnthropicVertex")
+    return client(
+        region="r",
+        project_id="p",
+        access_token="t-secret-token",  # noqa: S106 - of no project
+        base_url=server.url,
+        max_retries=0,
+    )
+
+
+def test_a_client_of_google_cloud_is_used_by_its_own_paths() -> None:
+    with ScriptedServer(
+        Say(calls=(Call("probe"),)), Say(ANSWER), Say(ANSWER), Say(ANSWER)
+    ) as server:
+        client, async_client = vertex(server), vertex(server, "Async")
+        adapter = AnthropicAdapter("claude-opus-5-5", client=client, async_client=async_client)
+        assert adapter.evaluate(prompt(tool()), session=Session()).text == ANSWER
+        *_, last = adapter.stream(prompt(), session=Session())
+        assert isinstance(last, Completed)
+
+        async def main() -> str:
+            response = await adapter.evaluate_async(prompt(), session=Session())
+            await async_client.close()
+            return response.text
+
+        assert (last.response.text, asyncio.run(main())) == (ANSWER, ANSWER)
+        client.close()
+        paths = [request.path.rpartition("/")[2] for request in server.requests]
+        bodies = [request.json for request in server.requests]
+    raw, streamed = "claude-opus-5-5:rawPredict", "claude-opus-5-5:streamRawPredict"
+    assert paths == [raw, raw, streamed, raw]
+    assert all("anthropic_version" in body and "model" not in body for body in bodies)
+
+
+def test_a_token_of_google_cloud_is_masked() -> None:
+    with ScriptedServer(Fail(400, "no t-secret-token")) as server:
+        client = vertex(server)
+        with pytest.raises(PromptEvaluationError, match=r"no \*\*\*"):
+            AnthropicAdapter(MODEL, client=client).evaluate(prompt(), session=Session())
+        client.close()
+
+
+def test_a_client_of_bedrock_answers_whole() -> None:
+    pytest.importorskip("botocore")  # which this client of the SDK needs for its streams
+    with ScriptedServer(Say(ANSWER)) as server:
+        client: Any = getattr(anthropic, "AnthropicBedrock")(  # noqa: B009 - made on demand
+            api_key="b-secret", aws_region="r", base_url=server.url, max_retries=0
+        )
+        adapter = AnthropicAdapter("us.anthropic.claude-opus-4-5-v1:0", client=client)
+        assert adapter.evaluate(prompt(tool()), session=Session()).text == ANSWER
+        client.close()
+        [request] = server.requests
+    assert request.path.endswith("/invoke")
+    assert "anthropic_version" in request.json

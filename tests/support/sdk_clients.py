@@ -1,0 +1,38 @@
+"""Adapters and clients of the SDKs that share `SDKAdapter`, by the name of the API.
+
+An API whose SDK is not installed here is left out of `APIS`; `make test` installs both SDKs.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.sdk_adapter import SDKAdapter
+
+__all__ = ["APIS", "AnyAdapter", "sdk_adapter", "sdk_client"]
+
+# Any: the clients of both SDKs
+type AnyAdapter = SDKAdapter[Any, Any]
+
+# imported here, since that takes seconds on a busy machine, and no test's deadline should pay them
+_SDKS: dict[str, Any] = {"openai": import_module("openai")}
+if find_spec("anthropic"):
+    _SDKS["anthropic"] = import_module("anthropic")
+
+APIS = ["responses", "chat", *["messages" for name in _SDKS if name == "anthropic"]]
+
+
+def sdk_adapter(api: Any, url: str = "", **options: Any) -> AnyAdapter:
+    """An adapter of that API; `url` is the root of its server, if it makes its own clients."""
+    if api == "messages":
+        return AnthropicAdapter("m", base_url=url or None, **options)
+    return OpenAIAdapter("m", api=api, base_url=f"{url}/v1" if url else None, **options)
+
+
+def sdk_client(api: str, url: str, kind: str = "", **options: Any) -> Any:
+    """A client of that API's SDK; `kind` is `"Async"` or empty."""
+    if api == "messages":
+        return getattr(_SDKS["anthropic"], f"{kind}Anthropic")(base_url=url, **options)
+    return getattr(_SDKS["openai"], f"{kind}OpenAI")(base_url=f"{url}/v1", **options)
