@@ -1,10 +1,10 @@
-"""`wink mcp`: lock what MCP servers offer, and see what changed since."""
+"""`wink mcp`: lock what MCP servers offer, see what changed since, and serve a prompt."""
 
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated
@@ -27,11 +27,11 @@ from ..errors import SerdeError
 from ..json_validation import check_schema
 from ..redaction import Redactor, credentials_in
 from .output import count_of, printable
-from .target import UsageError
+from .target import Params, Set, Tag, Target, UsageError, load_prompt
 
 __all__ = ["app"]
 
-app = Typer(no_args_is_help=True, help="Lock what MCP servers offer, and see what changed since.")
+app = Typer(no_args_is_help=True, help="Lock MCP servers, see what changed, serve a prompt.")
 Name = Annotated[str, Argument(help="Your name for the server, of a-z, 0-9 and '-'.")]
 Names = Annotated[list[str] | None, Argument(help="Servers; all that have a lock file by default.")]
 Command = Annotated[list[str] | None, Argument(help="After --, the command that starts it.")]
@@ -120,16 +120,24 @@ def list_() -> None:
         _print([f"{name}: {version}, {tools}, {text}: {start}"])
 
 
+@app.command()
+def serve(target: Target, *, params: Params = None, set_: Set = None, tag: Tag = None) -> None:
+    """Serve a prompt's tools to an MCP client, over standard input and output."""
+    with _sdk():
+        from ..contrib.mcp.serve import serve_stdio
+    with redirect_stdout(sys.stderr):  # standard output belongs to the protocol
+        prompt = load_prompt(target, params, set_, tag)
+    asyncio.run(serve_stdio(prompt))
+
+
 def _locked() -> list[str]:
     return sorted(path.stem for path in lock_folder().glob("*.json"))
 
 
 def _live(server: ServerLock, timeout: float) -> ServerLock:
     """Returns what the server offers now; raises `ServerError` if it does not answer in time."""
-    try:
+    with _sdk():
         from ..contrib.mcp.client import open_server
-    except ImportError as error:
-        raise ImportError("MCP servers need mcp: pip install 'weakincentives[mcp]'") from error
 
     async def look() -> ServerLock:
         async with asyncio.timeout(timeout), open_server(server, lambda _: None) as opened:
@@ -140,6 +148,15 @@ def _live(server: ServerLock, timeout: float) -> ServerLock:
     except TimeoutError:
         message = f"MCP server {server.name!r} lists no tools within {timeout:g} seconds"
         raise ServerError(message) from None
+
+
+@contextmanager
+def _sdk() -> Generator[None]:
+    """Says what to install when the modules imported in the block need the SDK."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError("MCP servers need mcp: pip install 'weakincentives[mcp]'") from error
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -1,0 +1,150 @@
+"""A prompt as an MCP server over stdio: its tools with their transactions, and its disclosure."""
+
+import asyncio
+import json
+import sys
+from contextlib import redirect_stdout
+from itertools import count
+from typing import Any, NoReturn
+
+from mcp.server import NotificationOptions, Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+)
+
+from ...evaluation.adapter import ProviderAdapter
+from ...evaluation.effects import Effects, perform_async
+from ...evaluation.errors import PromptEvaluationError
+from ...evaluation.inner_loop import InnerLoopConfig
+from ...evaluation.messages import ToolCall, ToolExecutionOutcome
+from ...evaluation.schemas import ToolSpec, tool_to_spec
+from ...evaluation.tool_executor import ToolExecutor
+from ...prompt.prompt import Prompt
+from ...prompt.tool import AnyTool
+from ...runtime.events import Operation
+from ...runtime.session import Session
+from ...version import __version__
+from ...visibility import SetVisibilityOverride
+
+__all__ = ["PromptServer", "serve_stdio"]
+
+_CONFIG = InnerLoopConfig(supports_dynamic_tools=True)
+
+type _AnyPrompt = Prompt[Any]  # Any: prompts of every output
+type _Context = ServerRequestContext[Any, Any]  # Any: it holds what transports add
+
+
+async def serve_stdio(prompt: _AnyPrompt) -> None:
+    """Serves `prompt` on standard input and output until the input ends."""
+    async with prompt.resources, stdio_server() as (reading, writing):
+        server = PromptServer(prompt, Session()).server
+        options = server.create_initialization_options(NotificationOptions(tools_changed=True))
+        with redirect_stdout(sys.stderr):  # what handlers print is no part of the protocol
+            await server.run(reading, writing, options)
+
+
+class PromptServer:
+    """The tools of a prompt for one client; `server` is the SDK's.
+
+    The prompt's text is the server's instructions. Calls run one after the other, each in a
+    transaction over `session` and the prompt's resources, which must be open. When the client opens
+    or closes a section, the server tells it that the list of tools has changed.
+    """
+
+    def __init__(self, prompt: _AnyPrompt, session: Session) -> None:
+        self._prompt = prompt
+        self._session = session
+        self._one_call = asyncio.Lock()
+        self._ids = map("call_{}".format, count(1))
+        self._changes = InMemorySubscriptionBus()
+        self._begin()
+        self.server: Server[Any] = Server(
+            prompt.name,
+            version=__version__,
+            instructions=self._rendered.text,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            on_subscriptions_listen=ListenHandler(self._changes),
+        )
+
+    def _begin(self) -> None:
+        """Renders the prompt with the sections that are open in the session."""
+        self._rendered = self._prompt.render(session=self._session)
+        self._tools = {tool.name: self._spec(tool) for tool in self._rendered.tools}
+        bus = self._session.bus
+        self._executor = ToolExecutor(
+            prompt=self._prompt,
+            rendered=self._rendered,
+            adapter=_NoModel(),
+            config=_CONFIG,
+            session=self._session,
+            publish=bus.publish,
+            operation=Operation(bus=bus, kind="evaluation", name=self._prompt.name),
+        )
+
+    def _spec(self, tool: AnyTool) -> ToolSpec:
+        return tool_to_spec(tool, self._rendered.tool_param_descriptions.get(tool.name))
+
+    async def _list(self, _: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(
+            tools=[
+                Tool(name=tool.name, description=tool.description, input_schema=tool.parameters)
+                for tool in self._tools.values()
+            ]
+        )
+
+    async def _call(self, context: _Context, params: CallToolRequestParams) -> CallToolResult:
+        arguments = json.dumps(params.arguments or {}, ensure_ascii=False)
+        call = ToolCall(next(self._ids), params.name, arguments)
+        async with self._one_call:
+            names = set(self._tools)
+            outcome = await _perform(self._executor.execute(call))
+            text = self._apply(outcome)
+            changed = self._tools.keys() != names
+        if changed:
+            await self._changes.publish(ToolsListChanged())  # by the newer protocol
+            await context.session.send_tool_list_changed()  # by the older one
+        content = TextContent(type="text", text=text)
+        return CallToolResult(content=[content], is_error=not outcome.success)
+
+    def _apply(self, outcome: ToolExecutionOutcome) -> str:
+        """Opens and closes sections as a call asked, and returns the client's answer."""
+        if outcome.request is None:
+            self._executor.available.apply(outcome)
+            for name in outcome.closed_tools:
+                self._tools.pop(name, None)
+            for tool in outcome.expanded_tools:
+                self._tools[tool.name] = self._spec(tool)
+            return outcome.message.content
+        requested = outcome.request.requested_overrides
+        for path, visibility in requested.items():
+            self._session.dispatch(SetVisibilityOverride(path=path, visibility=visibility))
+        self._begin()
+        shown = zip(self._rendered.sections, self._rendered.section_texts, strict=True)
+        return "\n\n".join(text for node, text in shown if node.path in requested)
+
+
+class _NoModel(ProviderAdapter):
+    """The adapter of handlers, which have no model here to evaluate prompts of their own."""
+
+    def evaluate(self, prompt: object, /, **_: object) -> NoReturn:
+        message = "an MCP server has no model that evaluates prompts"
+        raise PromptEvaluationError(message, phase="request", code="no_model")
+
+
+async def _perform[T](effects: Effects[T]) -> T:
+    results: list[T] = []
+
+    def collect() -> Effects[None]:
+        results.append((yield from effects))
+
+    async for _ in perform_async(collect()):
+        pass
+    return results.pop()
