@@ -663,7 +663,7 @@ def test_the_event_says_how_things_stood_before_each_request() -> None:
     states = [event.current_visibility_state for event in run.invoked]
     closed = {("a",): SUMMARY, ("c",): SUMMARY}
     opened = {("a",): FULL, ("a", "b"): SUMMARY, ("c",): SUMMARY}
-    assert states == [closed, opened, opened, closed]
+    assert states == [closed, opened, {**opened, ("c",): FULL}, {**closed, ("c",): FULL}]
 
 
 def test_other_tools_say_nothing_of_visibility() -> None:
@@ -743,6 +743,17 @@ def test_a_closed_section_shows_its_summary_in_the_next_render() -> None:
     prompt = template_of(hidden("a", tool_named("own")), closable=True)
     run = Run(prompt, [read("a"), closing("a")])
     assert prompt.render(session=run.session).text == prompt.render().text
+
+
+def test_a_closable_section_without_tools_opens_when_it_is_read_and_can_be_closed() -> None:
+    prompt = template_of(hidden("a", children=[hidden("inner")]), closable=True)
+    run = Run(prompt, [read("a"), read("a.inner"), closing("a.inner"), read("a.inner")])
+    assert run.visibility == {("a",): FULL, ("a", "inner"): FULL}
+    assert run.contents[2] == "Closed section 'a.inner'."
+    assert run.contents[3].startswith("Content of section 'a.inner':")
+    run = Run(prompt, [closing("a"), read("a.inner")], run.session)
+    assert run.contents[0] == "Closed section 'a'."
+    assert run.visibility == {("a",): FULL, ("a", "inner"): FULL}
 
 
 @pytest.mark.parametrize("key", ["nope", "task", "b", "a.inner", "off"])

@@ -217,7 +217,7 @@ class InnerLoop:
             self.pending, self.running = self.pending[1:], self.running[1:]
             self.tool_calls += 1
             self.transcript.append(outcome.message)
-            if outcome.expanded_tools or outcome.closed_tools:
+            if outcome.opened or outcome.expanded_tools or outcome.closed_tools:
                 self.tool_changes.append(outcome)
             if outcome.opened or outcome.closed:
                 self.section_changes.append(outcome)

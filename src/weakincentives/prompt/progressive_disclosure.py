@@ -154,7 +154,7 @@ def _read_section(
             value=ReadSectionResult(content),
         )
     paths: dict[SectionPath, None] = {}
-    if tools:  # open the section, those around it, and those below it that have tools
+    if tools or view.closable:  # open the section, those around it, and those below it with tools
         paths = dict.fromkeys([*[section.path for section in to_open], node.path])
         if to_open[0] is not node:  # opening the sections above brings their tools as well
             opened = view.with_visibility({**also_open, **dict.fromkeys(paths, _FULL)})

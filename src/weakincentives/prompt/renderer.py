@@ -159,6 +159,7 @@ class PromptRenderer[Out](Parametrized):
             decisions=decisions,
             session=session,
             disclosure=self.disclosure,
+            closable=self.closable,
         )
         sections = view.visible_sections()
         section_texts, tools, summarized = view.render(sections)

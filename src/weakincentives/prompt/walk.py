@@ -74,6 +74,7 @@ class PromptView:
     """The sections as one conversation sees them; see the module for what is derived from it.
 
     `decisions` stores the answers of conditions, so that a conversation calls each condition once.
+    In a `closable` view the model can close what it has read, so reading opens it.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class PromptView:
         decisions: SectionDecisions,
         session: StateView | None = None,
         disclosure: Disclosure = Disclosure.READ,
+        closable: bool = False,
     ) -> None:
         self.registry = registry
         self.params = params
         self.decisions = decisions
         self.session = session
         self.disclosure = disclosure
+        self.closable = closable
         # params that nobody bound and that were built without arguments
         self._built: dict[ParamsType, object] = {}
 
