@@ -301,29 +301,35 @@ def _adapter(of: AnyType, *, allow_extra: bool = False) -> "pydantic.TypeAdapter
     except Exception as error:  # pydantic's, and whatever the author's annotations raise
         message = f"cannot cross JSON: {message_of(error).partition('\n')[0]}"
         raise SerdeError(_name(of), (ValidationIssue((), message),)) from error
-    schema = _exact(adapter.core_schema)
-    adapter.serializer = SchemaSerializer(schema, _CONFIG)
-    adapter.validator = SchemaValidator(schema, _CONFIG)
+    schema = _exact(adapter.core_schema, allow_extra=allow_extra)
+    # Without prebuilt ones: those of a pydantic model would not read as this module promises.
+    adapter.serializer = SchemaSerializer(schema, _CONFIG, _use_prebuilt=False)
+    adapter.validator = SchemaValidator(schema, _CONFIG, _use_prebuilt=False)
     return adapter
 
 
-def _exact(schema: CoreSchema, *, key: bool = False) -> CoreSchema:
+def _exact(schema: CoreSchema, *, key: bool = False, allow_extra: bool = False) -> CoreSchema:
     """Returns a copy of pydantic's core schema that reads and dumps as this module promises.
 
     `key` says that it is the schema of a key in a JSON object, which is always a string.
     """
     if isinstance(schema, list | tuple):
-        return type(schema)([_exact(item, key=key) for item in schema])
+        return type(schema)([_exact(item, key=key, allow_extra=allow_extra) for item in schema])
     if not isinstance(schema, dict):
         return schema
     # A dict without a type is no schema but holds some by name, such as the fields of a TypedDict.
     literal = ("metadata", "default") if isinstance(schema.get("type"), str) else ()
     copy = {
-        name: value if name in literal else _exact(value, key=name == "keys_schema")
+        name: value
+        if name in literal
+        else _exact(value, key=name == "keys_schema", allow_extra=allow_extra)
         for name, value in schema.items()
     }
     if copy.get("init") is False:
         copy["serialization_exclude"] = True
+    if copy.get("type") == "model":  # a model's own settings win, those that it leaves out are ours
+        extra = {"extra_fields_behavior": "ignore" if allow_extra else "forbid"}
+        copy["config"] = {**_CONFIG, **extra, **copy.get("config", {})}
     return _adjusted(copy, key=key)
 
 

@@ -25,7 +25,7 @@ from weakincentives.limits import TokenUsage
 
 SPEC = tool_to_spec(tool())
 LATE = tool_to_spec(tool(name="late"))
-OUTPUT = OutputSpec("Answer", {"type": "object"}, strict=True, wrapped=False)
+OUTPUT = OutputSpec("Answer", {"type": "object"}, strict=True)
 
 
 # Any: wire payloads.

@@ -388,7 +388,7 @@ def test_an_array_is_taken_with_or_without_its_wrapping_and_fence(text: str) -> 
     loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(list[Answer]))
     request = start(loop)
     assert request.output is not None
-    assert request.output.wrapped
+    assert list(request.output.schema["properties"]) == ["items"]
     step = loop.receive(says(text), NOW)
     assert isinstance(step, Finished)
     assert step.output == [Answer(1), Answer(2)]

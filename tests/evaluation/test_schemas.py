@@ -24,7 +24,7 @@ from weakincentives import serde
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.schemas import output_to_spec, tool_to_spec
 from weakincentives.prompt import ToolContext, ToolResult
-from weakincentives.prompt.model_json import read_without_nulls, unwrap_items
+from weakincentives.prompt.model_json import read_without_nulls, unwrap
 from weakincentives.prompt.output import StructuredOutputConfig
 from weakincentives.testing import ScriptedAdapter, call, say
 
@@ -306,11 +306,11 @@ def test_a_tool_without_params_is_an_empty_closed_object() -> None:
 
 def test_an_array_travels_in_an_object_with_its_definitions_at_the_root() -> None:
     spec = output_to_spec(StructuredOutputConfig(list[Rich]))
-    assert (spec.wrapped, spec.strict, spec.name) == (True, True, "Rich")
+    assert (spec.strict, spec.name) == (True, "Rich")
     check_root(spec.schema)
     assert list(spec.schema["properties"]) == ["items"]
     assert spec.schema["properties"]["items"]["type"] == "array"
-    assert not output_to_spec(StructuredOutputConfig(Rich)).wrapped
+    assert "items" not in output_to_spec(StructuredOutputConfig(Rich)).schema["properties"]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_strict_output_obeys_the_profile_too(kind: Kind) -> None:
     ],
 )
 def test_only_an_object_of_nothing_but_items_is_unwrapped(text: str, unwrapped: str) -> None:
-    assert unwrap_items(text) == unwrapped
+    assert unwrap(text, "items") == unwrapped
 
 
 def test_equal_types_give_the_same_schema_object() -> None:

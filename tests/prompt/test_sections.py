@@ -209,9 +209,10 @@ def test_one_item_in_the_place_of_a_list_is_refused_with_the_remedy(name: str) -
 
 @pytest.mark.claim("PS-08")
 @pytest.mark.parametrize("kind", [int, str, Who("x"), list[Who]], ids=repr)
-def test_params_that_are_no_dataclass_are_refused(kind: Any) -> None:
+def test_params_without_fields_are_refused(kind: Any) -> None:
     with pytest.raises(
-        PromptValidationError, match="is no dataclass; declare the params as a dataclass"
+        PromptValidationError,
+        match="has no fields; declare a dataclass, a pydantic",
     ) as caught:
         MarkdownSection[kind](title="S", template="")
     assert repr(kind) in str(caught.value)
@@ -474,7 +475,7 @@ def test_keywords_replace_and_are_compiled_and_checked_anew() -> None:
         ({"title": ""}, "title ''"),
         ({"tools": ["x"]}, "no Tool"),
         ({"children": ["x"]}, "no Section"),
-        ({"params_type": int}, "no dataclass"),
+        ({"params_type": int}, "no fields"),
         ({"template": None}, "template None"),
     ],
 )

@@ -3,7 +3,7 @@ types of its slices.
 """
 
 from dataclasses import dataclass
-from typing import assert_type
+from typing import Literal, assert_type
 
 from weakincentives import Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
@@ -37,14 +37,22 @@ session = Session()
 # The OpenAI adapter, in both forms of the prompt.
 openai = OpenAIAdapter(model="gpt-5.2")
 assert_type(openai.evaluate(template.bind(), session=session), PromptResponse[Answer])
-assert_type(openai.evaluate(template.bind(), session=session).output, Answer | None)
-assert_type(openai.evaluate(many.render(), session=session).output, list[Answer] | None)
+assert_type(openai.evaluate(template.bind(), session=session).output, Answer)
+assert_type(openai.evaluate(many.render(), session=session).output, list[Answer])
 assert_type(openai.evaluate(text.bind(), session=session).output, None)
 assert_type(openai.evaluate(text.bind(), session=session).text, str)
 
+# Outputs of any type.
+integer = PromptTemplate[int](ns="n", key="k")
+letter = PromptTemplate[Literal["a", "b"]](ns="n", key="k")
+either = PromptTemplate[int | Answer](ns="n", key="k")
+assert_type(openai.evaluate(integer.bind(), session=session).output, int)
+assert_type(openai.evaluate(letter.bind(), session=session).output, Literal["a", "b"])
+assert_type(openai.evaluate(either.bind(), session=session).output, int | Answer)
+
 # The double for tests.
 assert_type(
-    ScriptedAdapter([say("done")]).evaluate(template.bind(), session=session).output, Answer | None
+    ScriptedAdapter([say("done")]).evaluate(template.bind(), session=session).output, Answer
 )
 
 
@@ -63,29 +71,25 @@ class Echo(ProviderAdapter):
         return openai.evaluate(prompt, session=session, bus=bus, deadline=deadline, budget=budget)
 
 
-assert_type(Echo().evaluate(template.bind(), session=session).output, Answer | None)
+assert_type(Echo().evaluate(template.bind(), session=session).output, Answer)
 assert_type(Echo().evaluate(text.bind(), session=session).output, None)
 
 
 async def evaluate_async() -> None:
-    assert_type(
-        (await openai.evaluate_async(template.bind(), session=session)).output, Answer | None
-    )
-    assert_type(
-        (await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer] | None
-    )
+    assert_type((await openai.evaluate_async(template.bind(), session=session)).output, Answer)
+    assert_type((await Echo().evaluate_async(many.bind(), session=session)).output, list[Answer])
 
 
 # A chat answers with what its prompt declares.
 chat = Chat(MainLoop(openai), template.bind(), session=session)
 assert_type(chat, Chat[Answer])
 assert_type(chat.send("Hi"), Execution[Answer])
-assert_type(chat.send("Hi").output, Answer | None)
+assert_type(chat.send("Hi").output, Answer)
 assert_type(next(chat.stream("Hi")), StreamEvent[Answer])
 
 
 async def chat_async() -> None:
-    assert_type((await chat.send_async("Hi")).output, Answer | None)
+    assert_type((await chat.send_async("Hi")).output, Answer)
     assert_type(await anext(chat.stream_async("Hi")), StreamEvent[Answer])
 
 
@@ -94,7 +98,7 @@ def ask(params: Question, *, context: ToolContext) -> ToolResult[Answer]:
     response = context.adapter.evaluate(
         template.bind(), session=context.session, bus=context.event_bus
     )
-    assert_type(response.output, Answer | None)
+    assert_type(response.output, Answer)
     assert_type(context.adapter.evaluate(text.bind(), session=context.session).output, None)
     return ToolResult(message=response.text, value=response.output)
 
@@ -103,7 +107,7 @@ async def ask_async(params: Question, *, context: ToolContext) -> ToolResult[Ans
     response = await context.adapter.evaluate_async(
         template.bind(), session=context.session, bus=context.event_bus
     )
-    assert_type(response.output, Answer | None)
+    assert_type(response.output, Answer)
     return ToolResult(message=response.text, value=response.output)
 
 
@@ -121,7 +125,7 @@ def read(context: ToolContext) -> None:
 
 
 # What the types rule out.
-openai.evaluate(template.bind(), session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+openai.evaluate(template.bind())  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 openai.evaluate(template, session=session)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 chat.send("Hi", session=session)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 session[Answer].append(Question("q"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -48,7 +48,7 @@ def test_adapters(
     scripted_adapter: ScriptedAdapters, function_adapter: ScriptedAdapters, wink_session: Session
 ) -> None:
     adapter = scripted_adapter([call(("find", {})), ValueError(), say("done")], dynamic_tools=False)
-    assert_type(adapter.evaluate(template.bind(), session=wink_session).output, Answer | None)
+    assert_type(adapter.evaluate(template.bind(), session=wink_session).output, Answer)
     assert_type(adapter.requests, list[SeenRequest])
     function_adapter(lambda request: say(request.tool_names))
 

@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 from ..limits import Budget, Deadline, RunUsage, TokenUsage, check_count, check_limits
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
-from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import MAX_REASON
 from ..prompt.registry import RESERVED_TOOL_NAMES
@@ -281,7 +280,7 @@ class InnerLoop:
             turn=self.turns,
             transcript=self.transcript,
             tools=self.conversation.tools,
-            output=None if config is None else output_to_spec(config),
+            output=output_to_spec(config) if config and config.container != "text" else None,
             deadline=self.config.deadline,
             changes=changes,
         )
@@ -303,12 +302,12 @@ class InnerLoop:
     def _finish(self, text: str, now: datetime) -> Action:
         if self.structured_output is None:
             return Finished(text, None)
-        wrapped = output_to_spec(self.structured_output).wrapped
+        wrapper = self.structured_output.wrapper
         try:
             output, text = parse_output(text, self.structured_output)
             return Finished(text, output)
         except OutputParseError as error:
-            form = f', as an object with the one property "{WRAPPED_ITEMS}"' if wrapped else ""
+            form = f', as an object with the one property "{wrapper}"' if wrapper else ""
             self.transcript.append(
                 UserMessage(
                     "Your answer does not fit the required JSON schema: "

@@ -58,7 +58,7 @@ class Execution[Out]:
         return len(self.expansions)
 
     @property
-    def output(self) -> Out | None:
+    def output(self) -> Out:
         """The typed answer of the final response."""
         return self.response.output
 

@@ -25,14 +25,15 @@ __all__ = [
 class PromptResponse[Out](Parametrized):
     """The result of an evaluation: the final `text` and the typed `output` if one is declared.
 
-    `text` is the model's own, or the JSON from which `output` was parsed; `turns` counts provider
+    `text` is the model's own, or the JSON from which `output` was parsed; `output` is `None` for a
+    prompt without an output type. `turns` counts provider
     requests. Pass `conversation` to a later evaluation to go on; it is `None` from adapters that
     have none.
     """
 
     prompt_name: str
     text: str
-    output: Out | None
+    output: Out
     usage: TokenUsage
     turns: int
     conversation: Conversation | None = field(default=None, repr=False)

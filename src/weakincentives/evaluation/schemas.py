@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from .. import serde
-from ..prompt.model_json import WRAPPED_ITEMS
 from ..prompt.output import StructuredOutputConfig
 from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
@@ -66,7 +65,7 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """The declared output as a provider sees it; `wrapped` means an array inside an object.
+    """The declared output as a provider sees it: an object, which may wrap the answer itself.
 
     `plain` is the schema without a profile, as in `ToolSpec`.
     """
@@ -74,7 +73,6 @@ class OutputSpec:
     name: str
     schema: JsonSchema
     strict: bool
-    wrapped: bool
     plain: JsonSchema = field(default_factory=dict[str, Any], compare=False, repr=False)
 
     def as_dict(self) -> dict[str, object]:
@@ -103,22 +101,21 @@ def output_to_spec(config: StructuredOutputConfig[Any]) -> OutputSpec:
     """Returns the spec of a declared output, named after its type."""
     item_type: Any = config.item_type  # Any: see `_strict_schema`
     schemas = _strict_schema(item_type)
-    schema, plain = schemas.sent, schemas.plain
-    wrapped = config.container == "array"
-    if wrapped:
-        schema, plain = _array(schema), _array(plain)
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", config.item_type.__name__)[:64]
-    return OutputSpec(name, schema, schemas.strict, wrapped, plain)
+    if config.wrapper is not None:
+        plain = _wrap(serde.json_schema(item_type), config.wrapper, config.container == "array")
+        schemas = _apply_profile(plain, {})
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", getattr(item_type, "__name__", "answer"))[:64]
+    return OutputSpec(name, schemas.sent, schemas.strict, schemas.plain)
 
 
-def _array(schema: JsonSchema) -> JsonSchema:
-    """Returns the schema of an object with an array of items that fit `schema`."""
+def _wrap(schema: JsonSchema, wrapper: str, array: bool) -> JsonSchema:  # noqa: FBT001 - private
+    """Returns the schema of an object whose one property fits `schema`, or is an array of such."""
     definitions = schema.get("$defs")
     item = {key: value for key, value in schema.items() if key != "$defs"}
     return {
         "type": "object",
-        "properties": {WRAPPED_ITEMS: {"type": "array", "items": item}},
-        "required": [WRAPPED_ITEMS],
+        "properties": {wrapper: {"type": "array", "items": item} if array else item},
+        "required": [wrapper],
         "additionalProperties": False,
         **({"$defs": definitions} if definitions else {}),
     }

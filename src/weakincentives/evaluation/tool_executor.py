@@ -418,8 +418,8 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
 def _key(call: ToolCall, params: object) -> str:
     """Returns the same text for calls whose params are equal."""
     try:
-        if isinstance(params, dict):  # of a tool with a JSON Schema, in the model's order
-            return json.dumps(params, sort_keys=True)
+        if isinstance(params, dict):  # in the order in which the model wrote it
+            return json.dumps(params, sort_keys=True, default=str)
         return serde.dump_json_lossless(type(params), params)
     except SerdeError:  # JSON cannot hold these params: compare what the model wrote
         return _normalize(call.arguments)

@@ -6,8 +6,8 @@ summarized section: opening more sections only adds tools.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, is_typeddict
 
 from ..prompt.conditions import BoundSelector
 from ..prompt.errors import PromptRenderError
@@ -19,6 +19,7 @@ from ..prompt.sizes import measure
 from ..prompt.template import PromptTemplate
 from ..prompt.walk import PromptView, VisibleSections, tools_of
 from ..protocols import StateView
+from ..records import build, field_names
 from ..runtime.events import SectionTexts
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
@@ -124,12 +125,18 @@ def _placeholders(registry: RegistrySnapshot, bound: _Params) -> _Params:
         if kind is None or kind in bound or node.default_params is not None:
             continue
         try:
-            kind()
+            build(kind)
         except Exception:  # fields are missing, or __post_init__ wants other ones
-            instance = instances[kind] = object.__new__(kind)
-            for field in fields(kind):
-                object.__setattr__(instance, field.name, f"${field.name}")
+            texts = {name: f"${name}" for name in field_names(kind)}
+            instances[kind] = texts if is_typeddict(kind) else _with_attributes(kind, texts)
     return instances
+
+
+def _with_attributes(kind: type[Any], attributes: Mapping[str, str]) -> object:
+    instance = object.__new__(kind)
+    for name, value in attributes.items():
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 def _disabled(registry: RegistrySnapshot) -> Iterator[Finding]:

@@ -11,13 +11,16 @@ from .. import serde
 from ..errors import SerdeError, ValidationIssue
 from .errors import OutputParseError
 
-__all__ = ["WRAPPED_ITEMS", "json_text", "read_without_nulls", "unwrap_items"]
+__all__ = ["WRAPPED_ITEMS", "WRAPPED_VALUE", "json_text", "read_without_nulls", "unwrap"]
 
 type Json = Any  # JSON of every shape
 type JsonPath = tuple[str | int, ...]
 
 WRAPPED_ITEMS = "items"
 """The one property of the object that wraps an array; providers want an object at the root."""
+
+WRAPPED_VALUE = "value"
+"""The same for a scalar or a union."""
 
 # A line that begins a fenced block or, without a language, ends one. Compiled on first use;
 # possessive, since a model can write text that makes a pattern backtrack for hours.
@@ -47,11 +50,11 @@ def json_text(output_text: str) -> str:
     return blocks.get("json", blocks.get("", output_text)).strip()
 
 
-def unwrap_items(text: str) -> str:
-    """Returns the array of an object that holds nothing else, fenced or not; else `text` itself."""
+def unwrap(text: str, wrapper: str) -> str:
+    """Returns the property `wrapper` of an object without others, fenced or not; else `text`."""
     value = _load(text)
-    if isinstance(value, dict) and list(value) == [WRAPPED_ITEMS]:
-        return json.dumps(value[WRAPPED_ITEMS], ensure_ascii=False)
+    if isinstance(value, dict) and list(value) == [wrapper]:
+        return json.dumps(value[wrapper], ensure_ascii=False)
     return text
 
 

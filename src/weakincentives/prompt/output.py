@@ -1,44 +1,69 @@
 """The typed answer of a prompt: declared once, parsed strictly."""
 
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, get_origin
 
 from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
+from ..records import is_record_type
 from .errors import OutputParseError, PromptValidationError
-from .model_json import json_text, read_without_nulls, unwrap_items
+from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 __all__ = ["Container", "StructuredOutputConfig", "parse_output", "parse_structured_output"]
 
-type Container = Literal["object", "array"]
+type Container = Literal["object", "array", "value", "text"]
+"""The form of an answer: JSON of this kind, or for `str` the model's text as it is."""
+
 # Any: for `list[T]` the item's type is no function of Out that a type checker could follow.
-type ItemType = type[Any]
+type ItemType = Any
+
+_WRAPPERS = {"array": WRAPPED_ITEMS, "value": WRAPPED_VALUE}
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputConfig[Out](Parametrized):
-    """Declares the output: a dataclass `T` for one JSON object, `list[T]` for an array of objects.
+    """Declares the output: any type with a JSON schema, such as a dataclass, a list or a union.
 
-    Keys that the dataclass does not have are refused unless `allow_extra_keys` is set. Raises
-    `PromptValidationError` for any other type.
+    For `str` the output is the model's text. Keys that a record type does not have are refused
+    unless `allow_extra_keys` is set. Raises `PromptValidationError` for a type without a schema,
+    and for one that admits everything, such as `Any` or `dict`.
     """
 
-    output_type: type[Out]
+    output_type: "TypeForm[Out]"
     allow_extra_keys: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.item_type, type) and is_dataclass(self.item_type)):
+        try:
+            schema = serde.json_schema(self.item_type)
+        except SerdeError as error:
             raise PromptValidationError(
-                f"output type {self.output_type!r} is neither a dataclass nor a list of one; "
-                "declare a dataclass"
+                f"output type {self.output_type!r} has no JSON schema ({error}); "
+                "use types that JSON can hold and that are defined by now"
+            ) from error
+        if not schema or self.output_type in _BARE:
+            raise PromptValidationError(
+                f"output type {self.output_type!r} says nothing about the answer; declare its type"
             )
 
     @property
     def container(self) -> Container:
-        """`"array"` for `list[T]`, else `"object"`."""
-        return "array" if get_origin(self.output_type) is list else "object"
+        """The form of the answer: `"array"` for `list[T]`, `"text"` for `str`."""
+        if self.output_type is str:
+            return "text"
+        origin = get_origin(self.output_type)
+        if origin is list:
+            return "array"
+        return "object" if origin is dict or is_record_type(self.output_type) else "value"
+
+    @property
+    def wrapper(self) -> str | None:
+        """The one property of the object in which a provider wants the answer, if not alone."""
+        return _WRAPPERS.get(self.container)
 
     @property
     def item_type(self) -> ItemType:
@@ -46,6 +71,9 @@ class StructuredOutputConfig[Out](Parametrized):
         is_array = self.container == "array"
         item: ItemType = get_args(self.output_type)[0] if is_array else self.output_type
         return item
+
+
+_BARE = (dict, list, tuple, set, frozenset)
 
 
 class _DeclaresOutput[Out](Protocol):
@@ -56,9 +84,9 @@ class _DeclaresOutput[Out](Protocol):
 def parse_structured_output[Out](output_text: str, rendered: _DeclaresOutput[Out]) -> Out:
     """Parses the typed answer in `output_text`: its first fenced JSON block, else the whole text.
 
-    Accepts what an evaluation accepts: a null for an absent field, and an array in an object with
-    the one property `items`. Raises `OutputParseError` with every issue for any other answer, and
-    for a prompt that declares no output.
+    Accepts what an evaluation accepts: a null for an absent field, and an array or a scalar in an
+    object with the one property `items` or `value`. Raises `OutputParseError` with every issue for
+    any other answer, and for a prompt that declares no output.
     """
     if rendered.structured_output is None:
         raise OutputParseError(
@@ -70,14 +98,18 @@ def parse_structured_output[Out](output_text: str, rendered: _DeclaresOutput[Out
 
 def parse_output[Out](output_text: str, config: StructuredOutputConfig[Out]) -> tuple[Out, str]:
     """Parses as `parse_structured_output` does; returns the answer and its JSON text."""
-    text = unwrap_items(output_text) if config.container == "array" else output_text
+    if config.container == "text":
+        # Any: `Out` is `str` here.
+        answer: Any = output_text
+        return answer, output_text
+    text = unwrap(output_text, config.wrapper) if config.wrapper else output_text
     return read_without_nulls(partial(_parse, config=config, output_text=output_text), text)
 
 
 def _parse[Out](text: str, config: StructuredOutputConfig[Out], output_text: str) -> Out:
     text = json_text(text)
     container = {"{": "object", "[": "array"}.get(text[:1], config.container)
-    if container != config.container:
+    if config.container not in (container, "value"):
         message = f"the answer must be a JSON {config.container}, not an {container}"
         raise OutputParseError(message, raw_response=output_text)
     try:

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from dataclasses import MISSING, fields
+from typing import is_typeddict
 
 from .. import serde
 from ..errors import SerdeError
+from ..records import field_names, requires
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
 from .sections import AnySection, MarkdownSection, ParamsType, Section
-from .text_template import CompiledTemplate, compiled, field_names
+from .text_template import CompiledTemplate, compiled
 from .tool import AnyTool
 
 __all__ = [
@@ -108,12 +109,14 @@ class RegistrySnapshot:
         self.params_types = frozenset([kind for kind in kinds if kind is not None])
         # The first default of a type serves every section that takes this type.
         defaults = {
-            type(node.default_params): node.default_params
+            node.params_type
+            if isinstance(node.default_params, dict)
+            else type(node.default_params): (node.default_params)
             for node in reversed(self.sections)
             if node.default_params is not None
         }
         self.required_params = frozenset(
-            [kind for kind in self.params_types - defaults.keys() if _has_required_field(kind)]
+            [kind for kind in self.params_types - defaults.keys() if requires(kind)]
         )
         for node in self.sections:
             if node.default_params is None and node.params_type is not None:
@@ -216,22 +219,22 @@ class RegistrySnapshot:
                 ) from error
 
 
+def _kind(node: SectionNode) -> ParamsType | None:
+    default = node.default_params
+    return node.params_type if isinstance(default, dict) else type(default)
+
+
 def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
     """Heading and body as one template; `None` where code writes the body."""
     text = section.body_text()
     # A value at the start of the body may begin with blank lines, which a template would keep.
     if type(section).render_body is not MarkdownSection.render_body or text.startswith("$"):
         return None
+    if section.params_type is not None and is_typeddict(section.params_type):
+        return None  # a compiled template reads attributes
     if section.literal:
         text = text.replace("$", "$$")
     return CompiledTemplate(f"{heading.replace('$', '$$')}\n\n{text}")
-
-
-def _has_required_field(kind: ParamsType) -> bool:
-    return any(
-        field.init and field.default is MISSING and field.default_factory is MISSING
-        for field in fields(kind)
-    )
 
 
 def check_placeholders(text: str, section: AnySection, path: SectionPath) -> None:

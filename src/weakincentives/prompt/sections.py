@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, Unpac
 
 from ..generics import Parametrized
 from ..protocols import StateView
+from ..records import RECORD_TYPES, is_instance, is_record_type
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .errors import PromptRenderError, PromptValidationError
@@ -77,10 +78,10 @@ class SectionArguments[P](TypedDict, total=False):
 class Section(Parametrized, ABC, Generic[ParamsT]):
     """A part of a prompt: subclass it and write `render_body`, or use `MarkdownSection`.
 
-    `Section[Params]` fixes the dataclass that its text and conditions receive. `key` is by default
-    the title's slug and matches `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown
-    while the section is summarized. Raises `PromptValidationError` for what cannot work in any
-    prompt.
+    `Section[Params]` fixes the record type that its text and conditions receive: a dataclass, a
+    pydantic model or a TypedDict. `key` is by default the title's slug and matches
+    `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is
+    summarized. Raises `PromptValidationError` for what cannot work in any prompt.
     """
 
     type_fields = ("params_type",)
@@ -254,12 +255,10 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                     f"children holds {child!r}, which is no Section; "
                     f"reuse a prompt's sections instead"
                 )
-        if params is not None and not (isinstance(params, type) and is_dataclass(params)):
-            raise self._refusal(
-                f"params type {params!r} is no dataclass; declare the params as a dataclass"
-            )
+        if params is not None and not is_record_type(params):
+            raise self._refusal(f"params type {params!r} has no fields; declare {RECORD_TYPES}")
         default = self.default_params
-        if default is not None and not isinstance(default, params or ()):
+        if default is not None and (params is None or not is_instance(default, params)):
             name = "no params" if params is None else params.__name__
             raise self._refusal(
                 f"default_params is {default!r}, but the section takes {name}; pass one of these"

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import is_dataclass
 from itertools import count
 from typing import NamedTuple, Self, Unpack
 
 from .. import serde
 from ..errors import SerdeError
+from ..records import is_record
 from ..visibility import SectionPath
 from .errors import PromptValidationError
 from .sections import Section, SectionArguments
@@ -91,7 +91,7 @@ class TaskExamplesSection(Section[None]):
                 f"   - `{step.tool}` `{serde.dump_json(step.input)}`: {step.result}"
                 for step in example.steps
             ]
-            text = serde.dump_json(outcome) if is_dataclass(outcome) else str(outcome)
+            text = serde.dump_json(outcome) if is_record(outcome) else str(outcome)
         except SerdeError as error:
             raise self._refusal(f"task example {index} fails: {error}") from error
         if text:

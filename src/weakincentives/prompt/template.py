@@ -6,16 +6,15 @@ A template is a value that threads and sessions share; each of its prompts belon
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, is_typeddict, overload
 
-from .. import serde
-from ..errors import SerdeError
 from ..generics import Parametrized
 from ..limits import Deadline
 from ..protocols import StateView
+from ..records import is_instance, is_record_type
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptValidationError
@@ -111,7 +110,9 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     @property
     def output_type(self) -> type[OutputT] | None:
         """The type of an evaluation's `output`, such as `list[T]`; `None` for text."""
-        return None if self.structured_output is None else self.structured_output.output_type
+        # Any: a union is a form of a type that checkers do not know as `type[…]`.
+        output_type: Any = self.structured_output and self.structured_output.output_type
+        return cast(type[OutputT] | None, output_type)
 
     @property
     def descriptor(self) -> PromptDescriptor:
@@ -296,7 +297,9 @@ class Prompt(Parametrized, Generic[OutputT]):
         by_type: dict[ParamsType, object] = {}
         for value in params:
             kind = type(value)
-            if isinstance(value, type) or not is_dataclass(value):
+            if kind is dict and any(map(is_typeddict, types)):
+                kind = _typed_dict(value, types)
+            if not is_record_type(kind):
                 raise PromptValidationError(
                     "Prompt expects dataclass instances.", detail=f"Got {value!r}."
                 )
@@ -315,6 +318,23 @@ class Prompt(Parametrized, Generic[OutputT]):
         return by_type
 
 
+def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
+    """Returns the only TypedDict among `types` that has the keys of a dict.
+
+    Raises `PromptValidationError` unless there is exactly one.
+    """
+    kinds = [kind for kind in types if is_typeddict(kind)]
+    fitting = [kind for kind in kinds if is_instance(value, kind)]
+    if len(fitting) != 1:
+        names = ", ".join(sorted(kind.__name__ for kind in fitting or kinds)) or "none"
+        problem = "fits several of" if fitting else "fits none of"
+        raise PromptValidationError(
+            "Prompt cannot tell the type of a dict by its keys.",
+            detail=f"It {problem} the TypedDicts that the sections use: {names}.",
+        )
+    return fitting[0]
+
+
 # Any: prompts of every output type.
 def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
     """`ns/key` in one line of at most 100 characters."""
@@ -323,7 +343,7 @@ def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
 
 # Any: an output type that was not declared is any type at all.
 def _output(
-    output_type: type[Any] | None, config: StructuredOutputConfig[Any] | None
+    output_type: Any, config: StructuredOutputConfig[Any] | None
 ) -> StructuredOutputConfig[Any] | None:
     """The declared output, which must have a JSON schema; `None` for text."""
     if output_type is None or output_type is type(None):
@@ -336,11 +356,4 @@ def _output(
             f"the prompt is declared for {output_type!r} and its structured_output for "
             f"{config.output_type!r}; declare one of them"
         )
-    try:
-        serde.json_schema(config.item_type)
-    except SerdeError as error:
-        raise PromptValidationError(
-            f"output type {config.output_type!r} has no JSON schema ({error}); "
-            f"use types that JSON can hold and that are defined by now"
-        ) from error
     return config

@@ -4,16 +4,17 @@ Results and errors are exactly those of `string.Template.substitute`.
 """
 
 import string
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
 
-__all__ = ["CompiledTemplate", "compiled", "field_names"]
+from ..records import field_names
+
+__all__ = ["CompiledTemplate", "compiled"]
 
 
 class CompiledTemplate:
-    """A `string.Template` text that can be filled from a dataclass instance; it never changes.
+    """A `string.Template` text that can be filled from a record; it never changes.
 
     `names` are its placeholders; `malformed` is the index of the first `$` that starts none (`$$`
     is a dollar sign). For params that have all names as fields, the text is
@@ -53,6 +54,8 @@ class CompiledTemplate:
         malformed placeholder.
         """
         known = field_names(params) if self.names else self.names
+        if isinstance(params, Mapping):
+            return string.Template(self.source).substitute(params)
         if self.malformed is None and self.names <= known:
             return self.format % self.values(params)
         return string.Template(self.source).substitute(
@@ -62,12 +65,6 @@ class CompiledTemplate:
 
 # The same texts of sections and overrides are filled many times.
 compiled = lru_cache(maxsize=4096)(CompiledTemplate)
-
-
-def field_names(params: object) -> frozenset[str]:
-    """The names of the fields of a dataclass or an instance; anything else has none."""
-    # `fields` leaves out ClassVar and InitVar, which instances do not hold.
-    return frozenset([f.name for f in fields(params)]) if is_dataclass(params) else frozenset()
 
 
 def _reader(names: list[str]) -> Callable[[object], object]:

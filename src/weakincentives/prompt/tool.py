@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from typing import (
@@ -21,6 +21,7 @@ from typing import (
 from .. import json_validation, serde
 from ..errors import SerdeError
 from ..generics import Parametrized
+from ..records import RECORD_TYPES, is_instance, is_record_type
 from ..serde import Json, JsonSchema
 from .context import ToolContext
 from .errors import PromptValidationError
@@ -180,13 +181,13 @@ class Tool[P, R](Parametrized):
             raise PromptValidationError(
                 f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
             )
-        if not isinstance(params_type, type) or not (schema or is_dataclass(params_type)):
+        if schema is None and not is_record_type(params_type):
             raise PromptValidationError(
-                f"tool {name!r}: params type {params_type!r} is no dataclass; "
-                "declare the params as a dataclass"
+                f"tool {name!r}: params type {params_type!r} has no fields; "
+                f"declare the params as {RECORD_TYPES}"
             )
         for example in examples:
-            if not isinstance(example, ToolExample) or not isinstance(example.input, params_type):
+            if not isinstance(example, ToolExample) or not is_instance(example.input, params_type):
                 raise PromptValidationError(
                     f"tool {name!r}: example {example!r} is no ToolExample "
                     f"with an input of {params_type.__name__}"

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..protocols import StateView
+from ..records import build
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
@@ -282,7 +283,7 @@ class PromptView:
             params = self._built.get(kind)
         if params is None:
             try:
-                params = self._built[kind] = kind()
+                params = self._built[kind] = build(kind)
             except Exception as error:  # missing fields, or whatever __post_init__ raises
                 unbound = PromptRenderError(
                     f"no {kind.__name__} is bound and it cannot be built without arguments "

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from textwrap import shorten
 from typing import Any
@@ -60,7 +60,7 @@ def call(*calls: tuple[str, object], usage: TokenUsage | None = None) -> Assista
 def _json(arguments: object) -> str:
     if isinstance(arguments, str):
         return arguments
-    return serde.dump_json(arguments) if is_dataclass(arguments) else json.dumps(arguments)
+    return json.dumps(arguments) if isinstance(arguments, dict) else serde.dump_json(arguments)
 
 
 @dataclass(frozen=True, slots=True)

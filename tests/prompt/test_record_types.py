@@ -1,0 +1,159 @@
+"""Pydantic models and TypedDicts serve as params, results and state as dataclasses do."""
+
+from typing import Any, NotRequired, TypedDict
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from weakincentives import serde
+from weakincentives.errors import SerdeError
+from weakincentives.inspection.analysis import analyze
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptRenderError,
+    PromptTemplate,
+    PromptValidationError,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+class City(BaseModel):
+    name: str
+    size: int = Field(default=1, description="In thousands")
+
+
+class Trip(TypedDict):
+    place: str
+    days: NotRequired[int]
+
+
+class Note(TypedDict):
+    text: str
+
+
+class Other(TypedDict):
+    text: str
+
+
+def visit(params: Trip, /, *, context: ToolContext) -> ToolResult[City]:
+    return ToolResult(message="Went.", value=City(name=params["place"]))
+
+
+def found(params: City, /, *, context: ToolContext) -> ToolResult[Trip]:
+    context.session.dispatch(params)
+    return ToolResult(message="Founded.", value={"place": params.name})
+
+
+VISIT = Tool[Trip, City](name="visit", description="Visits.", handler=visit)
+FOUND = Tool(name="found", description="Founds.", handler=found)
+TEMPLATE = PromptTemplate(
+    ns="tests",
+    key="records",
+    sections=[
+        MarkdownSection[City](
+            title="City", key="city", template="$name: $size.", tools=[VISIT, FOUND]
+        ),
+        MarkdownSection[Trip](
+            title="Trip",
+            key="trip",
+            template="To $place for $$1.",
+            enabled=lambda trip: trip["place"] != "home",
+        ),
+    ],
+)
+
+
+def test_sections_read_models_and_dicts() -> None:
+    text = TEMPLATE.render(City(name="Rome"), Trip(place="Rome")).text
+    assert text == "## 1. City\n\nRome: 1.\n\n## 2. Trip\n\nTo Rome for $1."
+    assert "Trip" not in TEMPLATE.render(City(name="Rome"), Trip(place="home")).text
+
+
+def test_handlers_take_and_return_models_and_dicts() -> None:
+    adapter = ScriptedAdapter(
+        [
+            call(("visit", {"place": "Rome", "days": None}), ("found", City(name="Ur", size=2))),
+            call(("visit", {"days": 1}), ("found", {"name": 1}), ("found", {"name": "x", "y": 1})),
+            say("done"),
+        ]
+    )
+    session = Session()
+    bound = TEMPLATE.bind(City(name="Rome"), Trip(place="Rome"))
+    adapter.evaluate(bound, session=session)
+    assert [answer for seen in adapter.requests[1:] for answer in _answers(seen.messages)][:2] == [
+        'Went.\n\n{"name":"Rome","size":1}',
+        'Founded.\n\n{"place":"Ur"}',
+    ]
+    assert _answers(adapter.requests[2].messages)[2:] == [
+        "Invalid arguments for 'visit': place: Field required",
+        "Invalid arguments for 'found': name: Input should be a valid string",
+        "Invalid arguments for 'found': y: Extra inputs are not permitted",
+    ]
+    assert session[City].all() == (City(name="Ur", size=2),)
+    spec = adapter.requests[0].tools[1]
+    assert spec.strict
+    assert "In thousands" in spec.parameters["properties"]["size"]["description"]
+
+
+def _answers(messages: Any) -> list[str]:
+    return [message.content for message in messages if message.kind == "tool"]
+
+
+def test_state_of_models_and_dicts_goes_through_a_snapshot() -> None:
+    session, other = Session(), Session()
+    session[City].append(City(name="Rome"))
+    session[Trip].append(Trip(place="Rome"))
+    text = session.snapshot().to_json()
+    other.restore(other.parse_snapshot(text, types=[City, Trip]))
+    assert (other[City].all(), other[Trip].all()) == (session[City].all(), session[Trip].all())
+
+
+def test_a_dict_that_fits_no_or_several_types_is_refused() -> None:
+    several = PromptTemplate(
+        ns="tests",
+        key="several",
+        sections=[
+            MarkdownSection[Note](title="One", template="$text"),
+            MarkdownSection[Other](title="Two", template="$text"),
+        ],
+    )
+    with pytest.raises(PromptValidationError, match=r"fits several of .*: Note, Other"):
+        several.bind({"text": "x"})
+    with pytest.raises(PromptValidationError, match=r"fits none of .*: Trip"):
+        TEMPLATE.bind({"where": "Rome"})
+
+
+def test_unbound_params_are_told_with_their_type() -> None:
+    with pytest.raises(PromptRenderError, match=r"(?s)no City is bound.*prompt\.bind\(City"):
+        TEMPLATE.render(Trip(place="Rome"))
+    with pytest.raises(PromptRenderError, match=r"no Trip is bound.*Trip requires place"):
+        TEMPLATE.render(City(name="Rome"))
+
+
+def test_placeholders_are_checked_against_the_fields() -> None:
+    for kind in (City, Trip):
+        with pytest.raises(PromptValidationError, match="no params field for a placeholder"):
+            PromptTemplate(
+                ns="tests",
+                key="wrong",
+                sections=[MarkdownSection[kind](title="T", template="$nowhere")],  # type: ignore[valid-type]
+            )
+
+
+def test_a_prompt_with_models_and_dicts_can_be_analyzed() -> None:
+    assert [finding.code for finding in analyze(TEMPLATE).findings] == []
+
+
+def test_a_model_is_read_strictly_unless_it_says_otherwise() -> None:
+    class Lax(BaseModel):
+        model_config = ConfigDict(strict=False, extra="ignore")
+        n: int
+
+    with pytest.raises(SerdeError, match="valid string"):
+        serde.parse_json(City, '{"name": 1}')
+    assert serde.parse_json(Lax, '{"n": "1", "more": 2}') == Lax(n=1)
+    assert serde.parse_json(City, '{"name": "x", "more": 2}', allow_extra=True) == City(name="x")
