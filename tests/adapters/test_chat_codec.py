@@ -15,6 +15,7 @@ from weakincentives.adapters.codec import CodecOptions, decode_reply
 from weakincentives.evaluation.errors import PromptEvaluationError
 from weakincentives.evaluation.messages import (
     AssistantMessage,
+    Instructions,
     ToolCall,
     ToolMessage,
     ToolsAdded,
@@ -113,22 +114,40 @@ def test_typed_output_is_asked_for_in_words_where_the_api_has_no_means() -> None
     assert message["content"].endswith('{"type": "object"}')
 
 
-def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
+def test_an_answer_made_elsewhere_is_written_from_its_neutral_form_with_new_call_ids() -> None:
     talk = Talk(codec(), "Go.")
     talk.say(
-        AssistantMessage(text="t", tool_calls=(ToolCall("c1", "probe", "{"),)),
+        AssistantMessage(text="t", tool_calls=(ToolCall("functions.probe:1", "probe", "{"),)),
+        ToolMessage("functions.probe:1", "ok"),
         AssistantMessage(text="u"),
     )
+    function = {"name": "probe", "arguments": "{"}
     assert encoded(talk.request())["messages"][1:] == [
         {
             "role": "assistant",
             "content": "t",
-            "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "probe", "arguments": "{"}}
-            ],
+            "tool_calls": [{"id": "earlier_1_0", "type": "function", "function": function}],
         },
+        {"role": "tool", "tool_call_id": "earlier_1_0", "content": "ok"},
         {"role": "assistant", "content": "u"},
     ]
+
+
+def test_equal_ids_of_two_providers_stay_apart() -> None:
+    talk = Talk(codec(), "Go.")
+    talk.say(AssistantMessage(tool_calls=(ToolCall("c1", "probe", "{}"),)), ToolMessage("c1", "a"))
+    talk.request()
+    talk.hear(asks(CALL))
+    talk.say(ToolMessage("c1", "b"))
+    answers = [item for item in encoded(talk.request())["messages"] if item["role"] == "tool"]
+    assert [item["tool_call_id"] for item in answers] == ["earlier_1_0", "c1"]
+
+
+def test_sections_that_change_have_a_role_of_their_own() -> None:
+    talk = Talk(codec(instructions_role="developer", changes_role="user"), "")
+    talk.transcript[:] = [Instructions("Go."), UserMessage("Hi"), Instructions("Stop.")]
+    roles = [(item["role"], item["content"]) for item in encoded(talk.request())["messages"]]
+    assert roles == [("developer", "Go."), ("user", "Hi"), ("user", "Stop.")]
 
 
 # --- Reading

@@ -163,7 +163,7 @@ def test_an_answer_made_elsewhere_is_written_from_its_neutral_form() -> None:
     )
     assert encoded(talk.request())["input"][1:] == [
         {"role": "assistant", "content": "t"},
-        {"type": "function_call", "call_id": "c1", "name": "probe", "arguments": "{"},
+        {"type": "function_call", "call_id": "earlier_1_0", "name": "probe", "arguments": "{"},
     ]
 
 

@@ -14,6 +14,7 @@ from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import (
     AssistantMessage,
     Instructions,
+    Message,
     ToolCall,
     ToolMessage,
     ToolsAdded,
@@ -52,11 +53,14 @@ class CodecOptions:
 
     `prompt_role` is the role of a prompt that the user sends no message with: every server takes a
     user message. `instructions_role` is the role of a prompt beside a user's message, by default
-    the codec's. `structured_output` requests typed output with the API's own parameter, or with
-    instructions in the prompt for servers that lack it. `tools_in_conversation` puts tools that are
-    added later into the conversation instead of the tools list, so that the provider's cache still
-    fits. `extra` goes into every request and replaces values there, with two exceptions: its tools
-    go before the prompt's tools, and in a mapping such as `response_format` the prompt's keys win.
+    the codec's; `changes_role` is that of sections that change later, by default the same.
+    `origin` names the server where it is not the provider's own; it alone gets back its items,
+    such as reasoning. `structured_output` requests typed output with the API's own parameter, or
+    with instructions in the prompt for servers that lack it. `tools_in_conversation` puts tools
+    that are added later into the conversation instead of the tools list, so that the provider's
+    cache still fits. `extra` goes into every request and replaces values there, with two
+    exceptions: its tools go before the prompt's tools, and in a mapping such as `response_format`
+    the prompt's keys win.
 
     Raises `ValueError` for an unknown role or output mode, and for `extra` that holds the
     conversation or `stream`.
@@ -65,6 +69,8 @@ class CodecOptions:
     model: str
     prompt_role: PromptRole = "user"
     instructions_role: PromptRole | None = None
+    changes_role: PromptRole | None = None
+    origin: str = ""
     structured_output: Literal["native", "prompted"] = "native"
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -74,7 +80,11 @@ class CodecOptions:
             raise ValueError(
                 f"structured_output is {self.structured_output!r}; use 'native' or 'prompted'"
             )
-        roles = {"prompt_role": self.prompt_role, "instructions_role": self.instructions_role}
+        roles = {
+            "prompt_role": self.prompt_role,
+            "instructions_role": self.instructions_role,
+            "changes_role": self.changes_role,
+        }
         for name, role in roles.items():
             if role not in (None, "user", "system", "developer"):
                 raise ValueError(f"{name} is {role!r}; use 'user', 'system' or 'developer'")
@@ -121,9 +131,10 @@ class Codec(ABC):
         self.provider = provider
         self.items: list[Wire] = []
         self.tools: dict[str, Wire] = {}
-        self.wire_format = f"{self.wire_format}/{provider}"
+        self.wire_format = "/".join(filter(None, [self.wire_format, provider, options.origin]))
         self.declares_output = False
         self._encoded = 0
+        self._new_ids: dict[str, str] = {}
         self._output: OutputSpec | None = None
 
     def encode(self, request: ProviderRequest) -> Wire:
@@ -135,31 +146,49 @@ class Codec(ABC):
             self.begin(request)
         output = request.output
         declared, prompted = (output, None) if self.declares_output else (None, output)
-        for message in request.transcript[self._encoded :]:
-            match message:
-                case Instructions(content):
-                    role = self.options.instructions_role or self.instructions_role
-                    self._add_text(role, content, prompted)
-                case UserMessage(content) if self.items:
-                    self._add_text("user", content)
-                case UserMessage(content):
-                    self._add_text(self.options.prompt_role, content, prompted)
-                case AssistantMessage(wire_format=wire_format):
-                    foreign = wire_format != self.wire_format
-                    self.items += self.encode_assistant(
-                        replace(message, wire=()) if foreign else message
-                    )
-                case ToolMessage():
-                    self.items.append(self.encode_answer(message))
-                case ToolsAdded(added):
-                    self.add_tools({spec.name: self.encode_tool(spec) for spec in added})
-                case ToolsRemoved(names):
-                    self.remove_tools(names)
-                case never:
-                    assert_never(never)
+        for index, message in enumerate(request.transcript[self._encoded :], self._encoded):
+            self._encode_message(index, message, prompted)
         self._encoded, self._output = len(request.transcript), output
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         return self.options.apply({**self.encode_items(declared), **tools})
+
+    def _encode_message(self, index: int, message: Message, output: OutputSpec | None) -> None:
+        """Writes one message; the first one also asks for `output`."""
+        match message:
+            case Instructions(content):
+                role = self.options.instructions_role or self.instructions_role
+                if index:
+                    role = self.options.changes_role or role
+                self._add_text(role, content, output)
+            case UserMessage(content):
+                self._add_text("user" if self.items else self.options.prompt_role, content, output)
+            case AssistantMessage(wire_format=self.wire_format):
+                for call in message.tool_calls:
+                    self._new_ids.pop(call.call_id, None)
+                self.items += self.encode_assistant(message)
+            case AssistantMessage():
+                self.items += self.encode_assistant(self._without_wire(message, index))
+            case ToolMessage(call_id) if call_id in self._new_ids:
+                answer = replace(message, call_id=self._new_ids[call_id])
+                self.items.append(self.encode_answer(answer))
+            case ToolMessage():
+                self.items.append(self.encode_answer(message))
+            case ToolsAdded(added):
+                self.add_tools({spec.name: self.encode_tool(spec) for spec in added})
+            case ToolsRemoved(names):
+                self.remove_tools(names)
+            case never:
+                assert_never(never)
+
+    def _without_wire(self, message: AssistantMessage, index: int) -> AssistantMessage:
+        """Returns another provider's message with new call ids: providers differ in their form."""
+        calls = [
+            replace(call, call_id=f"earlier_{index}_{number}")
+            for number, call in enumerate(message.tool_calls)
+        ]
+        for call, renamed in zip(message.tool_calls, calls, strict=True):
+            self._new_ids[call.call_id] = renamed.call_id
+        return replace(message, wire=(), tool_calls=tuple(calls))
 
     def begin(self, request: ProviderRequest) -> None:
         """Prepares the first request: writes the tools and decides how to request the output."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from ..evaluation.errors import PromptEvaluationError
 from .provider_errors import error_from_redirect, error_from_reply, error_from_request
@@ -20,6 +21,7 @@ __all__ = [
     "bound_reply",
     "check_max_reply_bytes",
     "error_from_http",
+    "read_origin",
 ]
 
 MAX_REPLY_BYTES = 64 * 1024 * 1024
@@ -196,3 +198,12 @@ def error_from_http(provider: str, error: BaseException) -> PromptEvaluationErro
         reason = f"no connection ({type(error).__name__})"
         return error_from_request(provider, "connection", reason)
     return None
+
+
+def read_origin(base_url: object, own_host: str = "") -> str:
+    """Returns the host of a base URL, `""` without one and for the provider's `own_host`."""
+    try:
+        host = urlsplit(str(base_url or "")).hostname or ""
+    except ValueError:  # the first request reports it
+        return ""
+    return "" if host == own_host else host

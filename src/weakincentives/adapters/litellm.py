@@ -23,7 +23,7 @@ from ..redaction import Redactor, causes, credentials_in
 from .chat import ChatCodec
 from .codec import AnyJson, CodecOptions, PromptRole, Wire
 from .codec_adapter import AnyReply, CodecAdapter
-from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http
+from .http_clients import MAX_REPLY_BYTES, check_max_reply_bytes, error_from_http, read_origin
 from .litellm_clients import AnyLiteLLM, LiteLLMClients
 from .provider_errors import check_key, error_from_reply, error_from_request, error_from_status
 
@@ -36,6 +36,7 @@ _LISTENERS = (
     "callbacks input_callback success_callback failure_callback service_callback logger_fn"
     " _async_input_callback _async_success_callback _async_failure_callback max_budget"
 )
+_KEEPS_SYSTEM_MESSAGES = ("openai", "azure")
 _KNOWN_CREDENTIALS = 64  # only the last ones, since some providers renew tokens every hour
 # Further prefixes of a provider's environment variables, by a part of its name in LiteLLM.
 _VARIABLES = {
@@ -73,6 +74,7 @@ class LiteLLMAdapter(CodecAdapter):
         max_retries: int = 2,
         max_reply_bytes: int = MAX_REPLY_BYTES,
         prompt_role: PromptRole = "user",
+        instructions_role: PromptRole | None = None,
         structured_output: Literal["auto", "native", "prompted"] = "auto",
         options: Mapping[str, object] | None = None,
         config: InnerLoopConfig | None = None,
@@ -88,7 +90,8 @@ class LiteLLMAdapter(CodecAdapter):
         self.litellm: AnyLiteLLM = import_module("litellm")
         vars(self.litellm)["suppress_debug_info"] = True  # it prints at every error
         self._internal = _internal_call()
-        self._environment = self._provider_prefixes(model, base_url)
+        provider = self._provider(model, base_url)
+        self._environment = _provider_prefixes(provider)
         self._sent: deque[str] = deque(maxlen=_KNOWN_CREDENTIALS)
         if structured_output == "auto":
             structured_output = (
@@ -97,6 +100,10 @@ class LiteLLMAdapter(CodecAdapter):
         codec_options = CodecOptions(
             model=model,
             prompt_role=prompt_role,
+            instructions_role=instructions_role,
+            # of most providers LiteLLM moves system messages to the beginning, or marks them
+            changes_role=None if provider in _KEEPS_SYSTEM_MESSAGES and not base_url else "user",
+            origin="/".join(filter(None, [provider, read_origin(base_url)])),
             structured_output=structured_output,
             extra=dict(options or {}),
         )
@@ -186,15 +193,12 @@ class LiteLLMAdapter(CodecAdapter):
         refused = getattr(error, "status_code", None) in (401, 403)
         return None if refused else super().safe_cause(error)
 
-    def _provider_prefixes(self, model: str, base_url: str | None) -> tuple[str, ...]:
-        """Returns the prefixes of the provider's variables; `()` for an unknown provider."""
+    def _provider(self, model: str, base_url: str | None) -> str:
+        """Returns LiteLLM's name of the provider; `""` for an unknown one."""
         try:
-            provider = str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
+            return str(self.litellm.get_llm_provider(model=model, api_base=base_url)[1])
         except Exception:  # LiteLLM's own; the first request will say it
-            return ()
-        name = re.sub(r"^text-completion-|[-_](ai|chat)$|[^a-z0-9]", "", provider.lower()).upper()
-        more = [prefixes for part, prefixes in _VARIABLES.items() if part in provider]
-        return (name, *chain.from_iterable(more))
+            return ""
 
     @contextmanager
     def _without_logging(self, body: Wire) -> Generator[None]:
@@ -213,6 +217,15 @@ class LiteLLMAdapter(CodecAdapter):
             yield
         finally:
             self._internal.reset(token)
+
+
+def _provider_prefixes(provider: str) -> tuple[str, ...]:
+    """Returns the prefixes of the provider's variables."""
+    if not provider:
+        return ()
+    name = re.sub(r"^text-completion-|[-_](ai|chat)$|[^a-z0-9]", "", provider.lower()).upper()
+    more = [prefixes for part, prefixes in _VARIABLES.items() if part in provider]
+    return (name, *chain.from_iterable(more))
 
 
 def _variables(prefixes: tuple[str, ...]) -> dict[str, str]:

@@ -591,11 +591,21 @@ def test_a_foreign_conversation_is_written_in_blocks() -> None:
     assert [message["content"] for message in talk.request()["messages"][1:]] == [
         [
             {"type": "text", "text": "See."},
-            {"type": "tool_use", "id": "call_1", "name": "probe", "input": {"a": 1}},
-            {"type": "tool_use", "id": "call_2", "name": "probe", "input": {"INVALID_JSON": "{"}},
+            {"type": "tool_use", "id": "earlier_1_0", "name": "probe", "input": {"a": 1}},
+            {
+                "type": "tool_use",
+                "id": "earlier_1_1",
+                "name": "probe",
+                "input": {"INVALID_JSON": "{"},
+            },
         ],
         [
-            {"type": "tool_result", "tool_use_id": "call_1", "content": "ok"},
-            {"type": "tool_result", "tool_use_id": "call_2", "content": "no", "is_error": True},
+            {"type": "tool_result", "tool_use_id": "earlier_1_0", "content": "ok"},
+            {
+                "type": "tool_result",
+                "tool_use_id": "earlier_1_1",
+                "content": "no",
+                "is_error": True,
+            },
         ],
     ]

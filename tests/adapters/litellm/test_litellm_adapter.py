@@ -108,6 +108,48 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
 
 
 @routes
+def test_a_section_that_changes_between_turns_comes_after_what_was_said(model: str) -> None:
+    with ScriptedServer(Say("one", reasoning="hm"), Say("two")) as server:
+        adapter, session = connect(server, model), Session()
+        first = adapter.evaluate(prompt(text="Go."), session=session, message="Hi")
+        adapter.evaluate(
+            prompt(text="Stop."), session=session, message="So?", conversation=first.conversation
+        )
+        sent = server.requests[1].json
+    rules = sent["system"][0]["text"] if model == ANTHROPIC else sent["messages"][0]["content"]
+    assert rules == "## 1. Task\n\nGo."
+    texts = [
+        text
+        for message in sent["messages"]
+        if message["role"] == "user"
+        for text in (
+            [block["text"] for block in message["content"]]
+            if model == ANTHROPIC
+            else [message["content"]]
+        )
+    ]
+    assert texts[0] == "Hi"
+    assert texts[1].endswith("Stop.")
+    assert texts[2] == "So?"
+    assert len(texts) == 3
+
+
+def test_the_items_of_one_provider_do_not_go_to_another() -> None:
+    with ScriptedServer(Say("one", reasoning="hm"), Say("two")) as server:
+        asked, session = prompt(text="Go."), Session()
+        first = connect(server, ANTHROPIC).evaluate(asked, session=session, message="Hi")
+        connect(server, OPENAI).evaluate(
+            asked, session=session, message="So?", conversation=first.conversation
+        )
+        assert server.requests[1].json["messages"] == [
+            {"role": "system", "content": "## 1. Task\n\nGo."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "one"},
+            {"role": "user", "content": "So?"},
+        ]
+
+
+@routes
 def test_a_stream_gives_the_text_in_pieces_and_the_same_response(model: str) -> None:
     script = (
         Say(

@@ -1,5 +1,6 @@
 """`AnthropicAdapter`: Anthropic's Messages API through the `anthropic` SDK."""
 
+import os
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -11,7 +12,7 @@ from ...evaluation.schemas import tool_to_spec
 from ...limits import Clock, utc_now
 from ...prompt.renderer import RenderedPrompt
 from ..codec import Codec, Wire
-from ..http_clients import MAX_REPLY_BYTES
+from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..provider_errors import error_from_status
 from ..sdk_adapter import AnySDK, SDKAdapter
 from .codec import MessagesCodec, MessagesOptions, ToolChanges
@@ -98,6 +99,8 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             *("NoneType", "Anthropic", "AsyncAnthropic"),
         }
         is_strict = version >= _STRICT_SINCE
+        ready = client or async_client
+        url = ready.base_url if ready else base_url or os.environ.get("ANTHROPIC_BASE_URL")
         self._settings = MessagesOptions(
             model=model,
             max_tokens=max_tokens,
@@ -105,6 +108,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             structured_output=structured_output or ("native" if is_strict else "prompted"),
             strict_tools=is_strict if strict_tools is None else strict_tools,
             cache=cache,
+            origin=read_origin(url, "api.anthropic.com"),
             extra=dict(options or {}),
         )
         arguments: Mapping[str, object] = {

@@ -1,5 +1,6 @@
 """`OpenAIAdapter`: OpenAI's APIs through the `openai` SDK."""
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -8,7 +9,7 @@ from ...evaluation.inner_loop import InnerLoopConfig
 from ...limits import Clock, utc_now
 from ..chat import ChatCodec
 from ..codec import Codec, CodecOptions, PromptRole
-from ..http_clients import MAX_REPLY_BYTES
+from ..http_clients import MAX_REPLY_BYTES, read_origin
 from ..provider_errors import error_from_status
 from ..sdk_adapter import AnySDK, SDKAdapter
 from .responses import ResponsesCodec
@@ -54,6 +55,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         client: "openai.OpenAI | None" = None,
         async_client: "openai.AsyncOpenAI | None" = None,
         prompt_role: PromptRole = "user",
+        instructions_role: PromptRole | None = None,
         structured_output: Literal["native", "prompted"] = "native",
         tools_in_conversation: bool = False,
         options: Mapping[str, object] | None = None,
@@ -63,9 +65,16 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         if api not in _APIS:
             raise ValueError(f"api is {api!r}; use 'responses' or 'chat'")
         codec, self.path = _APIS[api]
+        ready: AnySDK = client or async_client
+        url = ready.base_url if ready else base_url or os.environ.get("OPENAI_BASE_URL")
+        origin = read_origin(url, "api.openai.com")
         codec_options = CodecOptions(
             model=model,
             prompt_role=prompt_role,
+            instructions_role=instructions_role,
+            # many chat templates of open models take a system message only at the beginning
+            changes_role="user" if origin and api == "chat" else None,
+            origin=origin,
             structured_output=structured_output,
             tools_in_conversation=tools_in_conversation,
             extra=dict(options or {}),

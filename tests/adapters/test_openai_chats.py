@@ -1,0 +1,106 @@
+"""Chats over both OpenAI APIs: what each turn adds to the bytes of the turn before."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from support.agents import prompt, tool
+from support.scripted_server import Call, Request, Say, ScriptedServer
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.prompt import MarkdownSection, Prompt
+from weakincentives.runtime.session import Session
+from weakincentives.visibility import SectionVisibility
+
+apis = pytest.mark.parametrize("api", ["responses", "chat"])
+
+
+# Any: names of APIs, options of every kind, prompts of every output
+def connect(server: ScriptedServer, api: Any, **options: Any) -> OpenAIAdapter:
+    return OpenAIAdapter(
+        "m", api=api, base_url=server.openai_url, api_key="sk-test", max_retries=0, **options
+    )
+
+
+def beginning(request: Request) -> bytes:
+    """The bytes of a request's body up to the end of its last message."""
+    body: Any = request.json
+    items = body.get("input") or body["messages"]
+    text = json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
+    at = request.body.index(text)
+    return request.body[: at + len(text) - 1]
+
+
+def layered(text: str = "Go.") -> Prompt[Any]:
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    shown = MarkdownSection(title="Task", key="task", template=text, tools=[tool()])
+    return Prompt(ns="tests", key="layers", sections=[shown, hidden])
+
+
+@apis
+@pytest.mark.parametrize("moves", [False, True])
+def test_each_request_of_a_chat_begins_with_the_bytes_of_the_one_before(
+    api: Any, *, moves: bool
+) -> None:
+    """With `moves` each turn runs in a new adapter, with the conversation from its JSON."""
+    read = Call("read_section", {"section_key": "more"}, "call_r")
+    steps = [
+        *(Say("Let me see.", (Call("probe", {"a": 1}, "call_p"),), reasoning="hm"), Say("one")),
+        *(Say(calls=(read,)), Say(calls=(Call("late", {"a": 1}, "call_l"),)), Say("two, ünï")),
+        Say("three"),
+    ]
+    with ScriptedServer(*steps) as server:
+        adapter, session, conversation = connect(server, api), Session(), None
+        for message in ("Hi", "So?", "And 漢字?"):
+            response = adapter.evaluate(
+                layered(), session=session, message=message, conversation=conversation
+            )
+            conversation = response.conversation
+            if moves and conversation is not None:
+                adapter = connect(server, api)
+                conversation = Conversation.from_json(conversation.to_json())
+        requests = server.requests
+    for before, after in pairwise(requests):
+        assert after.body.startswith(beginning(before))
+        tools = before.json["tools"]
+        assert after.json["tools"][: len(tools)] == tools
+    assert [len(request.json["tools"]) for request in requests] == [2, 2, 2, 3, 3, 3]
+
+
+@apis
+@pytest.mark.parametrize("role", [None, "user"])
+def test_the_prompt_and_its_changes_have_their_roles(api: Any, role: Any) -> None:
+    with ScriptedServer(Say("one"), Say("two")) as server:
+        adapter, session = connect(server, api, instructions_role=role), Session()
+        first = adapter.evaluate(prompt(text="Go."), session=session, message="Hi")
+        adapter.evaluate(
+            prompt(text="Stop."), session=session, message="So?", conversation=first.conversation
+        )
+        body = server.requests[1].json
+        items = body.get("input") or body["messages"]
+    roles = [item["role"] for item in items]
+    own = role or ("developer" if api == "responses" else "system")
+    # another server than OpenAI's may take a system message only at the beginning
+    changes = own if api == "responses" else "user"
+    assert roles == [own, "user", "assistant", changes, "user"]
+
+
+@apis
+def test_the_items_of_one_server_do_not_go_to_another(api: Any) -> None:
+    with ScriptedServer(Say("one", reasoning="hm"), Say("two"), Say("three")) as server:
+        session, here = Session(), connect(server, api)
+        url = server.openai_url.replace("127.0.0.1", "localhost")
+        there = OpenAIAdapter("m", api=api, base_url=url, api_key="sk-test", max_retries=0)
+        first = here.evaluate(prompt(), session=session, message="Hi").conversation
+        second = there.evaluate(prompt(), session=session, message="So?", conversation=first)
+        here.evaluate(prompt(), session=session, message="A", conversation=second.conversation)
+        assert [b"hm" in request.body for request in server.requests] == [False, False, True]
