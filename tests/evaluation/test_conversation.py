@@ -33,6 +33,12 @@ from weakincentives.prompt import (
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 
+SUMMARY = SectionVisibility.SUMMARY
+_CHANGED = (
+    "These parts of your instructions have changed. What they say now replaces what they said "
+    "before.\n\n"
+)
+
 
 @dataclass(frozen=True)
 class Manner:
@@ -146,6 +152,93 @@ def test_json_with_a_call_without_an_answer_is_refused() -> None:
     orphan = Conversation(ns="tests", key="chat", messages=(UserMessage("Hi"), asked))
     with pytest.raises(SerdeError, match="c1"):
         Conversation.from_json(orphan.to_json())
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ((), "there is no message"),
+        ((UserMessage("Hi"), ToolMessage("c1", "Done.")), "'c1' answers no call"),
+    ],
+)
+def test_json_of_no_valid_conversation_is_refused(
+    messages: tuple[Message, ...], problem: str
+) -> None:
+    invalid = Conversation(ns="tests", key="chat", messages=messages)
+    with pytest.raises(SerdeError, match=problem):
+        Conversation.from_json(invalid.to_json())
+
+
+def test_text_that_utf8_cannot_encode_does_not_keep_a_conversation_from_json() -> None:
+    broken = AssistantMessage(tool_calls=(ToolCall("c1\ud800", "pay", '{"n": "\ud800"}'),))
+    conversation = talk(broken, say("So \ud800."))
+    assert Conversation.from_json(conversation.to_json()) == conversation
+    assert conversation.messages[-1] == say("So ?.")
+
+
+def test_a_section_without_tools_that_the_model_has_read_is_told_again_when_it_changes() -> None:
+    def notes(word: str) -> Prompt[None]:
+        section = MarkdownSection[Manner](
+            title="Notes", template="Be $word.", summary="More.", visibility=SUMMARY
+        )
+        bound: PromptTemplate[None] = PromptTemplate(ns="tests", key="notes", sections=[section])
+        return bound.bind(Manner(word))
+
+    read = call(("read_section", {"section_key": "notes"}))
+    adapter, session = ScriptedAdapter([read, say("one"), say("two"), say("three")]), Session()
+    first = adapter.evaluate(notes("kind"), session=session, message="Hi").conversation
+    for on_change in ("append", "restate"):
+        second = adapter.evaluate(
+            notes("rude"),
+            session=session,
+            message="So?",
+            conversation=first,
+            on_change=on_change,
+        ).conversation
+        assert second is not None
+        assert second.messages[-3] == Instructions(_CHANGED + "## 1. Notes\n\nBe rude.")
+        assert [record.full for record in second.sections] == ["## 1. Notes\n\nBe rude."]
+
+
+def test_an_answer_that_was_cut_off_is_given_again() -> None:
+    cut = AssistantMessage(text="So", finish="length")
+    with pytest.raises(PromptEvaluationError) as caught:
+        chat([cut], "Hi")
+    assert caught.value.transcript[-1] == cut
+    response = ScriptedAdapter([say("Whole.")]).evaluate(
+        KIND, session=Session(), conversation=caught.value.conversation
+    )
+    assert kinds(tuple(response.transcript)) == ["instructions", "user", "assistant"]
+
+
+def test_more_turns_than_there_are_may_be_kept() -> None:
+    conversation = chat([say("one"), say("two")], "A", "B").conversation
+    assert conversation is not None
+    assert len(conversation.restated(KIND, keep_turns=9).turns) == 2
+
+
+def test_a_compaction_of_the_provider_passes_through_untouched() -> None:
+    compacted = AssistantMessage(
+        tool_calls=(ToolCall("c1", "read_section", '{"section_key": "payments"}'),),
+        wire=({"type": "compaction", "encrypted_content": "…"}, {"type": "function_call"}),
+        wire_format="responses/openai",
+    )
+    anew = talk(compacted, say("one")).restated(KIND)
+    [kept] = [message for message in anew.messages if getattr(message, "wire", ())]
+    assert isinstance(kept, AssistantMessage)
+    assert (kept.wire, kept.tool_calls) == (compacted.wire, compacted.tool_calls)
+    assert isinstance(anew.messages[anew.messages.index(kept) + 1], ToolMessage)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"message": " "}, "message is empty"), ({"on_change": "forget"}, "on_change is 'forget'")],
+)
+def test_an_empty_message_and_an_unknown_on_change_are_refused(
+    options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ScriptedAdapter([]).evaluate(KIND, session=Session(), **options)
 
 
 def test_a_changed_section_is_told_alone_and_once() -> None:

@@ -271,10 +271,11 @@ def decode_reply(codec: Codec, reply: AnyJson, *, streamed: bool = False) -> Ass
             reply = codec.join_events(reply)
         elif isinstance(reply, bytes):
             reply = json.loads(reply)
-        # The message goes back to the provider, so it must be plain JSON: no objects of an SDK, and
-        # no lone surrogates, which JSON can escape.
+        # The message goes back to the provider, so it must be plain JSON: no objects of an SDK, no
+        # lone surrogates, which JSON can escape, and no Infinity, which it cannot hold.
         text = sendable(json.dumps(reply, ensure_ascii=False, default=str))
-        return replace(codec.decode(json.loads(text)), wire_format=codec.wire_format)
+        plain = json.loads(text, parse_constant=str)
+        return replace(codec.decode(plain), wire_format=codec.wire_format)
     except PromptEvaluationError:
         raise
     except Exception as error:

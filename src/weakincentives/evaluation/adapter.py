@@ -197,6 +197,10 @@ def check_arguments(
     check_limits(options.get("deadline"), options.get("budget"))
     if not isinstance(message := options.get("message"), str | None):
         raise TypeError(f"message is {message!r:.200}; pass the user's text")
+    if message is not None and not message.strip():
+        raise ValueError("message is empty; leave it out to send the prompt alone")
+    if (on_change := options.get("on_change", "append")) not in ("append", "restate"):
+        raise ValueError(f"on_change is {on_change!r}; use 'append' or 'restate'")
     if not isinstance(conversation, Conversation | None):
         raise TypeError(
             f"conversation is a {type(conversation).__name__}; pass response.conversation"

@@ -1,23 +1,31 @@
 """The calls of tools that must not run twice, and their answers, over a run's evaluations."""
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ..prompt.tool import ToolResult
+from .messages import ToolCall
 
-__all__ = ["CallHistory", "CallRecord"]
+__all__ = ["UNKNOWN", "CallHistory", "CallRecord"]
 
-_UNKNOWN = "This call was begun before and its outcome is unknown; it is not run again."
+# Any: results of all tools.
+UNKNOWN: ToolResult[Any] = ToolResult(
+    "This call was begun before and its outcome is unknown; it is not run again.", success=False
+)
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call that began; until it ends, `result` says that its outcome is unknown."""
+    """One call that began; until it ends, `result` says that its outcome is unknown.
 
-    # Any: results of all tools.
-    result: ToolResult[Any] = field(default_factory=lambda: ToolResult(_UNKNOWN, success=False))
+    `call` is `None` for a call that the conversation itself has.
+    """
+
+    call: ToolCall | None = None
+    result: ToolResult[Any] = UNKNOWN  # Any: as above
 
 
 class CallHistory:
@@ -25,6 +33,11 @@ class CallHistory:
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], list[CallRecord]] = {}
+
+    @property
+    def records(self) -> Iterator[CallRecord]:
+        """All records, those of equal calls in the order of the calls."""
+        return chain.from_iterable(self._records.values())
 
     def replay(self) -> Callable[[str, str], tuple[CallRecord, bool]]:
         """Returns a function that matches the calls of a new evaluation with the records.

@@ -9,14 +9,17 @@ opened sections in place. The inner loop takes a conversation and returns it wit
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal, Self
 
 from .. import serde
 from ..errors import SerdeError, ValidationIssue
 from ..limits import TokenUsage
+from ..prompt.errors import PromptRenderError
 from ..prompt.prompt import Prompt
-from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES
+from ..prompt.registry import READ_SECTION, RESERVED_TOOL_NAMES, SectionNode
 from ..prompt.renderer import RenderedPrompt
+from ..prompt.walk import VisibleSections
 from ..protocols import StateView
 from ..runtime.session.snapshots import library_state
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
@@ -53,15 +56,25 @@ _SEPARATOR = "\n\n"
 class SectionRecord:
     """What a conversation knows of one section.
 
-    `visibility` is the section's visibility now, `opened` what the model itself chose. `text` is
-    what the model last read of the section, in the form `shown`: the full text or the summary.
+    `visibility` is the section's visibility now, `opened` what the model itself chose. `summary`
+    and `full` are the texts that the model has read last; `None` stands for a text that it has not
+    read, or that no longer applies, such as the full text of a closed section.
     """
 
     path: SectionPath
     visibility: SectionVisibility
     opened: SectionVisibility | None = None
-    shown: SectionVisibility | None = None
-    text: str = ""
+    summary: str | None = None
+    full: str | None = None
+
+    def text(self, form: SectionVisibility) -> str | None:
+        """Returns what the model has read last in this form."""
+        return self.full if form is _FULL else self.summary
+
+    def with_text(self, form: SectionVisibility, text: str) -> Self:
+        """Returns the record after the model has read `text`."""
+        text = sendable(text)
+        return replace(self, full=text) if form is _FULL else replace(self, summary=text)
 
 
 type _Records = dict[SectionPath, SectionRecord]
@@ -93,12 +106,12 @@ class Conversation:
     def from_json(cls, text: str | bytes) -> Self:
         """Parses what `to_json` wrote.
 
-        Raises `SerdeError` for other text, for another version, and for a call without an answer.
+        Raises `SerdeError` for other text, for another version, for calls and answers without each
+        other, and without messages.
         """
         conversation = serde.parse_json(cls, text)
-        if calls := _unanswered(conversation.messages):
-            message = f"the calls {sorted(calls)} have no answer"
-            raise SerdeError("conversation", (ValidationIssue(("messages",), message),))
+        if problem := _invalid(conversation.messages):
+            raise SerdeError("conversation", (ValidationIssue(("messages",), problem),))
         return conversation
 
     # Any: a prompt of any output
@@ -150,26 +163,24 @@ class Conversation:
         conversation = self
         if (self.ns, self.key) != _name_of(rendered):
             conversation = self._restated(rendered, tools, self.messages)
-        else:
-            text, records = _changes(self, rendered)
-            if text and on_change == "restate":
-                conversation = self._restated(rendered, tools, self.messages)
-            else:
-                changes = _tool_changes(self.available_tools, tools)
-                added: tuple[Message, ...] = (Instructions(text),) if text else ()
-                conversation = replace(
-                    self,
-                    messages=(*self.messages, *added, *changes),
-                    sections=tuple(records.values()),
-                )
+        text, records = _changes(conversation.sections, rendered)
+        if text and on_change == "restate" and conversation is self:
+            conversation = self._restated(rendered, tools, self.messages)
+            text, records = _changes(conversation.sections, rendered)
+        messages = list(conversation.messages)
+        if text:
+            messages.append(Instructions(text))
+        messages += _tool_changes(conversation.available_tools, tools)
         if message is not None:
-            user = UserMessage(sendable(message))
-            return replace(conversation, messages=(*conversation.messages, user))
-        if isinstance(self.messages[-1], AssistantMessage):
-            raise ValueError(  # noqa: TRY004 - the value is at fault, not its type
-                "the conversation ends with the model's answer; pass message= with what comes next"
-            )
-        return conversation
+            messages.append(UserMessage(sendable(message)))
+        elif isinstance(last := self.messages[-1], AssistantMessage):
+            if last.finish in ("stop", "tool_calls"):
+                raise ValueError(
+                    "the conversation ends with the model's answer; "
+                    "pass message= with what comes next"
+                )
+            messages.remove(last)  # the provider stopped it: the model answers again
+        return replace(conversation, messages=tuple(messages), sections=tuple(records.values()))
 
     # Any: as above
     def restated(
@@ -190,7 +201,7 @@ class Conversation:
         if isinstance(prompt, Prompt):
             prompt = prompt.render(session=session, decisions=self.decisions_for(prompt))
         turns = self.turns
-        kept = turns if keep_turns is None else turns[len(turns) - keep_turns :]
+        kept = turns if keep_turns is None else turns[max(len(turns) - keep_turns, 0) :]
         messages = [message for turn in kept for message in turn]
         if summary:
             messages.insert(0, UserMessage(sendable(summary)))
@@ -225,15 +236,16 @@ class Conversation:
         text = sendable(rendered.text)
         first = self.messages[0]
         prompt = Instructions(text) if isinstance(first, Instructions) else UserMessage(text)
-        records = _records(rendered)
-        readable = {
-            path
-            for path, record in records.items()
-            if record.visibility is _SUMMARY and record.opened is None
-        }
-        kept = _without_disclosure(
-            [message for message in messages if message is not first], readable
+        same = (ns, key) == (self.ns, self.key)
+        before = {record.path: record for record in self.sections} if same else {}
+        kept, read = _without_disclosure(
+            [message for message in messages if message is not first], rendered, before
         )
+        records = _records(rendered)
+        for path, record in before.items():
+            now = records.get(path, record)
+            if now.full is None and any(path[: len(root)] == root for root in read):
+                records[path] = replace(now, full=record.full)
         return replace(
             self,
             ns=ns,
@@ -255,17 +267,19 @@ class Conversation:
         """
         records = {record.path: record for record in self.sections}
         for outcome in outcomes:
-            for shown in outcome.shown:
-                records[shown.path] = SectionRecord(
-                    path=shown.path,
-                    visibility=shown.visibility,
-                    shown=shown.visibility,
-                    text=shown.text,
-                )
-            for path in outcome.opened:
+            requested = outcome.request.requested_overrides if outcome.request else ()
+            for path in (*outcome.opened, *requested):
                 _set_visibility(records, path, _FULL)
-            if outcome.closed:
-                _set_visibility(records, outcome.closed, _SUMMARY)
+            for shown in outcome.shown:
+                record = records.get(shown.path)
+                record = record or SectionRecord(path=shown.path, visibility=shown.visibility)
+                records[shown.path] = record.with_text(shown.visibility, shown.text)
+            if closed := outcome.closed:
+                _set_visibility(records, closed, _SUMMARY)
+                for path, record in records.items():
+                    if path[: len(closed)] == closed:
+                        summary = record.summary if path == closed else None
+                        records[path] = replace(record, summary=summary, full=None)
         return replace(
             self,
             messages=tuple(messages),
@@ -315,13 +329,9 @@ def _records(rendered: RenderedPrompt[Any]) -> _Records:  # Any: as above
     for (node, visibility), text in zip(
         rendered.sections.items(), rendered.section_texts, strict=True
     ):
-        records[node.path] = SectionRecord(
-            path=node.path,
-            visibility=visibility,
-            opened=decisions.opened.get(node.path),
-            shown=visibility,
-            text=text,
-        )
+        opened = decisions.opened.get(node.path)
+        record = SectionRecord(path=node.path, visibility=visibility, opened=opened)
+        records[node.path] = record.with_text(visibility, text)
     return records
 
 
@@ -331,51 +341,62 @@ def _set_visibility(records: _Records, path: SectionPath, visibility: SectionVis
 
 
 def _changes(
-    conversation: Conversation,
+    before: Iterable[SectionRecord],
     rendered: RenderedPrompt[Any],  # Any: as above
 ) -> tuple[str, _Records]:
     """Returns what the model must be told of changed sections, and the records after that."""
-    before = {record.path: record for record in conversation.sections}
-    records = dict(before)
-    forms = {
-        node: (node.path in before and before[node.path].shown) or visibility
-        for node, visibility in rendered.sections.items()
-    }
-    texts: Sequence[str] = rendered.section_texts
-    if forms != rendered.sections:
-        texts = rendered.view.render(forms).texts
+    records = {record.path: record for record in before}
+    sections, texts = _as_read(records, rendered)
     changed: list[str] = []
-    for (node, visibility), text, full in zip(
-        rendered.sections.items(), texts, rendered.section_texts, strict=True
-    ):
-        record = before.get(node.path)
-        opened_elsewhere = record and visibility is _FULL and record.visibility is _SUMMARY
-        if record is None or record.shown is None or opened_elsewhere or text != record.text:
-            changed.append(full)
-            opened = None if record is None else record.opened
-            records[node.path] = SectionRecord(
-                path=node.path, visibility=visibility, opened=opened, shown=visibility, text=full
-            )
-        else:
-            records[node.path] = replace(record, visibility=visibility)
-    visible = {node.path for node in rendered.sections}
-    gone = [
-        path
-        for path, record in before.items()
-        if record.shown is not None and path not in visible and not _applies(rendered, path)
-    ]
-    for path in gone:
-        del records[path]
+    for (node, form), text in zip(sections.items(), texts, strict=True):
+        visibility = rendered.sections.get(node, form)
+        record = records.get(node.path) or SectionRecord(path=node.path, visibility=visibility)
+        if sendable(text) != record.text(form):
+            changed.append(text)
+        if form is _SUMMARY:
+            record = replace(record, full=None)
+        if node in rendered.sections:
+            record = replace(record, visibility=visibility)
+        records[node.path] = record.with_text(form, text)
+    visible = {node.path for node in sections}
+    gone: list[str] = []
+    for path, record in records.items():
+        if path not in visible and (record.summary, record.full) != (None, None):
+            records[path] = replace(record, summary=None, full=None)
+            section = rendered.registry.get_section(path)
+            if section is None or not rendered.view.is_enabled(section):
+                gone.append(repr(".".join(path)))
     parts = [_CHANGED + _SEPARATOR.join(changed)] if changed else []
     if gone:
-        parts.append(_GONE.format(", ".join([repr(".".join(path)) for path in gone])))
+        parts.append(_GONE.format(", ".join(gone)))
     return sendable(_SEPARATOR.join(parts)), records
 
 
-def _applies(rendered: RenderedPrompt[Any], path: SectionPath) -> bool:  # Any: as above
-    """Whether a section that is not visible only waits inside a summarized one."""
-    node = rendered.registry.get_section(path)
-    return node is not None and rendered.view.is_enabled(node)
+def _as_read(
+    records: _Records,
+    rendered: RenderedPrompt[Any],  # Any: as above
+) -> tuple[VisibleSections, Sequence[str]]:
+    """Returns the visible sections and their texts now, with the sections that the model has read.
+
+    `read_section` shows the full text of a section that the prompt goes on to summarize.
+    """
+    shown, registry = rendered.sections, rendered.registry
+    read: list[SectionNode] = []
+    for record in records.values():
+        node = None if record.full is None else registry.get_section(record.path)
+        if node is not None and (node not in shown or shown[node] is record.visibility is _SUMMARY):
+            read.append(node)
+    if not read:
+        return shown, rendered.section_texts
+    view = rendered.view.with_visibility({node.path: _FULL for node in read})
+    sections = dict(shown)
+    for node in read:
+        if view.is_enabled(node):
+            sections |= view.visible_sections(node)
+    try:
+        return sections, view.render(sections).texts
+    except PromptRenderError:  # of a section that the prompt itself need not show
+        return shown, rendered.section_texts
 
 
 def _tool_changes(
@@ -402,54 +423,97 @@ def _tool_changes(
 
 
 def _without_disclosure(
-    messages: Iterable[Message], readable: set[SectionPath]
-) -> Iterable[Message]:
+    messages: Sequence[Message],
+    rendered: RenderedPrompt[Any],  # Any: as above
+    records: _Records,
+) -> tuple[list[Message], set[SectionPath]]:
     """Returns messages without changes of tools and sections, and without providers' own items.
 
-    An answer of `read_section` stays where it alone shows the section, one of `readable`.
+    An answer of `read_section` stays where it alone shows the section; the paths of these sections
+    are returned too. Usage goes, since it measured another conversation.
     """
-    dropped: set[str] = set()
-    for message in messages:
+    kept: list[Message] = []
+    read: set[SectionPath] = set()
+    for index, message in enumerate(messages):
         match message:
+            case AssistantMessage(wire=wire, tool_calls=calls) if any(map(_is_compaction, wire)):
+                kept += [replace(message, usage=TokenUsage()), *_answers(messages, index)]
             case AssistantMessage(tool_calls=calls):
-                kept = tuple([call for call in calls if not _is_disclosure(call, readable)])
-                dropped |= {call.call_id for call in calls if call not in kept}
-                compaction = any(map(_is_compaction, message.wire))
-                if compaction and kept == calls:
-                    yield message
-                elif message.text or kept or not calls:
-                    yield replace(message, tool_calls=kept, wire=(), wire_format="")
-            case ToolMessage(call_id) if call_id in dropped:
-                pass
-            case UserMessage() | ToolMessage():
-                yield message
+                answers = {answer.call_id: answer for answer in _answers(messages, index)}
+                paths = {
+                    call.call_id: _read_path(call, answers[call.call_id], rendered, records)
+                    for call in calls
+                }
+                stay = [
+                    call
+                    for call in calls
+                    if paths[call.call_id] or call.name not in RESERVED_TOOL_NAMES
+                ]
+                read.update(filter(None, paths.values()))
+                if message.text or stay or not calls:
+                    neutral = replace(
+                        message,
+                        tool_calls=tuple(stay),
+                        usage=TokenUsage(),
+                        wire=(),
+                        wire_format="",
+                    )
+                    kept += [neutral, *[answers[call.call_id] for call in stay]]
+            case UserMessage():
+                kept.append(message)
             case _:
                 pass
+    return kept, read
 
 
-def _is_disclosure(call: ToolCall, readable: set[SectionPath]) -> bool:
-    """Whether a restated conversation shows by itself what the call has opened or closed."""
-    if call.name != READ_SECTION:
-        return call.name in RESERVED_TOOL_NAMES
+def _answers(messages: Sequence[Message], index: int) -> list[ToolMessage]:
+    """Returns the answers to the calls of the message at `index`, which follow it."""
+    answers: list[ToolMessage] = []
+    for message in islice(messages, index + 1, None):
+        if not isinstance(message, ToolMessage):
+            break
+        answers.append(message)
+    return answers
+
+
+def _read_path(
+    call: ToolCall,
+    answer: ToolMessage,
+    rendered: RenderedPrompt[Any],  # Any: as above
+    records: _Records,
+) -> SectionPath:
+    """Returns the section that only this call's answer shows as it reads now; else `()`."""
+    if call.name != READ_SECTION or not answer.success:
+        return ()
     try:
-        key = json.loads(call.arguments)["section_key"]
+        node = rendered.registry.get_section_by_key(json.loads(call.arguments)["section_key"])
     except (ValueError, LookupError, TypeError):
-        return True
-    return all(key not in (path[-1], ".".join(path)) for path in readable)
+        return ()
+    if node is None or rendered.sections.get(node) is _FULL or node.path not in records:
+        return ()
+    text = records[node.path].full
+    return node.path if text is not None and text in answer.content else ()
 
 
 def _is_compaction(item: serde.Json) -> bool:
     return isinstance(item, dict) and str(item.get("type", "")).startswith("compaction")
 
 
-def _unanswered(messages: Iterable[Message]) -> set[str]:
-    calls: set[str] = set()
+def _invalid(messages: Sequence[Message]) -> str:
+    """Returns what is wrong with the messages of a conversation; `""` for valid ones."""
+    if not messages:
+        return "there is no message"
+    calls: list[str] = []
     for message in messages:
         match message:
-            case AssistantMessage(tool_calls=called):
-                calls |= {call.call_id for call in called}
+            case ToolMessage(call_id) if call_id in calls:
+                calls.remove(call_id)
             case ToolMessage(call_id):
-                calls.discard(call_id)
+                return f"{call_id!r} answers no call"
+            case AssistantMessage(tool_calls=called) if not calls:
+                calls = [call.call_id for call in called]
+            case AssistantMessage() | UserMessage() if calls:
+                break
             case _:
                 pass
-    return calls
+    return f"the calls {sorted(calls)} have no answer" if calls else ""

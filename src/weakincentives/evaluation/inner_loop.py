@@ -171,6 +171,9 @@ class InnerLoop:
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.transcript.extend(self.conversation.messages)
+
     @property
     def run_usage(self) -> RunUsage:
         """The usage of the run so far."""
@@ -184,7 +187,6 @@ class InnerLoop:
     def start(self, now: datetime) -> Action:
         """Returns the first request."""
         self.available = set(self.conversation.available_tools)
-        self.transcript.extend(self.conversation.messages)
         return self._request(now)
 
     def receive(self, answer: AssistantMessage, now: datetime) -> Action:
@@ -218,7 +220,7 @@ class InnerLoop:
             self.transcript.append(outcome.message)
             if outcome.opened or outcome.expanded_tools or outcome.closed_tools:
                 self.tool_changes.append(outcome)
-            if outcome.opened or outcome.closed:
+            if outcome.shown or outcome.opened or outcome.closed or outcome.request:
                 self.section_changes.append(outcome)
             if outcome.request is not None:
                 self.requests.append(outcome.request)
@@ -227,15 +229,22 @@ class InnerLoop:
         return self._next_calls(now) if self.pending else self._request(now)
 
     def stop(self) -> None:
-        """Answers the pending calls, so that the conversation can go on: they were not run.
+        """Answers each open call with the note that it was not run, so that the run can go on.
 
         The outcome of `running` ones, which were begun, is unknown.
         """
-        for call in self.pending:
-            begun = call in self.running
-            text = _UNKNOWN if begun else _NOT_RUN
-            answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
-            self.transcript.append(answer)
+        answered: list[str] = []
+        for message in reversed(self.transcript):
+            if not isinstance(message, ToolMessage):
+                break
+            answered.append(message.call_id)
+        last = self.transcript[-1 - len(answered)]
+        for call in last.tool_calls if isinstance(last, AssistantMessage) else ():
+            if call.call_id not in answered:
+                begun = call in self.running
+                text = _UNKNOWN if begun else _NOT_RUN
+                answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
+                self.transcript.append(answer)
         self.pending = self.running = ()
         for change in self.tool_changes:
             self._add_tool_changes(change)

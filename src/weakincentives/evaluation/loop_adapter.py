@@ -44,6 +44,7 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    without_surrogates,
 )
 from .response import (
     AnswerRejected,
@@ -116,7 +117,7 @@ class LoopAdapter(ProviderAdapter):
         [completed] = self._perform(evaluation, self.journal(evaluation.tools))
         return _response(completed)
 
-    # It takes what the base takes and one keyword more, which pyright compares with all of them.
+    # These three take what the base takes and more keywords, which pyright compares with all.
     async def evaluate_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> PromptResponse[Out]:
@@ -124,7 +125,7 @@ class LoopAdapter(ProviderAdapter):
         [completed] = [event async for event in events]
         return _response(completed)
 
-    def stream[Out](
+    def stream[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Evaluates `prompt` and yields what happens; the last event holds the response.
@@ -134,7 +135,7 @@ class LoopAdapter(ProviderAdapter):
         """
         yield from self._perform(Evaluation(self, prompt, streamed=True, **options))
 
-    async def stream_async[Out](
+    async def stream_async[Out](  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompt: Prompt[Out] | RenderedPrompt[Out], /, **options: Unpack[LoopOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
@@ -233,7 +234,8 @@ class Evaluation[Out]:
             operation=self._operation,
             call_history=options.get("call_history"),
         )
-        self.tools.recall_unknown(conversation.unknown_calls)
+        if earlier := options.get("conversation"):  # its last turn, and not the one that begins
+            self.tools.recall_unknown(earlier.unknown_calls)
         self._finished: Finished | None = None
         self._announce(rendered, prompt.prompt)
 
@@ -292,6 +294,7 @@ class Evaluation[Out]:
             decisions = self.tools.available.decisions
             complete: WeakIncentivesError = error.with_progress(self._loop.run_usage, decisions)
         elif isinstance(error, PromptEvaluationError):
+            self._stop()
             complete = self._loop.failed(error)
         else:
             self._save_conversation()
@@ -307,8 +310,14 @@ class Evaluation[Out]:
 
     def _save_conversation(self) -> None:
         if self._save is not None:
-            self._loop.stop()
+            self._stop()
             self._save(self._loop.conversation_now)
+
+    def _stop(self) -> None:
+        """Makes the conversation one that can go on, with the calls of earlier evaluations."""
+        self._loop.stop()
+        if self._finished is None:
+            self._loop.transcript += self.tools.unrepeated_calls()
 
     def effects(self, journal: Journal | None = None) -> Effects[None]:
         """Runs the conversation to its end; `finish` then returns the response."""
@@ -478,7 +487,7 @@ class Evaluation[Out]:
         if answer is None:
             name = type(self.connection).__name__
             raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
-        return answer
+        return without_surrogates(answer)
 
 
 _NO_ANSWER = AssistantMessage()

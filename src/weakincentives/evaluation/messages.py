@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
 from ..limits import TokenUsage
@@ -27,6 +27,7 @@ __all__ = [
     "UserMessage",
     "apply_tool_changes",
     "sendable",
+    "without_surrogates",
 ]
 
 type Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
@@ -161,3 +162,10 @@ class ToolExecutionOutcome:
 def sendable(text: str) -> str:
     """Returns `text` without lone surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def without_surrogates(answer: AssistantMessage) -> AssistantMessage:
+    """Returns `answer` with sendable text and calls: the same object if they are so already."""
+    calls = [ToolCall(*map(sendable, astuple(call))) for call in answer.tool_calls]
+    sent = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
+    return answer if sent == answer else sent

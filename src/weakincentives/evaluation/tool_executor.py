@@ -42,11 +42,18 @@ from ..runtime.events import Operation, ToolInvoked, new_id
 from ..runtime.transactions import tool_transaction
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
-from .call_history import CallHistory, CallRecord
+from .call_history import UNKNOWN, CallHistory, CallRecord
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
 from .journal import CallIdentity
-from .messages import ToolCall, ToolExecutionOutcome, ToolMessage, sendable
+from .messages import (
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolExecutionOutcome,
+    ToolMessage,
+    sendable,
+)
 from .parallel_calls import ForkedCall
 
 __all__ = ["ToolExecutor"]
@@ -97,6 +104,7 @@ class ToolExecutor:
         self._answered = 0
         self._history = call_history or CallHistory()
         self._record = self._history.replay()
+        self._repeated: list[CallRecord] = []
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` that may run in parallel, or a single one."""
@@ -174,6 +182,25 @@ class ToolExecutor:
             if tool.effect in NON_REPEATABLE:
                 record(call.name, _key(call, params))
 
+    def unrepeated_calls(self) -> list[Message]:
+        """Returns the calls of earlier evaluations of the run that this one has not repeated.
+
+        They are messages for the end of its conversation, which else knows nothing of them. Later
+        calls of this method return nothing.
+        """
+        repeated = {id(record) for record in self._repeated}
+        records = [record for record in self._history.records if id(record) not in repeated]
+        self._repeated += records
+        calls: list[ToolCall] = []
+        answers: list[ToolMessage] = []
+        for record in records:
+            if record.call is not None:
+                calls.append(record.call)
+                result, unknown = record.result, record.result is UNKNOWN
+                call_id, content = record.call.call_id, result.content()
+                answers.append(ToolMessage(call_id, content, result.success, unknown))
+        return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
+
     def _fork(self, call: ToolCall, index: int) -> tuple[ForkedCall, Effects[None]] | None:
         """Returns the call on forks and its effects, or `None` if it is not admitted."""
         try:
@@ -233,6 +260,9 @@ class ToolExecutor:
         record = None
         if tool.effect in NON_REPEATABLE:
             record, recorded = self._record(call.name, _key(call, params))
+            self._repeated.append(record)
+            if not recorded:
+                record.call = call
             if recorded or (identity is not None and identity.began):
                 result, content = record.result, record.result.content()
                 return self._answer(call, started, params, result, content, replayed=True)
@@ -375,7 +405,7 @@ class ToolExecutor:
         outcome = partial(ToolExecutionOutcome, call.call_id, message, result.success)
         match result.value, params:
             case ReadSectionResult(_, tools, opened, shown), ReadSectionParams(key):
-                return outcome(tools, key, opened, shown=shown if opened else ())
+                return outcome(tools, key, opened, shown=shown)
             case CloseSectionResult(key, names, closed), CloseSectionParams():
                 self.available.remember(closed, SectionVisibility.SUMMARY)
                 return outcome(section_key=key, closed_tools=names, closed=closed)
