@@ -116,11 +116,15 @@ def composed(subject: Subject, chance: random.Random) -> Scenario:
 
 
 def _plain(scenario: Scenario) -> bool:
-    kept = (scenario.config, scenario.seconds, scenario.budget) == (InnerLoopConfig(), None, None)
-    said = [step for step in scenario.steps if isinstance(step, AssistantMessage)]
-    asks = any("ask" in call.arguments for step in said for call in step.tool_calls)
+    plain = (scenario.config, scenario.seconds, scenario.budget) == (
+        InnerLoopConfig(),
+        None,
+        None,
+    )
+    replies = [step for step in scenario.steps if isinstance(step, AssistantMessage)]
+    asks = any("ask" in call.arguments for step in replies for call in step.tool_calls)
     return (
-        kept and not scenario.expect.get("error") and "output" not in scenario.expect and not asks
+        plain and not scenario.expect.get("error") and "output" not in scenario.expect and not asks
     )
 
 
@@ -162,7 +166,7 @@ def _events(scenario: Scenario, subject: Subject) -> str:
 _KNOWN: dict[bool, dict[Scenario, str]] = {}
 
 
-def held(temporary: Path) -> dict[str, float]:
+def footprint(temporary: Path) -> dict[str, float]:
     """What the process holds now, memory in megabytes."""
     gc.collect()
     status = Path("/proc/self/status").read_text(encoding="ascii")
@@ -239,9 +243,9 @@ def main() -> int:
                 print(failures[-1], flush=True)
             if now >= (looks + 1) * given.every:
                 looks += 1
-                seen.append(held(Path(folder)))
-                told = ", ".join(f"{name} {value:.0f}" for name, value in seen[-1].items())
-                print(f"{now / 60:5.1f} min, {runs.total()} runs: {told}", flush=True)
+                seen.append(footprint(Path(folder)))
+                figures = ", ".join(f"{name} {value:.0f}" for name, value in seen[-1].items())
+                print(f"{now / 60:5.1f} min, {runs.total()} runs: {figures}", flush=True)
         left = sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
         grown = verdict(seen) if seen else ["nothing was looked at: --minutes is less than --every"]
     print(dict(runs), f"{len(failures)} failed", f"left behind: {left[-20:]}", *grown, sep="\n")

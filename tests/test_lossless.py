@@ -429,7 +429,7 @@ class Cut(NamedTuple):
     of: Any
     value: Any
     path: tuple[str | int, ...]
-    said: str
+    message: str
 
 
 CUTS = {
@@ -485,7 +485,7 @@ def test_a_value_that_json_would_change_is_refused_with_path_and_type(cut: Cut) 
         dump_json_lossless(cut.of, cut.value)
     [issue] = caught.value.issues
     assert issue.path[: len(cut.path)] == cut.path
-    assert cut.said in issue.message
+    assert cut.message in issue.message
 
 
 @pytest.mark.parametrize(

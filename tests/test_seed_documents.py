@@ -447,19 +447,19 @@ def test_the_disclosure_example_runs_as_printed() -> None:
     )
     visibility_overrides: dict[tuple[str, ...], SectionVisibility] = {}
     texts: list[str] = []
-    told: list[str] = []
+    printed: list[str] = []
     while True:
         try:
             rendered = prompt.render(*params, visibility_overrides=visibility_overrides)
             texts.append(rendered.text)
             response = adapter.evaluate(rendered, session=session, bus=bus)
-            told.append(response.text)
+            printed.append(response.text)
             break
         except VisibilityExpansionRequired as e:
-            told.append(f"Expanding: {e.section_keys}, reason: {e.reason}")
+            printed.append(f"Expanding: {e.section_keys}, reason: {e.reason}")
             visibility_overrides.update(e.requested_overrides)
     assert texts == [SUMMARIZED, EXPANDED]
-    assert told == ["Expanding: ('context',), reason: Need architecture details", "Done."]
+    assert printed == ["Expanding: ('context',), reason: Need architecture details", "Done."]
 
 
 @pytest.mark.claim("DT-06", "DT-34")

@@ -15,7 +15,7 @@ SOAK = Path(__file__).with_name("soak.py")
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the soak reads /proc")
 def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails() -> None:
-    told = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             SOAK,
@@ -33,9 +33,9 @@ def test_some_seconds_of_soak_play_scenarios_and_composed_scripts_and_none_fails
         text=True,
         check=False,
     )
-    assert told.stderr == ""
-    assert "\n0 failed\n" in told.stdout, told.stdout
-    assert set(re.findall(r"'\w+ ([\w, ]+?) (scenario|composed)'", told.stdout)) == {
+    assert process.stderr == ""
+    assert "\n0 failed\n" in process.stdout, process.stdout
+    assert set(re.findall(r"'\w+ ([\w, ]+?) (scenario|composed)'", process.stdout)) == {
         (name, kind)
         for name in ("scripted", "scripted, starting again", "chat")
         for kind in ("scenario", "composed")

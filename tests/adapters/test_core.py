@@ -152,13 +152,13 @@ def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:
     )
     assert own == []
     assert len(foreign) == 5
-    kept = [
+    copies = [
         *session[PromptRendered],
         *session[ProviderCalled],
         *session[ToolInvoked],
         *session[PromptExecuted],
     ]
-    assert sorted(event.event_id for event in kept) == sorted(event.event_id for event in foreign)
+    assert sorted(event.event_id for event in copies) == sorted(event.event_id for event in foreign)
 
 
 @pytest.mark.parametrize("foreign", [False, True])

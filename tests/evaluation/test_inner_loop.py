@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import check_answered, told, tool
+from support.agents import check_answered, text_of, tool
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
@@ -178,14 +178,14 @@ def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_
     end, transcript, usage, turns, injected = straight
     check_answered(transcript)
     assert transcript[0] == UserMessage("Go.")
-    said = [message for message in transcript if isinstance(message, AssistantMessage)]
-    assert said == [*script, says('{"n": 1}')][: len(said)]
-    assert usage == sum((message.usage for message in said), TokenUsage())
-    assert turns in (len(said), len(said) + 1)
+    replies = [message for message in transcript if isinstance(message, AssistantMessage)]
+    assert replies == [*script, says('{"n": 1}')][: len(replies)]
+    assert usage == sum((message.usage for message in replies), TokenUsage())
+    assert turns in (len(replies), len(replies) + 1)
     if isinstance(end, tuple):
         assert end[-1], "the error has the whole transcript"
     if isinstance(end, Finished):
-        assert turns == len(said)
+        assert turns == len(replies)
         assert isinstance(end.output, Answer) is typed
     if config.max_turns is not None:
         assert turns <= config.max_turns
@@ -198,7 +198,7 @@ def test_every_conversation_ends_answers_each_call_and_replays_from_a_pickle_at_
     assert len(added) == len(set(added)), "a tool is added once"
     assert "known" not in added
     assert len(injected) <= sum(
-        call.name == "expand" for message in said for call in message.tool_calls
+        call.name == "expand" for message in replies for call in message.tool_calls
     )
 
 
@@ -348,8 +348,8 @@ def test_repairs_list_what_is_wrong_and_end_in_the_parse_error() -> None:
     step = loop.receive(says('{"n": "x", "extra": 1}'), NOW)
     assert isinstance(step, ProviderRequest)
     assert step.turn == 2
-    assert "n: " in told(loop.transcript[-1])
-    assert "extra: " in told(loop.transcript[-1])
+    assert "n: " in text_of(loop.transcript[-1])
+    assert "extra: " in text_of(loop.transcript[-1])
     with pytest.raises(
         PromptEvaluationError, match="not the declared output after 1 repairs"
     ) as caught:
@@ -363,8 +363,8 @@ def test_a_repair_stays_short_however_much_is_wrong() -> None:
     loop = machine(typed=True)
     start(loop)
     loop.receive(says(json.dumps({f"extra{number}": 1 for number in range(10_000)})), NOW)
-    assert len(told(loop.transcript[-1])) < 5_000
-    assert told(loop.transcript[-1]).endswith("Answer again with the corrected JSON alone.")
+    assert len(text_of(loop.transcript[-1])) < 5_000
+    assert text_of(loop.transcript[-1]).endswith("Answer again with the corrected JSON alone.")
 
 
 def test_a_repaired_answer_is_taken() -> None:
@@ -417,7 +417,7 @@ def test_null_for_a_required_field_is_repaired() -> None:
     loop = InnerLoop(conversation=opening(), structured_output=StructuredOutputConfig(Scored))
     start(loop)
     assert isinstance(loop.receive(says('{"n": null, "score": null}'), NOW), ProviderRequest)
-    assert "n: " in told(loop.transcript[-1])
+    assert "n: " in text_of(loop.transcript[-1])
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
 
 @pytest.mark.parametrize("name", ["max_turns", "max_repairs"])
 @pytest.mark.parametrize(
-    ("count", "kind", "told"),
+    ("count", "kind", "message"),
     [
         ("3", TypeError, "is '3'; pass a whole number"),
         (2.5, TypeError, "is 2.5; pass a whole number"),
@@ -468,9 +468,9 @@ def test_another_word_for_parallel_tool_calls_is_refused(word: Any) -> None:
     ],
 )
 def test_a_bound_that_is_no_count_is_refused_when_the_rules_are_made(
-    name: str, count: Any, kind: type[Exception], told: str
+    name: str, count: Any, kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=f"{name} {told}"):
+    with pytest.raises(kind, match=f"{name} {message}"):
         InnerLoopConfig(**{name: count})
 
 

@@ -342,7 +342,7 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
 
 @pytest.mark.parametrize("way", [evaluate, evaluate_async, stream, stream_async, loop, loop_async])
 @pytest.mark.parametrize(
-    ("prompt", "session", "told"),
+    ("prompt", "session", "message"),
     [
         (
             "Say hello.",
@@ -360,10 +360,10 @@ def evaluate_async(adapter: ScriptedAdapter, prompt: Any, *, session: Any) -> No
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_with_the_remedy_on_every_way(
-    way: Any, prompt: Any, session: Any, told: str
+    way: Any, prompt: Any, session: Any, message: str
 ) -> None:
     adapter = dynamic()
-    with pytest.raises(TypeError, match=told):
+    with pytest.raises(TypeError, match=message):
         way(adapter, prompt, session=session)
     assert adapter.requests == []
 

@@ -109,7 +109,7 @@ def story(
     world, at = World(), session()
     at[Plain].seed(*[Plain(0)] * start)
     bus = InProcessEventBus() if foreign else at.bus
-    heard = recorded(bus, Event)
+    events = recorded(bus, Event)
     asked = prompt(named("run", handler_later if later else handler, params=Which)).bind(
         resources=world.registry()
     )
@@ -120,11 +120,11 @@ def story(
         ).transcript
     except BaseException as error:
         ending = repr(error)
-    told = [(type(event), fields_but(event)) for event in heard]
+    published = [(type(event), fields_but(event)) for event in events]
     logged = [
         fields_but(event) for kind in (Heard, Counted, ToolInvoked) for event in at[kind].all()
     ]
-    return ending, [at[kind].all() for kind in STATE], world.numbers(), told, logged
+    return ending, [at[kind].all() for kind in STATE], world.numbers(), published, logged
 
 
 ENDINGS = (None, None, None, None, False, ValueError, Redirect, KeyboardInterrupt)
@@ -297,9 +297,9 @@ def test_what_a_call_published_in_vain_is_not_heard() -> None:
 
     counting, _ = counted(handler)
     at = Session()
-    heard = recorded(at.bus, Heard)
+    events = recorded(at.bus, Heard)
     twice(counting, at)
-    assert [event.number for event in heard] == [0, 1]
+    assert [event.number for event in events] == [0, 1]
     assert [event.number for event in at[Heard].all()] == [0, 1]
 
 
@@ -530,7 +530,7 @@ def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> No
         )
 
     at, bus = Session(), InProcessEventBus()
-    heard = recorded(bus, ToolInvoked)
+    events = recorded(bus, ToolInvoked)
     adapter = ScriptedAdapter(
         [call(("outer", {"a": 1}), ("outer", {"a": 2})), say("done")], config=ISOLATED
     )
@@ -539,7 +539,7 @@ def test_sub_agents_run_at_once_on_the_forks_that_their_calls_were_given() -> No
     assert [note.text for note in at[Note].all()] == ["inner of 1", "inner of 2"]
     names = ["inner", "outer", "inner", "outer"]
     assert (
-        [event.name for event in heard] == [event.name for event in at[ToolInvoked].all()] == names
+        [event.name for event in events] == [event.name for event in at[ToolInvoked].all()] == names
     )
 
 

@@ -242,11 +242,11 @@ def test_a_rich_type_is_strict_and_says_in_words_what_keywords_may_not() -> None
     "of", [dict[str, int], dict[str, Any], Any, object, list[Any], tuple[int, str]], ids=str
 )
 def test_what_strict_cannot_say_is_sent_as_it_is(of: Any) -> None:
-    told = field(metadata={"description": "Whatever it is."})
+    description = field(metadata={"description": "Whatever it is."})
     for holder in (
         make_dataclass("Holder", [("value", of)]),
         make_dataclass("Holder", [("value", of, field(default=None))]),
-        make_dataclass("Holder", [("value", of, told)]),
+        make_dataclass("Holder", [("value", of, description)]),
     ):
         spec = tool_to_spec(tool(params=holder))
         assert not spec.strict

@@ -267,24 +267,24 @@ def test_closing_a_stream_stops_the_run_and_keeps_what_was_done(api: str) -> Non
 class Held:
     """A resource that tells when it is closed."""
 
-    def __init__(self, told: list[object]) -> None:
-        self.told = told
+    def __init__(self, notices: list[object]) -> None:
+        self.notices = notices
 
     def close(self) -> None:
-        self.told.append("closed")
+        self.notices.append("closed")
 
 
 @pytest.mark.parametrize("in_a_loop", [False, True])
 def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> None:
-    told: list[object] = []
+    notices: list[object] = []
     asked = agent().bind(
-        resources=ResourceRegistry.of(Binding(Held, lambda _: Held(told), eager=True))
+        resources=ResourceRegistry.of(Binding(Held, lambda _: Held(notices), eager=True))
     )
     adapter, session = ScriptedAdapter([say("Done.")]), Session()
 
     def listen(work: Operation) -> None:
         if work.kind == "evaluation":
-            work.on_end(told.append)
+            work.on_end(notices.append)
 
     session.bus.subscribe(Operation, listen)
 
@@ -301,7 +301,7 @@ def test_the_last_event_comes_when_the_evaluation_is_over(in_a_loop: bool) -> No
             if isinstance(event, Completed)
         )
     assert last.response.text == "Done."
-    assert told == ["closed", None]
+    assert notices == ["closed", None]
 
 
 @drivers

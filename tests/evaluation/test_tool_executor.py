@@ -28,7 +28,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, Note, answers, ok, only_answer, prompt, recorded, told, tool
+from support.agents import Args, Note, answers, ok, only_answer, prompt, recorded, text_of, tool
 from support.codecs import ANY_TEXT
 from weakincentives.adapters.core import PromptResponse
 from weakincentives.evaluation.errors import PromptEvaluationError
@@ -171,7 +171,7 @@ class Strict:
 
 @pytest.mark.claim("TL-33")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         ('{"entity": "x"', "Invalid JSON"),
         ("not json", "Invalid JSON"),
@@ -189,7 +189,7 @@ class Strict:
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_with_every_field_named(
-    arguments: str, said: str
+    arguments: str, text: str
 ) -> None:
     ran: list[object] = []
 
@@ -199,7 +199,7 @@ def test_arguments_that_do_not_fit_are_refused_with_every_field_named(
 
     answer = once(handler, arguments, params=Strict)
     assert (answer.success, ran) == (False, [])
-    assert said in answer.content
+    assert text in answer.content
 
 
 @pytest.mark.claim("TL-35", "U-01")
@@ -242,7 +242,7 @@ class Scalars:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         ('{"number": "7"}', "number: Input should be a valid integer"),
         ('{"number": true}', "number: Input should be a valid integer"),
@@ -254,11 +254,11 @@ class Scalars:
     ],
 )
 def test_a_scalar_of_another_type_is_answered_with_the_field_and_its_type(
-    arguments: str, said: str
+    arguments: str, text: str
 ) -> None:
     answer = once(ok, arguments, params=Scalars)
     assert not answer.success
-    assert said in answer.content
+    assert text in answer.content
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
 @drivers
 @handlers
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "text"),
     [
         (RuntimeError("it broke"), "it broke"),
         (RuntimeError(), "RuntimeError"),
@@ -440,14 +440,14 @@ handlers = pytest.mark.parametrize("failing", [fails_with, fails_later_with])
     ],
 )
 def test_a_raising_handler_is_answered_rolled_back_and_recorded(
-    run: Evaluate, failing: Callable[[BaseException], Any], error: Exception, said: str
+    run: Evaluate, failing: Callable[[BaseException], Any], error: Exception, text: str
 ) -> None:
     session = Session()
     session.dispatch(Note("before"))
     response = run(scripted(call(("probe", "{}"))), prompt(tool(failing(error))), session)
     [answer] = [message for message in response.transcript if isinstance(message, ToolMessage)]
     assert not answer.success
-    assert said in answer.content
+    assert text in answer.content
     assert response.text == "done"
     assert session[Note].all() == (Note("before"),)
     [event] = session[ToolInvoked].all()
@@ -808,7 +808,7 @@ def test_without_a_bus_the_context_holds_the_session_s() -> None:
     [(context, its_bus)] = seen
     assert its_bus is session.bus
     assert context.rendered_prompt is not None
-    assert [told(message) for message in adapter.requests[0].messages] == [
+    assert [text_of(message) for message in adapter.requests[0].messages] == [
         context.rendered_prompt.text
     ]
 

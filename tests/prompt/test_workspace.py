@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.agents import Args, answers, told, tool
+from support.agents import Args, answers, text_of, tool
 from weakincentives.evaluation.errors import DeadlineExceededError
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.messages import ToolMessage
@@ -787,11 +787,13 @@ def test_an_edit_that_would_blow_a_file_up_is_refused_before_memory_is_spent() -
     with at_work(WorkspaceSection(filesystem=InMemoryFilesystem({"a": "e" * 100_000}))) as agent:
         tracemalloc.start()
         try:
-            told = agent.refused("edit_file", path="a", old="e", new="x" * 10_000, replace_all=True)
+            answer = agent.refused(
+                "edit_file", path="a", old="e", new="x" * 10_000, replace_all=True
+            )
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert "would have 1,000,000,000 characters" in told
+    assert "would have 1,000,000,000 characters" in answer
     assert peak < 100_000_000
 
 
@@ -895,4 +897,4 @@ def test_every_argument_is_described_to_the_model_in_the_strict_profile(
     [spec] = [spec for spec in adapter.requests[0].tools if spec.name == file_tool.name]
     assert spec.strict
     assert all(each["description"] for each in spec.parameters["properties"].values())
-    assert "workspace" in told(adapter.requests[0].messages[0])
+    assert "workspace" in text_of(adapter.requests[0].messages[0])

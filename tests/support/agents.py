@@ -58,7 +58,7 @@ def answers(messages: Sequence[Message]) -> list[ToolMessage]:
     return [message for message in messages if isinstance(message, ToolMessage)]
 
 
-def told(message: Message) -> str:
+def text_of(message: Message) -> str:
     """The text of a message of ours to the model."""
     assert isinstance(message, UserMessage)
     return message.content

@@ -285,14 +285,16 @@ def run(program: Program, context: ToolContext) -> ToolResult[object]:
 
 # Any: slices of every type.
 _SLICES: dict[str, Callable[[Any, Op], object]] = {
-    "all": lambda held, op: held.all(),
-    "latest": lambda held, op: held.latest(),
-    "len": lambda held, op: len(held),
-    "where": lambda held, op: held.where(lambda value: value != Plain(1)),
-    "clear": lambda held, op: held.clear(),
-    "clear some": lambda held, op: held.clear(lambda value: value in {Plain(1), Sum(1), Both(1)}),
-    "append": lambda held, op: held.append(op.of(op.numbers[0])),
-    "seed": lambda held, op: held.seed(*map(op.of, op.numbers)),
+    "all": lambda accessor, op: accessor.all(),
+    "latest": lambda accessor, op: accessor.latest(),
+    "len": lambda accessor, op: len(accessor),
+    "where": lambda accessor, op: accessor.where(lambda value: value != Plain(1)),
+    "clear": lambda accessor, op: accessor.clear(),
+    "clear some": lambda accessor, op: accessor.clear(
+        lambda value: value in {Plain(1), Sum(1), Both(1)}
+    ),
+    "append": lambda accessor, op: accessor.append(op.of(op.numbers[0])),
+    "seed": lambda accessor, op: accessor.seed(*map(op.of, op.numbers)),
 }
 
 

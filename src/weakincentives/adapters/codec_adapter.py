@@ -112,9 +112,9 @@ class CodecAdapter(LoopAdapter):
         for index in range(len(request.transcript) - 1, -1, -1):
             message = request.transcript[index]
             if isinstance(message, AssistantMessage):
-                kept = self._codecs.pop(id(message), None)
-                if kept and kept.first is request.transcript[0]:
-                    return kept.codec if kept.codec.continues(request, index) else None
+                entry = self._codecs.pop(id(message), None)
+                if entry and entry.first is request.transcript[0]:
+                    return entry.codec if entry.codec.continues(request, index) else None
                 return None
         return None
 

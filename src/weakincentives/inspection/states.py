@@ -78,8 +78,8 @@ def render_states(
     smallest = states[()].view.minimal_expansions()
     everything = tuple(sorted({path for opened in smallest for path in opened}))
     if len(states) > limit:
-        wanted = dict.fromkeys((*smallest, everything))
-        states = {opened: states.get(opened) or render(opened) for opened in wanted}
+        selection = dict.fromkeys((*smallest, everything))
+        states = {opened: states.get(opened) or render(opened) for opened in selection}
     names = {opened: "+".join(map(".".join, opened)) or "closed" for opened in states}
     if everything not in smallest:
         names[everything] = "all"

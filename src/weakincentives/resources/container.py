@@ -166,13 +166,13 @@ class Instances:
             raise
         return instance.value
 
-    def remove(self, removed: list[Instance], kept: tuple[Instance, ...] = ()) -> None:
+    def remove(self, removed: list[Instance], remaining: tuple[Instance, ...] = ()) -> None:
         """Moves all instances but `kept` to the end of `removed`."""
         with self.lock:
             instances = self.state.instances
-            excluded = (*kept, *removed)
+            excluded = (*remaining, *removed)
             removed += [instance for instance in instances if instance not in excluded]
-            self._replace(tuple([instance for instance in instances if instance in kept]))
+            self._replace(tuple([instance for instance in instances if instance in remaining]))
 
     def snapshot(self) -> Savepoint:
         with self.lock:

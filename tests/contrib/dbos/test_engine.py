@@ -87,15 +87,17 @@ def test_what_the_database_holds_is_played_again_without_it(new_store: NewRunSto
 
     def use(runs: DurableRuns) -> None:
         result = runs.start("agent", Job("it"), run_id="run")._handle.get_result()
-        kept = [
+        records = [
             (step["function_name"], step["output"]) for step in dbos.DBOS.list_workflow_steps("run")
         ]
-        (store.folder / "kept").write_text(json.dumps([kept, result]))
+        (store.folder / "kept").write_text(json.dumps([records, result]))
 
     with_runs(store, use)
-    kept, result = json.loads((store.folder / "kept").read_text())
+    records, result = json.loads((store.folder / "kept").read_text())
     elsewhere = agent(Facts(Path("/nonexistent/facts")))
-    assert execute_run(elsewhere, to_input(Job("it")), RecordedSteps(kept, run_id="run")) == result
+    assert (
+        execute_run(elsewhere, to_input(Job("it")), RecordedSteps(records, run_id="run")) == result
+    )
 
 
 def test_a_cancelled_run_ends_before_its_next_step(new_store: NewRunStore) -> None:

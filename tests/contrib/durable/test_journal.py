@@ -94,11 +94,11 @@ def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None
     durable_agent = agent(facts, dynamic=dynamic)
     execution, session = inline(durable_agent)
     result, _ = attempt(durable_agent)
-    told = to_execution(durable_agent, result)
-    assert told.output == execution.output == Answer(12)
-    assert told == replace(execution, response=replace(execution.response, conversation=None))
+    replayed = to_execution(durable_agent, result)
+    assert replayed.output == execution.output == Answer(12)
+    assert replayed == replace(execution, response=replace(execution.response, conversation=None))
     assert result["session"] == session
-    assert told.restarts == (0 if dynamic else 1)
+    assert replayed.restarts == (0 if dynamic else 1)
 
 
 def test_the_names_of_steps_are_pinned(facts: Facts) -> None:
@@ -174,11 +174,11 @@ def test_a_life_that_starts_anywhere_ends_the_same_and_repeats_nothing(
     durable_agent = agent(facts, dynamic=dynamic)
     whole, records = attempt(durable_agent)
     once = facts.read()
-    for kept in range(len(records) + 1):
-        if kept and records[kept - 1][0].startswith("intent:"):
+    for count in range(len(records) + 1):
+        if count and records[count - 1][0].startswith("intent:"):
             continue  # whose outcome is unknown: see the next test
         facts.path.unlink(missing_ok=True)
-        result, again = attempt(durable_agent, records[:kept])
+        result, again = attempt(durable_agent, records[:count])
         assert facts.read() == once[len(once) - len(facts.read()) :]
         assert result == whole
         assert without_times(again) == without_times(records)
@@ -534,10 +534,10 @@ def test_any_conversation_cut_anywhere_goes_on_as_if_it_had_not_been(
     execution, session = inline(durable_agent)
     whole, records = attempt(durable_agent)
     assert (whole["session"], whole["text"]) == (session, execution.text)
-    kept = data.draw(st.integers(0, len(records)))
-    if kept and records[kept - 1][0].startswith("intent:"):
-        kept -= 1
-    result, again = attempt(durable_agent, records[:kept])
+    count = data.draw(st.integers(0, len(records)))
+    if count and records[count - 1][0].startswith("intent:"):
+        count -= 1
+    result, again = attempt(durable_agent, records[:count])
     assert result == whole
     assert without_times(again) == without_times(records)
 

@@ -30,8 +30,8 @@ def replace_latest_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
     """Keeps the newest event of each `key`, in order of arrival."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
-        wanted = key(event)
-        return Replace((*view.where(lambda value: key(value) != wanted), event))
+        event_key = key(event)
+        return Replace((*view.where(lambda value: key(value) != event_key), event))
 
     return reduce
 
@@ -40,10 +40,10 @@ def upsert_by[T](key: Callable[[T], object]) -> Reducer[T, T]:
     """Keeps one event of each `key`; a newer one takes the place of the older."""
 
     def reduce(view: SliceView[T], event: T) -> SliceOp[T]:
-        wanted = key(event)
+        event_key = key(event)
         values = view.all()
         for index, value in enumerate(values):
-            if key(value) == wanted:
+            if key(value) == event_key:
                 return Replace((*values[:index], event, *values[index + 1 :]))
         return Append(event)
 
