@@ -63,6 +63,13 @@ bench-peers: ## measure other libraries beside ours, each in an environment of i
 	done
 	@mv .peers.md benchmarks/PEERS.md
 
+.PHONY: bench-skills
+bench-skills: ## count what models read of ten shipped skills, beside pydantic-ai; writes benchmarks/SKILLS.md
+	@$(MAKE) --no-print-directory .venv-peer-skills/.peer-stamp VENV=.venv-peer-skills PEERS="pydantic-ai-harness[skills]==0.62.0"
+	@.venv-peer-skills/bin/python tools/fetch_skills.py .skills
+	@sed '/^pydantic-ai-harness/,$$d' benchmarks/SKILLS.md > .skills.md
+	@.venv-peer-skills/bin/python -W ignore -m benchmarks.skills .skills >> .skills.md && mv .skills.md benchmarks/SKILLS.md
+
 # ------------------------------------------------------------------------------------------------------- to judge
 
 .PHONY: test
@@ -211,7 +218,7 @@ $(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stam
 	@touch $@
 
 $(VENV)/.peer-stamp: | $(VENV)/.made-stamp
-	@$(PIP) install --editable . $(PEERS)
+	@$(PIP) install --editable . $(PEERS:%='%')
 	@touch $@
 
 # The lower ends of the ranges in pyproject.toml, over what the tests need anyway.

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.skills import CASES, ours
 from support.skills import SHIPPED, refusals
 from weakincentives import Prompt, PromptTemplate
 from weakincentives.contrib.skills import SkillSection, export_skills, read_skill, skills
 from weakincentives.contrib.skills.sections import Split
-from weakincentives.evaluation.messages import Instructions
+from weakincentives.evaluation.messages import Instructions, ToolMessage
 from weakincentives.inspection.analysis import analyze
+from weakincentives.prompt import SectionVisibility
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.session import Session
@@ -92,28 +94,42 @@ def test_the_faults_of_other_shipped_skills_are_findings_of_the_same_reason(
         assert len(SkillSection(copy).children) == len(SkillSection(folder).children)
 
 
-def test_the_text_of_a_closed_skill_is_gone_once_the_conversation_is_restated() -> None:
+@pytest.mark.parametrize(
+    "name", ["chrome-devtools-cli", "cookie-debugging"]
+)  # with and without files
+def test_the_text_of_a_closed_skill_is_gone_once_the_conversation_is_restated(name: str) -> None:
     prompt = template(*skills(SHIPPED / "chrome-devtools-mcp")).bind()
     session = Session()
-    key = "chrome-devtools-cli"
-    sections = [node for node in prompt.template.registry.sections if node.key.startswith(key)]
+    sections = [node for node in prompt.template.registry.sections if node.path[0] == name]
+    summarized = [node for node in sections if node.visibility is SectionVisibility.SUMMARY]
     adapter = ScriptedAdapter(
         [
-            *[call(("read_section", {"section_key": node.key})) for node in sections],
-            call(("chrome_devtools_cli_list_directory", {})),
-            *[call(("close_section", {"section_key": node.key})) for node in reversed(sections)],
+            *[call(("read_section", {"section_key": node.key})) for node in summarized],
+            *[call(("close_section", {"section_key": node.key})) for node in reversed(summarized)],
             say("Done."),
         ]
     )
-    response = adapter.evaluate(prompt, session=session, message="How do I take a screenshot?")
+    response = adapter.evaluate(prompt, session=session, message="Help me.")
+    calls = [message for message in response.transcript if isinstance(message, ToolMessage)]
+    assert all(message.success for message in calls)
+    assert len(calls) == 2 * len(summarized)
     conversation = response.conversation
     assert conversation is not None
     restated = conversation.restated(prompt, session)
-    before, after = (sum(map(len, map(str, c.messages))) for c in (conversation, restated))
     bodies = [node.section.body_text() for node in sections if node.section.accepts_overrides]
-    assert before - after > sum(map(len, bodies)) > 10_000
+    before, after = (sum(map(len, map(str, c.messages))) for c in (conversation, restated))
+    assert before - after > sum(map(len, bodies)) > 9_000
     lines = {line for body in bodies for line in body.split("\n") if len(line) > 60}
     text = str(restated.messages)
     assert lines
     assert [line for line in lines if line in text] == []
     assert restated.messages[0] == Instructions(prompt.render().text)
+
+
+def test_ten_tasks_load_less_than_the_bodies_and_leave_nothing() -> None:
+    """The counts of benchmarks/SKILLS.md."""
+    counts = [ours(SHIPPED / package, name, turns) for package, name, _, turns in CASES]
+    bodies = [read_skill(SHIPPED / package / name) for package, name, _, _ in CASES]
+    whole = sum(len(skill.source) - skill.start for skill in bodies)
+    assert sum(count.loaded for count in counts) < 0.65 * whole
+    assert [count.left for count in counts] == [0] * 10

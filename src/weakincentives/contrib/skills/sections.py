@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["FILES", "Part", "SkillSection", "Split", "first_sentence", "skills"]
 
 type Split = int | Literal["auto"]
-"""The levels of headings that become sections; `"auto"` splits what has over 6,000 characters."""
+"""The levels of headings that become sections; `"auto"` splits what has over 8,000 characters."""
 
-_LARGE, _SMALL = 6_000, 800  # characters: what `auto` splits, and what needs no summary
+_LARGE, _SMALL = 8_000, 800  # characters: what `auto` splits, and what needs no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
 FILES = "files"
 _NOTES = (
