@@ -87,6 +87,7 @@ EXPORTS = {
         "SessionSnapshot",
         "Slice",
         "SliceOp",
+        "StateSlice",
         "append_all",
         "reducer",
         "replace_latest",

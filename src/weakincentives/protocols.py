@@ -1,11 +1,12 @@
 """The protocols by which a lower layer names a higher one, and which users may implement."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from .limits import TokenUsage
 
 __all__ = [
+    "DeclaredState",
     "EventBus",
     "Forkable",
     "Resources",
@@ -14,6 +15,7 @@ __all__ = [
     "SliceAccessor",
     "SliceView",
     "Snapshotable",
+    "StateSlice",
     "StateView",
     "ToolOutcome",
 ]
@@ -43,6 +45,18 @@ class StateView(Protocol):
     """A session for reading: `state[Plan].latest()`."""
 
     def __getitem__[T](self, slice_type: type[T], /) -> SliceView[T]: ...
+
+
+# Any: slices of every type, whose reducers take events of every type.
+class StateSlice(NamedTuple):
+    """A slice that a section declares, with a reducer for each type of event that changes it."""
+
+    slice_type: type[Any]
+    reducers: Mapping[type[Any], Callable[[SliceView[Any], Any], Any]]
+
+
+type DeclaredState = type[Any] | StateSlice  # Any: as above
+"""A class, whose methods marked with `@reducer` change it, or a slice with its reducers."""
 
 
 class SliceAccessor[T](SliceView[T], Protocol):
@@ -119,6 +133,10 @@ class SessionProtocol(Snapshotable, Protocol):
 
     def dispatch(self, event: object, /) -> None:
         """Folds `event` into every slice that has a reducer for its type."""
+        ...
+
+    def declare(self, *state: DeclaredState) -> None:
+        """Adds slices with their reducers; declaring one again changes nothing."""
         ...
 
 

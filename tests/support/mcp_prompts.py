@@ -33,8 +33,8 @@ def lock_of(folder: Path, tools: Sequence[dict[str, Any]] = TOOLS, **fields: Any
     )
 
 
-def section_of(folder: Path, **options: Any) -> MCPSection:
-    options.setdefault("lock", lock_of(folder))
+def section_of(root: Path, /, **options: Any) -> MCPSection:
+    options.setdefault("lock", lock_of(root))
     options.setdefault("visibility", SectionVisibility.FULL)
     return MCPSection("plain", **options)
 

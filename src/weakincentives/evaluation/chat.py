@@ -44,6 +44,7 @@ class Chat[Out]:
         self.prompt = prompt
         self.session = session
         self._turn = Lock()
+        prompt.declare_state(session)
 
     def __repr__(self) -> str:
         return f"<Chat {self.prompt.ns}/{self.prompt.key} in {self.session!r}>"

@@ -189,12 +189,14 @@ class Evaluation[Out]:
         session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
         conversation = options.get("conversation")
         if isinstance(prompt, Prompt):
+            prompt.declare_state(session)
             decisions = None if conversation is None else conversation.decisions_for(prompt)
             prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
         if prompt.prompt is None:
             raise ValueError(
                 "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
             )
+        prompt.prompt.declare_state(session)  # again, for one that the caller has rendered
         self.resources = prompt.prompt.resources
         self.connection = adapter.connect(prompt)
         rendered = prompt

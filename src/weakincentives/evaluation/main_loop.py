@@ -191,6 +191,7 @@ class _Evaluations[Out]:
     ) -> None:
         check_arguments(prompt, options, ExecutionOptions, Prompt)
         self.adapter = options.get("adapter") or loop.adapter
+        prompt.declare_state(options["session"])
         session, bus = options["session"], options.get("bus")
         budget = options.get("budget") or self.adapter.budget
         self._prompt = prompt

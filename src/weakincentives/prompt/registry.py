@@ -1,11 +1,12 @@
 """The flat, checked table of a template's sections, which is built once with the template."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from typing import is_typeddict
+from typing import Any, is_typeddict
 
 from .. import serde
 from ..errors import SerdeError
+from ..protocols import DeclaredState, StateSlice
 from ..records import field_names, requires
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
@@ -59,6 +60,7 @@ class SectionNode:
         self.tools_in_subtree = False
         self.params_type = section.params_type
         self.default_params: object = section.default_params
+        self.params_from = section.params_from
         self.examples = tool_examples(tools, path)
         self.enabled: BoundSelector | bool = section.enabled is None or _condition(
             section, path, "enabled", bool
@@ -86,7 +88,8 @@ class RegistrySnapshot:
     """All sections of a template in pre-order, with indexes; nothing changes it once it is built.
 
     `required_params` are the params types that must be bound: they have no default and cannot be
-    built without arguments. `tool_paths` holds each tool's section. Raises `PromptValidationError`
+    built without arguments. `tool_paths` holds each tool's section, `state` the slices that
+    sections declare. Raises `PromptValidationError`
     with the section's path for keys, tools, placeholders and conditions that cannot work.
     """
 
@@ -96,18 +99,20 @@ class RegistrySnapshot:
         "required_params",
         "resources",
         "sections",
+        "state",
         "tool_paths",
     )
 
     def __init__(self, roots: Iterable[AnySection]) -> None:
         self.tool_paths: dict[str, SectionPath] = {}
         self.resources = ResourceRegistry()
+        self.state: dict[type[Any], DeclaredState] = {}
         self._by_key: dict[str, SectionNode] = {}
         self._add(roots, (), "")
         self.sections = tuple(self._by_key.values())
         kinds = {node.params_type for node in self.sections}
         self.params_types = frozenset([kind for kind in kinds if kind is not None])
-        # The first default of a type serves every section that takes this type.
+        # The first default and source of a type serve every section that takes this type.
         defaults = {
             node.params_type
             if isinstance(node.default_params, dict)
@@ -115,10 +120,15 @@ class RegistrySnapshot:
             for node in reversed(self.sections)
             if node.default_params is not None
         }
-        self.required_params = frozenset(
-            [kind for kind in self.params_types - defaults.keys() if requires(kind)]
-        )
+        sources = {
+            node.params_type: node.params_from
+            for node in reversed(self.sections)
+            if node.params_from is not None
+        }
+        unbound = self.params_types - defaults.keys() - sources.keys()
+        self.required_params = frozenset([kind for kind in unbound if requires(kind)])
         for node in self.sections:
+            node.params_from = node.params_from or sources.get(node.params_type)
             if node.default_params is None and node.params_type is not None:
                 node.default_params = defaults.get(node.params_type)
             node.section.check_tools(self.get_tool, node.path)
@@ -183,6 +193,7 @@ class RegistrySnapshot:
             )
         self._add_tools(tools, path)
         self._add_resources(section, path)
+        self._add_state(section, path)
         for text in section.templates():
             check_placeholders(text, section, path)
         return SectionNode(section, path, number, len(self._by_key), tools)
@@ -195,6 +206,27 @@ class RegistrySnapshot:
                 section_path=path,
             )
         self.resources |= resources
+
+    def _add_state(self, section: AnySection, path: SectionPath) -> None:
+        for declared in section.state:
+            kind = declared if isinstance(declared, type) else declared.slice_type
+            before = self.state.setdefault(kind, declared)
+            if before is declared:
+                continue
+            reducers = _reducers(before), _reducers(declared)
+            shared = reducers[0].keys() & reducers[1].keys()
+            if any(reducers[0][event] is not reducers[1][event] for event in shared) or not all(
+                reducers
+            ):
+                others = [
+                    node.key for node in self._by_key.values() if before in node.section.state
+                ]
+                raise PromptValidationError(
+                    f"state {kind.__name__} has other reducers in section {others[0]!r}; "
+                    "declare it once",
+                    section_path=path,
+                )
+            self.state[kind] = StateSlice(kind, {**reducers[0], **reducers[1]})
 
     def _add_tools(self, tools: tuple[AnyTool, ...], path: SectionPath) -> None:
         for tool in tools:
@@ -217,6 +249,12 @@ class RegistrySnapshot:
                     f"tool {tool.name!r}: its params type has no JSON schema: {error}",
                     section_path=path,
                 ) from error
+
+
+# Any: reducers of events of every type
+def _reducers(declared: DeclaredState) -> Mapping[type[Any], Any]:
+    """The reducers that a declaration names; none for a class, whose methods say."""
+    return {} if isinstance(declared, type) else declared.reducers
 
 
 def _kind(node: SectionNode) -> ParamsType | None:

@@ -14,7 +14,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypedDict, Unpack
 
 from ..generics import Parametrized
-from ..protocols import StateView
+from ..protocols import DeclaredState, StateSlice, StateView
 from ..records import RECORD_TYPES, is_instance, is_record_type
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
@@ -73,6 +73,8 @@ class SectionArguments[P](TypedDict, total=False):
     enabled: Selector[P, bool] | bool | None
     visibility: Selector[P, SectionVisibility] | SectionVisibility
     accepts_overrides: bool
+    params_from: Callable[[StateView], P] | None
+    state: Iterable[DeclaredState] | None
 
 
 class Section(Parametrized, ABC, Generic[ParamsT]):
@@ -81,7 +83,9 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
     `Section[Params]` fixes the record type that its text and conditions receive: a dataclass, a
     pydantic model or a TypedDict. `key` is by default the title's slug and matches
     `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is
-    summarized. Raises `PromptValidationError` for what cannot work in any prompt.
+    summarized. `params_from` makes the params from the session's state where none are bound.
+    `state` declares slices that every session has with which the prompt is evaluated. Raises
+    `PromptValidationError` for what cannot work in any prompt.
     """
 
     type_fields = ("params_type",)
@@ -110,6 +114,8 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         default_params: ParamsT | None = None,
         accepts_overrides: bool = True,
         params_type: type[ParamsT] | None = None,
+        params_from: Callable[[StateView], ParamsT] | None = None,
+        state: Iterable[DeclaredState] | None = None,
     ) -> None:
         params_type = params_type or self.inherited_arguments.get("params_type")
         self.title = title
@@ -121,9 +127,12 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
         self.params_type: type[ParamsT] | None = params_type
+        self.params_from = params_from
+        self.state = self._sequence("state", state)
         self._tools = self._sequence("tools", tools)
         self._compile()
-        for name, items in (("children", self.children), ("tools", self._tools)):
+        sequences = {"children": self.children, "tools": self._tools, "state": self.state}
+        for name, items in sequences.items():
             if isinstance(self._arguments[1].get(name), Iterator):  # used up, and `clone` needs it
                 self._arguments[1][name] = items
 
@@ -257,6 +266,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
                 )
         if params is not None and not is_record_type(params):
             raise self._refusal(f"params type {params!r} has no fields; declare {RECORD_TYPES}")
+        self._check_state()
         default = self.default_params
         if default is not None and (params is None or not is_instance(default, params)):
             name = "no params" if params is None else params.__name__
@@ -265,6 +275,19 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             )
         if self.summary is not None:
             self.summary = self._text("summary", self.summary)
+
+    def _check_state(self) -> None:
+        for declared in self.state:
+            if not isinstance(declared, type | StateSlice):
+                raise self._refusal(
+                    f"state holds {declared!r}; write a class, or a StateSlice with its reducers"
+                )
+        source = self.params_from
+        if source is not None and (self.params_type is None or not callable(source)):
+            raise self._refusal(
+                f"params_from is {source!r}; write a function of the session, and the section "
+                f"as {type(self).__name__}[Params](…)"
+            )
 
     def _sequence[Item](self, name: str, items: Iterable[Item] | None) -> tuple[Item, ...]:
         try:

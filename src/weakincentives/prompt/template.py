@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, cast, is_typeddict, overlo
 
 from ..generics import Parametrized
 from ..limits import Deadline
-from ..protocols import StateView
+from ..protocols import SessionProtocol, StateView
 from ..records import is_instance, is_record_type
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
@@ -291,6 +291,14 @@ class Prompt(Parametrized, Generic[OutputT]):
             deadline=deadline,
             prompt=self,
         )
+
+    def declare_state(self, session: SessionProtocol) -> None:
+        """Adds the state that the sections declare to `session`; an evaluation does so itself.
+
+        Call it before you read a snapshot, so that the session knows its types.
+        """
+        if state := self.template.registry.state:
+            session.declare(*state.values())
 
     def _by_type(self, params: tuple[object, ...]) -> ParamsByType:
         types = self.template.registry.params_types

@@ -13,7 +13,7 @@ gave. From these alone follow, in this order:
 Rendering, disclosure, analysis and snapshots all read a view; nothing else calls a condition.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from enum import Enum
 from inspect import iscoroutine
@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..protocols import StateView
-from ..records import build
+from ..records import build, is_instance
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
@@ -274,11 +274,14 @@ class PromptView:
         return condition(params, self.session, node.path)
 
     def _params(self, node: SectionNode) -> object:
-        """The bound params, else the default, else an instance built without arguments."""
+        """The bound params, else the session's, the default, or an instance without arguments."""
         kind = node.params_type
         if kind is None:
             return None
-        params = self.params.get(kind, node.default_params)
+        params = self.params.get(kind)
+        if params is None and node.params_from is not None and self.session is not None:
+            return self._params_from_session(node, node.params_from, self.session)
+        params = params or node.default_params
         if params is None:
             params = self._built.get(kind)
         if params is None:
@@ -293,6 +296,22 @@ class PromptView:
                 )
                 unbound.missing = kind
                 raise unbound from error
+        return params
+
+    def _params_from_session(
+        self, node: SectionNode, params_from: Callable[[StateView], object], session: StateView
+    ) -> object:
+        try:
+            params = params_from(session)
+        except Exception as error:  # the author's function; its author needs the path
+            raise PromptRenderError(
+                f"params_from raised {type(error).__name__}: {error}", section_path=node.path
+            ) from error
+        if node.params_type is None or not is_instance(params, node.params_type):
+            kind = getattr(node.params_type, "__name__", "params")
+            raise PromptRenderError(
+                f"params_from returned {params!r:.200}; return a {kind}", section_path=node.path
+            )
         return params
 
     def _summary(self, node: SectionNode, params: object) -> str:

@@ -41,7 +41,7 @@ def lines(folder: Path) -> str:
 
 def stateful(folder: Path, **options: Any) -> MCPSection:
     (folder / "data").mkdir(exist_ok=True)
-    return section_of(folder, state=folder / "data", **options)
+    return section_of(folder, folder=folder / "data", **options)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -145,14 +145,14 @@ def undone(section: MCPSection, calls: Sequence[Call], read: Call) -> list[str]:
     return [events[0].content, events[2].content]
 
 
-def server_section(name: str, *command: str, state: Path, env: tuple[str, ...] = ()) -> MCPSection:
+def server_section(name: str, *command: str, folder: Path, env: tuple[str, ...] = ()) -> MCPSection:
     async def listed() -> ServerLock:
         lock = ServerLock(name=name, command=command, headers={}, env=env)
         async with open_server(lock, id) as server:
             return server.lock
 
     full = SectionVisibility.FULL
-    return MCPSection(name, lock=asyncio.run(listed()), state=state, visibility=full)
+    return MCPSection(name, lock=asyncio.run(listed()), folder=folder, visibility=full)
 
 
 def test_commits_of_the_git_server_are_undone(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_commits_of_the_git_server_are_undone(tmp_path: Path) -> None:
     repository.index.commit("first")
     (tmp_path / "b.txt").write_text("two")
     path = {"repo_path": str(tmp_path)}
-    section = server_section("git", sys.executable, "-m", "mcp_server_git", state=tmp_path)
+    section = server_section("git", sys.executable, "-m", "mcp_server_git", folder=tmp_path)
     steps: list[Call] = [
         ("git_add", {**path, "files": ["b.txt"]}),
         ("git_commit", {**path, "message": "second"}),
@@ -248,7 +248,7 @@ def test_what_a_foreign_server_did_is_undone(
         database.commit()
     command = (str(FOREIGN_SERVERS / foreign.program), *at(tmp_path, foreign.arguments))
     environment = (foreign.environment,) if foreign.environment else ()
-    section = server_section(foreign.name, *command, state=tmp_path, env=environment)
+    section = server_section(foreign.name, *command, folder=tmp_path, env=environment)
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
     before, after = undone(section, at(tmp_path, foreign.calls), at(tmp_path, foreign.read))
     assert before == after

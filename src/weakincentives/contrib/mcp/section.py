@@ -39,7 +39,7 @@ class MCPSection(Section[None]):
     `include` and `exclude` choose tools by globs over the server's names. `groups` maps titles of
     child sections to globs; each tool goes to the first group that fits, or else stays here.
     `effects` maps globs to effects, the first that fits counts; for other tools the annotations do:
-    `"pure"` if read-only, `"repeatable"` if idempotent, else `"at_most_once"`. `state` is the
+    `"pure"` if read-only, `"repeatable"` if idempotent, else `"at_most_once"`. `folder` is the
     folder of the server's data: if a call that is not pure fails, the folder is put back. A call
     takes at most `timeout` seconds.
 
@@ -56,14 +56,14 @@ class MCPSection(Section[None]):
         groups: Mapping[str, Sequence[str]] | None = None,
         effects: Mapping[str, Effect] | None = None,
         lock: str | os.PathLike[str] | ServerLock | None = None,
-        state: str | os.PathLike[str] | None = None,
+        folder: str | os.PathLike[str] | None = None,
         timeout: float = 60.0,
         **others: Unpack[SectionArguments[None]],
     ) -> None:
         if not isinstance(lock, ServerLock):
             lock = read_lock(lock_path(server) if lock is None else Path(lock))
         self.lock = lock = replace(lock, name=server)
-        self.state, self.timeout = state, timeout
+        self.folder, self.timeout = folder, timeout
         title = title or server
         names = [tool.name for tool in lock.tools]
         for option, globs in {
@@ -98,13 +98,13 @@ class MCPSection(Section[None]):
     def resources(self) -> ResourceRegistry:
         """Binds the connection to the server, and its state if there is one."""
         # Eager, so that the rollback of the first call does not close them.
-        server, state = self.lock.name, self.state
+        server, folder = self.lock.name, self.folder
         connection = Binding(ServerKey(server), lambda _: Connection(self.lock), eager=True)
-        if state is None:
+        if folder is None:
             return ResourceRegistry.of(connection)
 
         def open_state(resources: Resources) -> ServerState:
-            return ServerState(state, resources.get(ServerKey(server)))
+            return ServerState(folder, resources.get(ServerKey(server)))
 
         return ResourceRegistry.of(connection, Binding(StateKey(server), open_state, eager=True))
 
@@ -114,7 +114,7 @@ class MCPSection(Section[None]):
         tools: dict[str, AnyTool] = {}
         for model_name, name in model_names(self.lock.name, list(locks)).items():
             effect = _effect(locks[name], effects)
-            handler = _Handler(self.lock.name, name, effect, self.timeout, self.state is not None)
+            handler = _Handler(self.lock.name, name, effect, self.timeout, self.folder is not None)
             tools[name] = Tool.from_schema(
                 name=model_name,
                 description=_description(locks[name]),

@@ -1,5 +1,6 @@
 """Sessions: typed slices of state, reducers and snapshots."""
 
+from ...protocols import StateSlice
 from .reducers import append_all, reducer, replace_latest, replace_latest_by, upsert_by
 from .session import Session
 from .slices import Append, Reducer, Replace, Slice, SliceOp
@@ -13,6 +14,7 @@ __all__ = [
     "SessionSnapshot",
     "Slice",
     "SliceOp",
+    "StateSlice",
     "append_all",
     "reducer",
     "replace_latest",

@@ -5,11 +5,11 @@ decide whether the call would have done the same after the other calls, and repe
 Events wait until the merge. A call that needs more than a fork can isolate runs alone instead.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
 from typing import Any, NoReturn, Protocol
 
-from ...protocols import EventBus, SessionProtocol
+from ...protocols import DeclaredState, EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ..events import Event, Operation
 from .slices import Node, Slice
@@ -24,6 +24,8 @@ class _Session(SessionProtocol, Protocol):
     """What a fork needs of the session that made it."""
 
     def __getitem__[T](self, slice_type: type[T], /) -> Slice[T]: ...
+
+    def undeclared(self, state: Iterable[DeclaredState]) -> list[Callable[[], object]]: ...
 
 
 class _Isolated:
@@ -104,6 +106,11 @@ class SessionFork(_Isolated):
             self.defer(event, lambda session: session.dispatch(event))
         else:
             self.change(lambda session: session.dispatch(event))
+
+    def declare(self, *state: DeclaredState) -> None:
+        """Changes nothing if the session has the `state` already; a fork adds no reducers."""
+        if self._copy.undeclared(state):
+            self.refuse("the reducers of another prompt belong into the session")
 
     def snapshot(self) -> _ForkSnapshot:
         """Returns the state of the fork as a value."""

@@ -1,12 +1,13 @@
 """The session: typed slices of state that reducers and explicit edits change under one lock."""
 
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from threading import RLock
 from typing import Any
 from weakref import ref
 
-from ...protocols import EventBus, SliceView
+from ...protocols import DeclaredState, EventBus, SliceView
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus, new_id
 from .fork import SessionFork
@@ -86,7 +87,7 @@ class Session:
 
         The first event starts from the seeded state, else from `state_type()`. Raises `TypeError`
         for a type without reducers, and `ValueError` for one that is installed already: its events
-        would count twice.
+        would count twice. State of a prompt's sections is declared there, not installed.
         """
         declared = declared_reducers(state_type)
         if not declared:
@@ -101,6 +102,32 @@ class Session:
             self._installed.add(state_type)
             for event_type, reduce in declared:
                 self[state_type].register(event_type, reduce)
+
+    def declare(self, *state: DeclaredState) -> None:
+        """Adds the slices of `state` with their reducers; declaring one again changes nothing.
+
+        An evaluation declares the state of its prompt's sections. Call this before you read a
+        snapshot of such a session, so that `parse_snapshot` knows the types.
+        """
+        with self._lock:
+            for add in self.undeclared(state):
+                add()
+
+    def undeclared(self, state: Iterable[DeclaredState]) -> list[Callable[[], object]]:
+        """Returns functions that add what is missing of `state`."""
+        missing: list[Callable[[], object]] = []
+        for declared in state:
+            if isinstance(declared, type):
+                if declared not in self._slices:
+                    missing.append(partial(self._add_slice, declared))
+                if declared not in self._installed and declared_reducers(declared):
+                    missing.append(partial(self.install, declared))
+                continue
+            target = self[declared.slice_type]
+            for event_type, reduce in declared.reducers.items():
+                if (target, reduce) not in self._reducers.get(event_type, []):
+                    missing.append(partial(target.register, event_type, reduce))
+        return missing
 
     def snapshot(self) -> SessionSnapshot:
         """Returns the content of every STATE slice as a value, in O(number of slices)."""
@@ -145,6 +172,7 @@ class Session:
             base = self.snapshot()
             copy = Session(session_id=self.session_id)
             copy.restore(base)
+            copy._installed = set(self._installed)
             for event_type, reducers in self._reducers.items():
                 copy._reducers[event_type] = [
                     (copy[target.slice_type], reduce) for target, reduce in reducers
