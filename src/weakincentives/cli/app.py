@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Exit, Option, Typer, echo
 
 from ..version import __version__
-from . import mcp, overrides, prompts, runs, skills
+from . import chat, mcp, overrides, prompts, runs, skills
 
 __all__ = ["app"]
 
@@ -31,7 +31,10 @@ _Version = Option("--version", is_eager=True, callback=_print_version, help="Pri
 def _options(*, version: Annotated[bool, _Version] = False) -> None: ...
 
 
-for _command in (prompts.render, prompts.tree, prompts.check, runs.run, runs.show, runs.advise):
+for _command in (
+    *(prompts.render, prompts.tree, prompts.check),
+    *(runs.run, chat.chat, runs.show, runs.advise),
+):
     app.command()(_command)
 app.add_typer(overrides.app, name="overrides")
 app.add_typer(skills.app, name="skill")

@@ -7,8 +7,9 @@ from rich.console import Console
 
 from .. import serde
 
-__all__ = ["count_of", "printable", "single_line", "wide_console", "write_json"]
+__all__ = ["count_of", "printable", "short_line", "single_line", "wide_console", "write_json"]
 
+_WIDTH = 100
 # Control characters except tab and line feed, and those that change the direction of text.
 _STEERING = (
     *(*range(9), *range(11, 32), *range(127, 160)),
@@ -26,6 +27,12 @@ def printable(text: str) -> str:
 def single_line(text: str) -> str:
     """Makes `text` printable, with one space for each run of white space."""
     return printable(" ".join(text.split()))
+
+
+def short_line(margin: str, text: str) -> str:
+    """Makes one line of `text` behind the margin; two leading blanks mark a part of a turn."""
+    text = margin + "  " * text.startswith("  ") + single_line(text)
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 def count_of(number: int, noun: str) -> str:

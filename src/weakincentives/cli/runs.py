@@ -1,12 +1,8 @@
 """`wink run`, `show` and `advise`: a run as it happens, afterwards, and what it cost."""
 
-import json
-import os
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from logging import WARNING, Handler, LogRecord, getLogger
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from traceback import format_exception_only, walk_tb
 from typing import Annotated
 
 from rich.console import Console
@@ -15,14 +11,22 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from ..adapters.core import ProviderAdapter
-from ..errors import WeakIncentivesError
 from ..evaluation.main_loop import MainLoop
 from ..inspection.costs import section_costs
 from ..inspection.event_log import Record, event_record, read_events
-from ..protocols import EventBus
 from ..runtime.events import Event, ProviderCalled, ToolInvoked
 from ..runtime.session.session import Session
+from .execution import (
+    Adapter,
+    Api,
+    BaseUrl,
+    Log,
+    Model,
+    adapter_errors,
+    load_adapter,
+    log_events,
+    warnings_as_lines,
+)
 from .output import count_of, single_line, wide_console, write_json
 from .target import (
     Open,
@@ -32,7 +36,6 @@ from .target import (
     Tag,
     Target,
     UsageError,
-    load,
     load_prompt,
     visibility_overrides,
 )
@@ -41,32 +44,21 @@ from .timeline import Timeline
 __all__ = ["advise", "run", "show"]
 
 _CHARACTERS_PER_TOKEN = 4
-_PROVIDERS = {
-    "openai": "weakincentives.adapters.openai:OpenAIAdapter",
-    "anthropic": "weakincentives.adapters.anthropic:AnthropicAdapter",
-    "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
-    "claude-agent-sdk": "weakincentives.adapters.claude_agent_sdk:ClaudeAgentSDKAdapter",
-}
-_Adapter = Annotated[str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")]
-_Model = Annotated[str | None, Option(help="The model's name.")]
-_BaseUrl = Annotated[str | None, Option(help="Where the provider's API is served.")]
-_Api = Annotated[str | None, Option(help="responses or chat (openai only).")]
-_Log = Annotated[Path | None, Option(help="Write the events to this file, one JSON object a line.")]
 
 
 def run(
     target: Target,
     *,
-    adapter: _Adapter = "openai",
-    model: _Model = None,
-    base_url: _BaseUrl = None,
-    api: _Api = None,
+    adapter: Adapter = "openai",
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
     params: Params = None,
     set_: Set = None,
     tag: Tag = None,
     open_: Open = None,
     summary: Summary = None,
-    log: _Log = None,
+    log: Log = None,
 ) -> None:
     """Evaluate a prompt: progress on stderr, the answer as JSON on stdout.
 
@@ -76,18 +68,12 @@ def run(
     overrides = visibility_overrides(prompt, open_, summary)
     session = Session()
     with ExitStack() as stack:
-        loop = MainLoop(_adapter(adapter, stack, model=model, base_url=base_url, api=api))
+        loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
         if log is not None:
-            stack.enter_context(_logging(session.bus, log))
-        with _display() as show_event:
+            stack.enter_context(log_events(session.bus, log))
+        with _display() as show_event, adapter_errors(adapter):
             session.bus.subscribe(Event, show_event)
-            try:
-                result = loop.execute(prompt, session=session, visibility_overrides=overrides)
-            except WeakIncentivesError:
-                raise
-            except Exception as error:  # an adapter that is not ours
-                cause = f"{type(error).__name__}: {error}"
-                raise UsageError(f"--adapter {adapter} failed: {cause}") from error
+            result = loop.execute(prompt, session=session, visibility_overrides=overrides)
         answer = {
             "output": result.output,
             "text": result.text,
@@ -147,70 +133,6 @@ def _numbers(requests: int, sent: int, count: int) -> tuple[str, ...]:
     return f"{requests:,}", f"{sent:,}", f"{-(-sent // _CHARACTERS_PER_TOKEN):,}", f"{count:,}"
 
 
-def _adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
-    """Makes the adapter that the command line names; enters it when it is a context manager."""
-    arguments = {key: value for key, value in options.items() if value is not None}
-    if name in _PROVIDERS and "model" not in arguments:
-        raise UsageError(f"--adapter {name} needs --model")
-    if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
-        # most servers of one's own want no key, and the SDK insists on one
-        arguments["api_key"] = "none"
-    adapter = load(_PROVIDERS.get(name, name), "adapter")
-    if callable(adapter):
-        try:
-            adapter = adapter(**arguments)
-            if isinstance(adapter, AbstractContextManager):
-                adapter = stack.enter_context(adapter)
-        except Exception as error:  # the author's own code, or an SDK that is not installed
-            raise UsageError(f"--adapter {name}: {type(error).__name__}: {error}") from error
-    if not isinstance(adapter, ProviderAdapter):
-        raise UsageError(
-            f"--adapter {name} gives {type(adapter).__name__}; "
-            "name an adapter or a function that returns one"
-        )
-    return adapter
-
-
-@contextmanager
-def _logging(bus: EventBus, log: Path) -> Generator[None]:
-    """Writes events to `log`; raises a disk error only at the end, since the answer is paid for."""
-    failures: list[OSError] = []
-    file = log.open("w", encoding="utf-8")
-
-    def write(event: object) -> None:
-        if not failures:
-            try:
-                file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
-                file.flush()
-            except OSError as error:
-                failures.append(error)
-
-    bus.subscribe(Event, write)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # `write` has met it already
-            file.close()
-    if failures:
-        raise UsageError(f"{log} is cut off: {failures[0]}") from failures[0]
-
-
-class _LogLines(Handler):
-    """Writes each warning of the library as one line, with the place of its exception."""
-
-    def __init__(self, write: Callable[[Iterable[str]], None]) -> None:
-        super().__init__(WARNING)
-        self._write = write
-
-    def emit(self, record: LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info and (error := record.exc_info[1]) is not None:
-            text = f"{text}: {format_exception_only(error)[-1]}"
-            for frame, line in [*walk_tb(error.__traceback__)][-1:]:
-                text = f"{text} ({Path(frame.f_code.co_filename).name}:{line})"
-        self._write([single_line(text)])
-
-
 @contextmanager
 def _display() -> Generator[Callable[[object], None]]:
     """Yields a function that prints an event on stderr; a terminal shows the sums below."""
@@ -234,12 +156,10 @@ def _display() -> Generator[Callable[[object], None]]:
         live.update(Text(", ".join(sums), style="bold"), refresh=True)
 
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
-        logger, handler = getLogger("weakincentives"), _LogLines(write)
-        logger.addHandler(handler)
         try:
-            yield show_event
+            with warnings_as_lines(write):
+                yield show_event
         finally:
-            logger.removeHandler(handler)
             write(timeline.end())
 
 

@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 from ..inspection.event_log import LoggedEvaluation, Record, RunningEvaluations
-from .output import count_of, single_line
+from .output import count_of, short_line
 
 __all__ = ["Timeline"]
 
-_WIDTH = 100
 _NESTED = "    "
 
 
@@ -32,10 +31,10 @@ class Timeline:
         lines = self._answers_without_response(running)
         if running:
             lines += self._rejected_answer(running[-1], margin, record)
-        lines.append(_cut(margin, _line(record)))
+        lines.append(short_line(margin, _line(record)))
         if record["event"] == "ProviderCalled" and (text := record.get("text")):
             if record["tool_calls"]:
-                lines.append(_cut(margin, f"  says: {text}"))
+                lines.append(short_line(margin, f"  says: {text}"))
             elif running:
                 self._answers[running[-1]] = margin, str(text)
         return lines
@@ -47,7 +46,9 @@ class Timeline:
     def _answers_without_response(self, running: tuple[LoggedEvaluation, ...]) -> list[str]:
         """Returns the answers of evaluations that have failed."""
         ended = [evaluation for evaluation in self._answers if evaluation not in running]
-        return [_cut(margin, f"  says: {text}") for margin, text in map(self._answers.pop, ended)]
+        return [
+            short_line(margin, f"  says: {text}") for margin, text in map(self._answers.pop, ended)
+        ]
 
     def _rejected_answer(
         self, evaluation: LoggedEvaluation, margin: str, record: Record
@@ -58,16 +59,10 @@ class Timeline:
             case {"event": "ProviderCalled", "repair": str(repair)} if repair:
                 _, answer = self._answers.pop(evaluation, ("", ""))
                 texts = f"  rejected: {answer}", f"  feedback: {repair}"
-                return [_cut(margin, text) for text in texts]
+                return [short_line(margin, text) for text in texts]
             case _:
                 pass
         return []
-
-
-def _cut(margin: str, text: str) -> str:
-    """Makes one line of `text` behind the margin; two leading blanks mark a part of a turn."""
-    text = margin + "  " * text.startswith("  ") + single_line(text)
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 def _line(record: Any) -> str:  # Any: JSON, read key by key

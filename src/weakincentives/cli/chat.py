@@ -1,0 +1,246 @@
+"""`wink chat`: a conversation with a prompt on the terminal."""
+
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import ExitStack, closing, suppress
+from dataclasses import is_dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated, Any
+
+from typer import Option
+
+from ..errors import SerdeError, WeakIncentivesError
+from ..evaluation.chat import Chat
+from ..evaluation.main_loop import MainLoop
+from ..evaluation.messages import ToolsAdded, ToolsRemoved
+from ..evaluation.response import (
+    AnswerRejected,
+    Completed,
+    Restarted,
+    StreamEvent,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from ..runtime.session.session import Session
+from .execution import (
+    Adapter,
+    Api,
+    BaseUrl,
+    Log,
+    Model,
+    adapter_errors,
+    load_adapter,
+    log_events,
+    warnings_as_lines,
+)
+from .output import count_of, printable, short_line
+from .target import (
+    Open,
+    Params,
+    Set,
+    Summary,
+    Tag,
+    Target,
+    UsageError,
+    load_prompt,
+    read_text,
+    visibility_overrides,
+)
+
+__all__ = ["chat"]
+
+_Save = Annotated[Path | None, Option(help="Keep the chat in this file, after each turn.")]
+_Resume = Annotated[
+    Path | None, Option(help="Go on with the chat in this file, and keep it there without --save.")
+]
+
+
+def chat(
+    target: Target,
+    *,
+    adapter: Adapter = "openai",
+    model: Model = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    params: Params = None,
+    set_: Set = None,
+    tag: Tag = None,
+    open_: Open = None,
+    summary: Summary = None,
+    log: Log = None,
+    save: _Save = None,
+    resume: _Resume = None,
+) -> None:
+    """Talk with a prompt: answers on stdout, tools and sections on stderr.
+
+    Ctrl-C ends a turn, Ctrl-D the chat. Where the input is no terminal, each line is a message, and
+    a provider's failure ends the chat with exit code 1.
+    """
+    prompt = load_prompt(target, params, set_, tag)
+    overrides = visibility_overrides(prompt, open_, summary)
+    session, screen = Session(), _Screen()
+    prompt.render(session=session, visibility_overrides=overrides)  # finds missing params
+    with ExitStack() as stack:
+        loop = MainLoop(load_adapter(adapter, stack, model=model, base_url=base_url, api=api))
+        talk = Chat(loop, prompt, session=session)
+        if resume is not None:
+            turns = _restore(talk, session, resume, target)
+            screen.write_lines([f"{resume}: goes on after {count_of(turns, 'turn')}"])
+        elif save is not None and save.exists():
+            raise UsageError(f"{save} exists; go on with --resume {save}, or delete it")
+        file = save or resume
+        if log is not None:
+            stack.enter_context(log_events(session.bus, log))
+        stack.enter_context(warnings_as_lines(screen.write_lines))
+        stack.enter_context(adapter_errors(adapter))
+        stack.enter_context(prompt.resources)  # they stay open from turn to turn
+        if file is not None:
+            _save(session, file)  # says at once if it cannot
+        while (message := screen.read_message()) is not None:
+            try:
+                with closing(talk.stream(message, visibility_overrides=overrides)) as events:
+                    for event in events:
+                        screen.show(event)
+            except KeyboardInterrupt:
+                screen.write_lines(["stopped; Ctrl-D ends the chat"])
+            except WeakIncentivesError as error:
+                if not screen.interactive:
+                    raise
+                screen.write_lines([f"wink: {error}"])
+            finally:
+                if file is not None:
+                    _save(session, file)
+
+
+class _Screen:
+    """Shows the events of a chat and reads the user's messages.
+
+    On a terminal, text stands there as soon as it comes. Elsewhere an answer is written once it is
+    final, since what has gone into a file or a pipe cannot be taken back.
+    """
+
+    def __init__(self) -> None:
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._streams = sys.stdout.isatty()
+        self._in_text = False  # whether the last thing written is the model's text
+        self._turn_has_text = False
+        if self.interactive:
+            with suppress(ImportError):  # Windows has none
+                import_module("readline")  # which gives `input` its editing keys
+
+    def read_message(self) -> str | None:
+        """Returns the user's next message, skipping blank ones; `None` at the end of the input."""
+        self._turn_has_text = False
+        while True:
+            try:
+                line = input("> ") if self.interactive else next(sys.stdin).rstrip("\n")
+            except (EOFError, StopIteration):
+                self._in_text = self.interactive  # behind the prompt
+                self._end_line()
+                return None
+            except KeyboardInterrupt:
+                if not self.interactive:
+                    raise
+                self._in_text = True
+                self.write_lines(["Ctrl-D ends the chat"])
+                continue
+            if line.strip():
+                return line
+
+    # Any: a prompt of any output
+    def show(self, event: StreamEvent[Any]) -> None:
+        """Shows what has happened in a turn."""
+        match event:
+            case TextDelta(text):
+                if self._streams:
+                    self._write_text(text)
+            case ToolCallStarted(call):
+                self.write_lines([f"  {call.name} {call.arguments}"])
+            case ToolCallFinished(call, message):
+                outcome = "ok" if message.success else "failed"
+                self.write_lines([f"  {call.name} {outcome}: {message.content}"])
+            case ToolsAdded(tools):
+                self.write_lines([f"  new tools: {', '.join([tool.name for tool in tools])}"])
+            case ToolsRemoved(names):
+                self.write_lines([f"  closed tools: {', '.join(names)}"])
+            case AnswerRejected(reason):
+                self._take_back(f"  rejected: {reason}")
+            case Restarted(section_keys, reason):
+                self._take_back(f"  starts again with {', '.join(section_keys)} open: {reason}")
+            case Completed(response):
+                if not self._in_text:
+                    self._write_text(response.text)
+                self._end_line()
+
+    def write_lines(self, lines: Iterable[str]) -> None:
+        """Writes lines about the turn, on standard error."""
+        self._end_line()
+        sys.stderr.writelines(f"{short_line('', line)}\n" for line in lines)
+        sys.stderr.flush()
+
+    def _take_back(self, reason: str) -> None:
+        void = ["  what it wrote above does not count"] if self._turn_has_text else []
+        self.write_lines([reason, *void])
+        self._turn_has_text = False
+
+    def _write_text(self, text: str) -> None:
+        sys.stdout.write(printable(text))
+        sys.stdout.flush()
+        self._in_text = self._turn_has_text = True
+
+    def _end_line(self) -> None:
+        if self._in_text:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        self._in_text = False
+
+
+# Any: a prompt of any output
+def _restore(chat: Chat[Any], session: Session, file: Path, target: str) -> int:
+    """Restores the session of the chat from the file; returns the number of turns so far."""
+    text = read_text(file)
+    try:
+        session.restore(session.parse_snapshot(text, types=_state_types(text, target)))
+    except SerdeError as error:
+        raise UsageError(f"{file} is no chat of {target}: {error}") from error
+    if chat.conversation is None:
+        raise UsageError(f"{file} has no chat of {chat.prompt.ns}/{chat.prompt.key}")
+    return len(chat.conversation.turns)
+
+
+def _state_types(text: str, target: str) -> list[type]:
+    """Returns the types that a snapshot names, as far as they are of the target's own package.
+
+    The target has imported them. A file must not choose among all classes of the process.
+    """
+    try:
+        names = [str(name) for name in json.loads(text)["slices"]]
+    except (ValueError, LookupError, TypeError):
+        return []  # `parse_snapshot` says what is wrong
+    package = target.partition(":")[0].partition(".")[0]
+    types: list[type] = []
+    for name in names:
+        module, _, qualified_name = name.partition(":")
+        value: object = sys.modules.get(module) if module.partition(".")[0] == package else None
+        for attribute in qualified_name.split("."):
+            value = getattr(value, attribute, None)
+        if isinstance(value, type) and is_dataclass(value):
+            types.append(value)
+    return types
+
+
+def _save(session: Session, file: Path) -> None:
+    """Writes the session's snapshot; whatever stops it, the file has the old one or the new one."""
+    text = session.snapshot().to_json()
+    with NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as new:
+        try:
+            new.write(text)
+            new.close()
+            Path(new.name).replace(file)
+        except BaseException:
+            Path(new.name).unlink()
+            raise

@@ -1,0 +1,131 @@
+"""What `wink run` and `wink chat` share: the adapter, the log, and how failures are reported."""
+
+import json
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from logging import WARNING, Handler, LogRecord, getLogger
+from pathlib import Path
+from traceback import format_exception_only, walk_tb
+from typing import Annotated
+
+from typer import Option
+
+from ..adapters.core import ProviderAdapter
+from ..errors import WeakIncentivesError
+from ..inspection.event_log import event_record
+from ..protocols import EventBus
+from ..runtime.events import Event
+from .output import single_line
+from .target import UsageError, load
+
+__all__ = [
+    "Adapter",
+    "Api",
+    "BaseUrl",
+    "Log",
+    "Model",
+    "adapter_errors",
+    "load_adapter",
+    "log_events",
+    "warnings_as_lines",
+]
+
+_PROVIDERS = {
+    "openai": "weakincentives.adapters.openai:OpenAIAdapter",
+    "anthropic": "weakincentives.adapters.anthropic:AnthropicAdapter",
+    "litellm": "weakincentives.adapters.litellm:LiteLLMAdapter",
+    "claude-agent-sdk": "weakincentives.adapters.claude_agent_sdk:ClaudeAgentSDKAdapter",
+}
+Adapter = Annotated[str, Option(help=f"{', '.join(_PROVIDERS)}, or package.module:name.")]
+Model = Annotated[str | None, Option(help="The model's name.")]
+BaseUrl = Annotated[str | None, Option(help="Where the provider's API is served.")]
+Api = Annotated[str | None, Option(help="responses or chat (openai only).")]
+Log = Annotated[Path | None, Option(help="Write the events to this file, one JSON object a line.")]
+
+
+def load_adapter(name: str, stack: ExitStack, **options: str | None) -> ProviderAdapter:
+    """Makes the adapter that the command line names; enters it when it is a context manager."""
+    arguments = {key: value for key, value in options.items() if value is not None}
+    if name in _PROVIDERS and "model" not in arguments:
+        raise UsageError(f"--adapter {name} needs --model")
+    if name == "openai" and "base_url" in arguments and "OPENAI_API_KEY" not in os.environ:
+        # most servers of one's own want no key, and the SDK insists on one
+        arguments["api_key"] = "none"
+    adapter = load(_PROVIDERS.get(name, name), "adapter")
+    if callable(adapter):
+        try:
+            adapter = adapter(**arguments)
+            if isinstance(adapter, AbstractContextManager):
+                adapter = stack.enter_context(adapter)
+        except Exception as error:  # the author's own code, or an SDK that is not installed
+            raise UsageError(f"--adapter {name}: {type(error).__name__}: {error}") from error
+    if not isinstance(adapter, ProviderAdapter):
+        raise UsageError(
+            f"--adapter {name} gives {type(adapter).__name__}; "
+            "name an adapter or a function that returns one"
+        )
+    return adapter
+
+
+@contextmanager
+def log_events(bus: EventBus, log: Path) -> Generator[None]:
+    """Writes events to `log`; raises a disk error only at the end, since the answer is paid for."""
+    failures: list[OSError] = []
+    file = log.open("w", encoding="utf-8")
+
+    def write(event: object) -> None:
+        if not failures:
+            try:
+                file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+                file.flush()
+            except OSError as error:
+                failures.append(error)
+
+    bus.subscribe(Event, write)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # `write` has met it already
+            file.close()
+    if failures:
+        raise UsageError(f"{log} is cut off: {failures[0]}") from failures[0]
+
+
+class _LogLines(Handler):
+    """Writes each warning of the library as one line, with the place of its exception."""
+
+    def __init__(self, write: Callable[[Iterable[str]], None]) -> None:
+        super().__init__(WARNING)
+        self._write = write
+
+    def emit(self, record: LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            text = f"{text}: {format_exception_only(error)[-1]}"
+            for frame, line in [*walk_tb(error.__traceback__)][-1:]:
+                text = f"{text} ({Path(frame.f_code.co_filename).name}:{line})"
+        self._write([single_line(text)])
+
+
+@contextmanager
+def warnings_as_lines(write: Callable[[Iterable[str]], None]) -> Generator[None]:
+    """Passes each warning of the library to `write`, as a line, while the block runs."""
+    logger, handler = getLogger("weakincentives"), _LogLines(write)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def adapter_errors(name: str) -> Generator[None]:
+    """Raises a `UsageError` for an exception of an adapter that is not ours."""
+    try:
+        yield
+    except (WeakIncentivesError, UsageError):
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise UsageError(f"--adapter {name} failed: {cause}") from error

@@ -1,0 +1,389 @@
+"""`wink chat` on a terminal, with the keys of a person, and in a pipe."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from support.commands import Wink, environment, process
+
+TALK = '''
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weakincentives import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.evaluation.messages import UserMessage
+from weakincentives.evaluation.response import TextDelta
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Order:
+    item: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+
+
+def order(params: Order, *, context: ToolContext) -> ToolResult[Order]:
+    """Order an item."""
+    if params.item == "elephant":
+        time.sleep(60)
+    context.session.dispatch(params)
+    return ToolResult(message="Ordered.", value=params)
+
+
+sections = [
+    MarkdownSection(title="Task", template="Help."),
+    MarkdownSection(
+        title="Orders",
+        summary="How to order.",
+        template="Order at once.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[Tool(name="order", handler=order)],
+    ),
+]
+template = PromptTemplate(ns="shop", key="talk", sections=sections)
+typed = PromptTemplate[Answer](ns="shop", key="typed", sections=sections)
+OPEN = call(("read_section", {"section_key": "orders"}))
+
+
+def answer(seen):
+    """Orders what the user asks for; else repeats what the user has said so far."""
+    said = [message.content for message in seen.messages if isinstance(message, UserMessage)]
+    wanted = said[-1].removeprefix("order ")
+    if said[-1] == "fail":
+        return PromptEvaluationError("the provider is down", phase="request", code="unreachable")
+    if said[-1] == "steer":
+        return say("\\x1b[2Jhi")
+    last = seen.messages[-1]
+    if wanted == said[-1] or getattr(last, "content", "").startswith("Ordered"):
+        return say("You said: " + ", ".join(said))
+    if "order" not in seen.tool_names:
+        return OPEN
+    return call(("order", {"item": wanted}))
+
+
+class Streaming(ScriptedAdapter):
+    """Streams word by word."""
+
+    def ask_stream(self, request) -> Iterator:
+        message = self.ask(request)
+        for word in message.text.split(" ") if message.text else []:
+            yield TextDelta(word + " ")
+        yield message
+
+
+def model():
+    return Streaming([answer] * 20)
+
+
+def restarting():
+    return Streaming([answer] * 20, dynamic_tools=False)
+
+
+def slow():
+    def wait(seen):
+        time.sleep(60)
+
+    return Streaming([wait, *[answer] * 20])
+
+
+def mistaken():
+    return Streaming([say('{"reply": 1}'), say('{"text": "ok"}')])
+
+
+def talkative():
+    """Writes before it asks for the section, which starts the evaluation again."""
+    look = OPEN.__class__(text="Let me look.", tool_calls=OPEN.tool_calls, finish="tool_calls")
+    return Streaming([look, say("Done.")], dynamic_tools=False)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "talk.py").write_text(TALK)
+    return tmp_path
+
+
+class Terminal:
+    """A process whose terminal this is: `keys` are typed, `read_until` shows the screen."""
+
+    # The child makes the terminal its own, so that Ctrl-C there is a signal to it.
+    START = (
+        "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'weakincentives.cli', *sys.argv[1:]])"
+    )
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._keyboard, screen = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", self.START, *arguments],
+            cwd=folder,
+            env=environment(TERM="dumb", COLUMNS="200"),
+            stdin=screen,
+            stdout=screen,
+            stderr=screen,
+        )
+        os.close(screen)
+        self._unread = ""
+
+    def keys(self, text: str) -> None:
+        os.write(self._keyboard, text.encode())
+
+    def read_until(self, text: str, seconds: float = 30) -> str:
+        """Returns what stands on the screen up to `text`, since the last call."""
+        end = time.monotonic() + seconds
+        while text not in self._unread:
+            left = max(0, end - time.monotonic())
+            if not select.select([self._keyboard], [], [], left)[0]:
+                raise TimeoutError(f"{text!r} does not come after {self._unread!r}")
+            chunk = self._read()
+            assert chunk, f"the process ended before {text!r}: {self._unread!r}"
+            self._unread += re.sub(r"\x1b\[\?2004[hl]|\r", "", chunk)
+        before, _, self._unread = self._unread.partition(text)
+        return before + text
+
+    def press_until(self, key: str, text: str) -> None:
+        """Presses the key until it has an effect: readline misses a signal while it starts."""
+        for _ in range(15):
+            self.keys(key)
+            with suppress(TimeoutError):
+                self.read_until(text, 2)
+                return
+        raise TimeoutError(f"{key!r} does not bring {text!r}")
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._keyboard, 65536).decode()
+        except OSError:  # Linux says so when the other end is closed
+            return ""
+
+    def say(self, message: str) -> str:
+        """Types a message; returns what the screen shows until the next prompt."""
+        self.keys(f"{message}\n")
+        return self.read_until("\n> ")
+
+    def end(self) -> int:
+        """Types Ctrl-D and returns the exit code."""
+        self.keys("\x04")
+        while self._read():
+            pass
+        return self._process.wait(30)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(30)
+        os.close(self._keyboard)
+
+
+@contextmanager
+def terminal(folder: Path, *arguments: str) -> Generator[Terminal]:
+    made = Terminal(folder, "chat", *arguments)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+TARGET = "talk:template", "--adapter", "talk:model"
+
+
+def test_a_person_talks_on_the_terminal_and_sees_tools_and_sections(folder: Path) -> None:
+    with terminal(folder, *TARGET) as screen:
+        screen.read_until("> ")
+        assert "You said: hello \n> " in screen.say("hello")
+        shown = screen.say("order tea").splitlines()
+        steps = [
+            *['  read_section {"section_key": "orders"}'],
+            *["  read_section ok: Content of section 'orders': ## 2. Orders Order at once."],
+            *[
+                "  new tools: order",
+                '  order {"item": "tea"}',
+                '  order ok: Ordered. {"item":"tea"}',
+            ],
+            "You said: hello, order tea ",
+            "> ",
+        ]
+        assert shown[-len(steps) :] == steps
+        assert screen.end() == 0
+
+
+def test_ctrl_c_ends_the_turn_and_not_the_chat(folder: Path) -> None:
+    with terminal(folder, *TARGET) as screen:
+        screen.read_until("> ")
+        screen.keys("order elephant\n")
+        screen.read_until('  order {"item": "elephant"}\n')
+        screen.keys("\x03")
+        assert screen.read_until("\n> ").endswith("stopped; Ctrl-D ends the chat\n> ")
+        assert "You said: order elephant, still there? \n" in screen.say("still there?")
+        screen.keys("half a mess")
+        screen.press_until("\x03", "Ctrl-D ends the chat\n> ")
+        screen.keys("yes\n")
+        screen.read_until("You said: order elephant, still there?, yes \n")
+        screen.read_until("> ")
+        assert screen.end() == 0
+
+
+def test_ctrl_c_while_the_provider_thinks_ends_the_turn(folder: Path) -> None:
+    with terminal(folder, "talk:template", "--adapter", "talk:slow") as screen:
+        screen.read_until("> ")
+        screen.keys("hello\n")
+        screen.read_until("hello\n")
+        time.sleep(0.5)  # nothing on the screen says that the provider is asked
+        screen.keys("\x03")
+        screen.read_until("stopped; Ctrl-D ends the chat\n> ")
+        assert "You said: hello, again \n" in screen.say("again")
+        assert screen.end() == 0
+
+
+def test_a_chat_is_saved_and_goes_on(folder: Path) -> None:
+    with terminal(folder, *TARGET, "--save", "chat.json") as screen:
+        screen.read_until("> ")
+        screen.say("order tea")
+        assert screen.end() == 0
+    with terminal(folder, *TARGET, "--resume", "chat.json") as screen:
+        assert screen.read_until("> ") == "chat.json: goes on after 1 turn\n> "
+        shown = screen.say("order milk")
+        assert "read_section" not in shown  # the section is still open
+        assert "You said: order tea, order milk" in shown
+        assert screen.end() == 0
+    slices = json.loads((folder / "chat.json").read_text())["slices"]
+    assert slices["talk:Order"] == [{"item": "tea"}, {"item": "milk"}]
+    assert [path.name for path in folder.glob("chat*")] == ["chat.json"]
+    assert (folder / "chat.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_chat_that_is_killed_in_a_turn_is_saved_up_to_the_turn_before(folder: Path) -> None:
+    with terminal(folder, *TARGET, "--save", "chat.json") as screen:
+        screen.read_until("> ")
+        screen.say("hello")
+        screen.keys("order elephant\n")
+        screen.read_until('  order {"item": "elephant"}\n')
+    with terminal(folder, *TARGET, "--resume", "chat.json") as screen:
+        screen.read_until("> ")
+        assert "You said: hello, so \n" in screen.say("so")
+
+
+def test_text_that_does_not_count_is_taken_back(folder: Path) -> None:
+    with terminal(folder, "talk:typed", "--adapter", "talk:mistaken") as screen:
+        screen.read_until("> ")
+        shown = screen.say("hello").splitlines()
+        assert shown[-5] == '{"reply": 1} '
+        assert shown[-4].startswith("  rejected: Your answer does not fit the required JSON schema")
+        assert shown[-3] == "  what it wrote above does not count"
+        assert shown[-2] == '{"text": "ok"} '
+
+
+def test_a_restart_takes_text_back(folder: Path) -> None:
+    with terminal(folder, "talk:template", "--adapter", "talk:talkative") as screen:
+        screen.read_until("> ")
+        shown = screen.say("hello").splitlines()
+        assert shown[-4:] == [
+            "  starts again with orders open: Adapter does not support dynamic tools",
+            "  what it wrote above does not count",
+            "Done. ",
+            "> ",
+        ]
+
+
+def test_a_failed_turn_is_one_line_and_the_chat_goes_on(folder: Path) -> None:
+    with terminal(folder, *TARGET) as screen:
+        screen.read_until("> ")
+        assert screen.say("fail").endswith("\nwink: the provider is down [request/unreachable]\n> ")
+        assert "You said: fail, and now? \n" in screen.say("and now?")
+
+
+def test_the_model_does_not_steer_the_terminal(folder: Path) -> None:
+    with terminal(folder, *TARGET) as screen:
+        screen.read_until("> ")
+        assert "?[2Jhi" in screen.say("steer")
+
+
+# --------------------------------------------------------------------------------------------------
+# in a pipe
+
+
+@pytest.fixture
+def wink(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Wink:
+    return Wink(folder, monkeypatch, capsys)
+
+
+def test_in_a_pipe_each_line_is_a_message_and_stdout_has_the_answers(wink: Wink) -> None:
+    done = wink("chat", *TARGET, stdin="hello\n\norder tea\n")
+    assert done.returncode == 0
+    assert done.stdout == "You said: hello\nYou said: hello, order tea\n"
+    assert done.stderr.splitlines()[-1] == '  order ok: Ordered. {"item":"tea"}'
+
+
+def test_in_a_pipe_a_rejected_answer_is_not_written(wink: Wink) -> None:
+    done = wink("chat", "talk:typed", "--adapter", "talk:mistaken", stdin="hello\n")
+    assert done.stdout == '{"text": "ok"}\n'
+    [line] = done.stderr.splitlines()
+    assert line.startswith("  rejected: ")
+
+
+def test_in_a_pipe_a_failure_ends_the_chat_which_is_saved(wink: Wink) -> None:
+    done = wink("chat", *TARGET, "--save", "chat.json", stdin="hello\nfail\nmore\n")
+    assert done.returncode == 1
+    assert done.stdout == "You said: hello\n"
+    assert done.stderr.splitlines()[-1] == "wink: the provider is down [request/unreachable]"
+    on = wink("chat", *TARGET, "--resume", "chat.json", stdin="again\n")
+    assert on.stdout == "You said: hello, fail, again\n"
+
+
+def test_a_chat_is_logged(folder: Path, wink: Wink) -> None:
+    wink("chat", *TARGET, "--log", "chat.jsonl", stdin="hello\n")
+    shown = wink("show", "chat.jsonl").stdout
+    assert "answer after 1 turn: You said: hello" in shown
+    assert (folder / "chat.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--save", "taken.json"], "taken.json exists; go on with --resume taken.json, or delete"),
+        (["--save", "no/where.json"], "No such file or directory"),
+        (["--resume", "none.json"], "No such file or directory: 'none.json'"),
+        (["--resume", "taken.json"], "taken.json is no chat of talk:template"),
+        (["--resume", "empty.json"], "empty.json has no chat of shop/talk"),
+        (["--resume", "foreign.json"], "no type of that name is known here"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    folder: Path, wink: Wink, arguments: list[str], message: str
+) -> None:
+    (folder / "taken.json").write_text("not JSON")
+    (folder / "empty.json").write_text('{"version": 1, "slices": {}}')
+    foreign = {"weakincentives.limits:TokenUsage": [{"input_tokens": 1}]}
+    (folder / "foreign.json").write_text(json.dumps({"version": 1, "slices": foreign}))
+    done = wink("chat", *TARGET, *arguments, stdin="hello\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("wink: ")
+    assert message in line
+
+
+def test_the_command_runs_as_a_process(folder: Path) -> None:
+    done = process(folder, "chat", *TARGET)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
