@@ -11,6 +11,7 @@ __all__ = [
     "Budget",
     "Clock",
     "Deadline",
+    "Prices",
     "RunUsage",
     "TokenUsage",
     "check_count",
@@ -101,17 +102,30 @@ class TokenUsage:
         )
 
 
+type Prices = Callable[[TokenUsage, str], float | None]
+"""Returns the dollars of one request's usage by the model of that name; `None` if unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What evaluations used: tokens, provider requests (`calls`) and tool calls."""
+    """What evaluations used: tokens, provider requests (`calls`), tool calls and dollars.
+
+    `cost` is `None` when nobody counted it or the price of a request is unknown.
+    """
 
     usage: TokenUsage = TokenUsage()
     calls: int = 0
     tool_calls: int = 0
+    cost: float | None = None
 
     def __add__(self, other: "RunUsage") -> "RunUsage":
+        costs = [part.cost for part in (self, other) if part.calls]
+        known = [cost for cost in costs if cost is not None]
         return RunUsage(
-            self.usage + other.usage, self.calls + other.calls, self.tool_calls + other.tool_calls
+            self.usage + other.usage,
+            self.calls + other.calls,
+            self.tool_calls + other.tool_calls,
+            sum(known) if known and len(known) == len(costs) else None,
         )
 
 
@@ -126,7 +140,8 @@ class Budget:
     wall-clock time from the start of the evaluation. Each bound is checked before every request and
     tool call, except that `max_calls` holds for requests alone and `max_tool_calls` for tool calls.
     Tokens count as providers report them, so the request that crosses a bound is still paid for.
-    `run_usage` is what earlier evaluations used of the budget.
+    `max_cost` is in dollars, by `InnerLoopConfig.prices`; after a request of unknown price it
+    leaves no room for another. `run_usage` is what earlier evaluations used of the budget.
 
     Raises `TypeError` for a bound that is no number, `ValueError` for a negative or infinite one.
     """
@@ -137,6 +152,7 @@ class Budget:
     max_calls: int | None = None
     max_tool_calls: int | None = None
     max_seconds: float | None = None
+    max_cost: float | None = None
     run_usage: RunUsage = _NO_USAGE
 
     def __post_init__(self) -> None:
@@ -167,6 +183,12 @@ class Budget:
         for name, bound, amount in amounts:
             if bound is not None and amount >= bound:
                 return f"{name}={bound} reached with {amount}"
+        if self.max_cost is None or not total.calls:
+            return None
+        if total.cost is None:
+            return f"max_cost={self.max_cost} cannot be kept: the price of a request is unknown"
+        if total.cost >= self.max_cost:
+            return f"max_cost={self.max_cost} reached with {total.cost:.6f} dollars"
         return None
 
     def tool_calls_left(self, run_usage: RunUsage) -> int | None:

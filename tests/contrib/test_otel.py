@@ -38,6 +38,7 @@ from weakincentives.evaluation.main_loop import ExpansionLimitError, MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
 from weakincentives.evaluation.response import TextDelta
 from weakincentives.evaluation.tool_executor import ToolExecutor
+from weakincentives.limits import Prices
 from weakincentives.prompt import Disclosure, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.protocols import EventBus
 from weakincentives.runtime.events import InProcessEventBus, Operation, ToolInvoked
@@ -54,7 +55,13 @@ type Tree = dict[str, list["Tree"]]
 class Telemetry:
     """A real SDK that exports into memory, and a session instrumented with it."""
 
-    def __init__(self, *, bus: EventBus | None = None, capture_content: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        bus: EventBus | None = None,
+        capture_content: bool = False,
+        prices: Prices | None = None,
+    ) -> None:
         self.exporter = InMemorySpanExporter()
         self.tracers = TracerProvider(shutdown_on_exit=False)
         self.tracers.add_span_processor(SimpleSpanProcessor(self.exporter))
@@ -66,6 +73,7 @@ class Telemetry:
             tracer_provider=self.tracers,
             meter_provider=self.meters,
             capture_content=capture_content,
+            prices=prices,
         )
 
     @property
@@ -168,6 +176,21 @@ READ = ("read_section", {"section_key": "box"})
 OPEN = ("open_sections", {"section_keys": ["box"], "reason": "need it"})
 
 # --- spans
+
+
+def test_requests_have_their_dollars_and_say_when_a_price_is_unknown() -> None:
+    def prices(usage: TokenUsage, model: str) -> float | None:
+        return usage.input_tokens / 100 if model == "known" else None
+
+    telemetry = Telemetry(prices=prices)
+    replies = [replace(call(("probe", {})), model="known"), replace(say("x"), model="new")]
+    ScriptedAdapter(replies).evaluate(prompt(tool()), session=telemetry.session)
+    first, second = [
+        attributes for attributes in telemetry.attributes if "chat" in attributes.values()
+    ]
+    assert (first["wink.cost.usd"], "wink.cost.unknown" in first) == (0.1, False)
+    assert (second["wink.cost.unknown"], "wink.cost.usd" in second) == (True, False)
+    assert '"name": "wink.cost"' in telemetry.metrics_json
 
 
 def test_an_evaluation_is_an_agent_with_requests_and_tools_in_it() -> None:

@@ -28,6 +28,7 @@ from .execution import (
     warnings_as_lines,
 )
 from .output import count_of, single_line, wide_console, write_json
+from .spending import Spending, spending
 from .target import (
     Open,
     Params,
@@ -89,6 +90,8 @@ def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")
         timeline = Timeline()
         lines = [f"{_clock(row):15}{line}" for row in records for line in timeline.add(row)]
         lines += [f"{'':15}{line}" for line in timeline.end()]
+        if (total := spending(records)) is not None:
+            lines.append(f"{'':15}{total.summary}")
     console = wide_console()
     for line in lines:
         console.print(Text(line, no_wrap=True, overflow="ellipsis"), soft_wrap=True)
@@ -104,33 +107,39 @@ def advise(
     for log in logs:
         with _reading(log) as rows:
             section_costs(rows)  # here, so that an error names its own file
+            spending(rows)
             records += rows
-    costs = section_costs(records)
+    costs, total = section_costs(records), spending(records)
     if as_json:
         write_json(costs)
         return
     table = Table("section or tool", box=None, pad_edge=False, header_style="bold")
-    for title in ("requests", "characters", "tokens*", "opened or called"):
+    dollars = ["dollars*"] if total else []
+    for title in ("requests", "characters", "tokens*", *dollars, "opened or called"):
         table.add_column(title, justify="right")
     table.add_column("advice")
     for cost in costs:
         advice = cost.advice.visibility if cost.advice else ""
         name = single_line(f"{cost.prompt} {cost.path}")
-        table.add_row(name, *_numbers(cost.requests, cost.sent, cost.opened), advice)
+        table.add_row(name, *_numbers(cost.requests, cost.sent, cost.opened, total), advice)
         for tool in cost.tools:
             name = f"  {single_line(tool.name)}"
-            table.add_row(name, *_numbers(tool.requests, tool.sent, tool.calls), "")
+            table.add_row(name, *_numbers(tool.requests, tool.sent, tool.calls, total), "")
     console = wide_console()
     console.print(table)
     console.print(f"* estimated at {_CHARACTERS_PER_TOKEN} characters each")
+    if total is not None:
+        console.print(total.summary, soft_wrap=True)
     for cost in costs:
         if cost.advice:
             text = f"{cost.advice.visibility} costs less. {cost.advice.arithmetic}"
             console.print(f"\n{single_line(cost.path)}: {text}", soft_wrap=True)
 
 
-def _numbers(requests: int, sent: int, count: int) -> tuple[str, ...]:
-    return f"{requests:,}", f"{sent:,}", f"{-(-sent // _CHARACTERS_PER_TOKEN):,}", f"{count:,}"
+def _numbers(requests: int, sent: int, count: int, total: Spending | None) -> tuple[str, ...]:
+    tokens = -(-sent // _CHARACTERS_PER_TOKEN)
+    dollars = [] if total is None else [total.input_cost(tokens)]
+    return f"{requests:,}", f"{sent:,}", f"{tokens:,}", *dollars, f"{count:,}"
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from ..errors import ControlFlow
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.main_loop import Execution
 from ..evaluation.messages import AssistantMessage, ToolExecutionOutcome, sendable
+from ..limits import Prices
 from ..prompt.tool import ToolResult
 from ..protocols import EventBus
 from ..resources import NotIsolatedError
@@ -65,16 +66,18 @@ def instrument(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
     capture_content: bool = False,
+    prices: Prices | None = None,
 ) -> Callable[[], None]:
     """Sends a span for each evaluation, request and tool call on `bus`, and metrics of them.
 
     The providers are by default OpenTelemetry's global ones. Prompts, answers, arguments, results
-    and the texts of exceptions are sent only with `capture_content`. Call the returned function to
+    and the texts of exceptions are sent only with `capture_content`. With `prices`, such as
+    `weakincentives.contrib.prices.cost`, requests have their dollars. Call the returned function to
     stop.
     """
     tracer = trace.get_tracer(_LIBRARY, None, tracer_provider, _SCHEMA)
     meter = metrics.get_meter(_LIBRARY, "", meter_provider, _SCHEMA)
-    spans = _Spans(tracer, meter, capture_content=capture_content)
+    spans = _Spans(tracer, meter, capture_content=capture_content, prices=prices)
 
     counter = meter.create_counter
     injected = counter("wink.tools.injected", "{tool}", "Tools added to running conversations.")
@@ -102,7 +105,12 @@ class _Spans:
     """A span and a duration for each operation, and the tokens of each request."""
 
     def __init__(
-        self, tracer: trace.Tracer, meter: metrics.Meter, *, capture_content: bool
+        self,
+        tracer: trace.Tracer,
+        meter: metrics.Meter,
+        *,
+        capture_content: bool,
+        prices: Prices | None,
     ) -> None:
         def histogram(name: str, unit: str, text: str, bounds: list[float]) -> metrics.Histogram:
             return meter.create_histogram(
@@ -111,6 +119,8 @@ class _Spans:
 
         self._tracer = tracer
         self._capture_content = capture_content
+        self._prices = prices
+        self._cost = meter.create_counter("wink.cost", "USD", "Cost of requests of known price.")
         self._open: dict[Operation, Span] = {}
         self._tokens = histogram("gen_ai.client.token.usage", "{token}", "Tokens used.", _TOKENS)
         self._seconds = {
@@ -173,6 +183,13 @@ class _Spans:
                 usage, key = outcome.usage, "gen_ai.token.type"
                 self._tokens.record(usage.input_tokens, {**common, key: "input"})
                 self._tokens.record(usage.output_tokens, {**common, key: "output"})
+                if self._prices is not None:
+                    dollars = self._prices(usage, outcome.model or operation.model)
+                    if dollars is None:
+                        span.set_attribute("wink.cost.unknown", value=True)
+                    else:
+                        span.set_attribute("wink.cost.usd", dollars)
+                        self._cost.add(dollars, common)
             if self._capture_content:
                 span.set_attributes(_output(outcome))
                 if failure and error is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from ..limits import Budget, Deadline, RunUsage, TokenUsage, check_count, check_limits
+from ..limits import Budget, Deadline, Prices, RunUsage, TokenUsage, check_count, check_limits
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import MAX_REASON
@@ -66,7 +66,8 @@ class InnerLoopConfig:
     whose tools are `"pure"` or `"repeatable"` run in parallel, each as if it were alone, and take
     effect in the order of the calls. A call with more than `max_argument_chars` is refused before
     its arguments are parsed. The model reads at most `max_result_chars` of a tool's result, with a
-    note on how much is missing; events keep the whole result. `None` means no bound.
+    note on how much is missing; events keep the whole result. `None` means no bound. `prices` says
+    what requests cost, such as `weakincentives.contrib.prices.cost`, for `Budget.max_cost`.
 
     Raises `ValueError` for a negative number, for a bound of fewer than 1,000 characters and for an
     unknown `parallel_tool_calls`, and `TypeError` for a wrong type.
@@ -80,6 +81,7 @@ class InnerLoopConfig:
     max_result_chars: int | None = 100_000
     deadline: Deadline | None = None
     budget: Budget | None = None
+    prices: Prices | None = None
 
     def __post_init__(self) -> None:
         if self.parallel_tool_calls not in ("in_order", "isolated"):
@@ -92,6 +94,11 @@ class InnerLoopConfig:
         _check_chars("max_argument_chars", self.max_argument_chars)
         _check_chars("max_result_chars", self.max_result_chars)
         check_limits(self.deadline, self.budget)
+        if self.prices is None and self.budget is not None and self.budget.max_cost is not None:
+            raise ValueError(
+                f"Budget.max_cost is {self.budget.max_cost}, but the adapter knows no prices; pass "
+                "config=InnerLoopConfig(prices=…), such as weakincentives.contrib.prices.cost"
+            )
 
 
 def _check_chars(name: str, bound: int | None) -> None:
@@ -148,7 +155,8 @@ class InnerLoop:
 
     The run continues `conversation`, and `conversation_now` is the conversation with what the run
     has added. A `PromptEvaluationError`, with usage, turns and conversation, ends the run. Apply
-    `tool_changes` even then: the transcript that the model reads already holds them.
+    `tool_changes` even then: the transcript that the model reads already holds them. `model` is the
+    one that requests name; `unpriced` is the last model that answered without a known price.
     """
 
     conversation: Conversation
@@ -159,8 +167,12 @@ class InnerLoop:
         default_factory=dict[str, Mapping[str, str]]
     )
 
+    model: str = ""
+
     transcript: list[Message] = field(default_factory=list)
     usage: TokenUsage = field(default_factory=TokenUsage)
+    cost: float = 0.0
+    unpriced: str | None = None
     turns: int = 0
     tool_calls: int = 0
     repairs: int = 0
@@ -177,7 +189,9 @@ class InnerLoop:
     @property
     def run_usage(self) -> RunUsage:
         """The usage of the run so far."""
-        return RunUsage(self.usage, self.turns, self.tool_calls)
+        is_counted = self.config.prices is not None and self.unpriced is None
+        cost = self.cost if is_counted else None
+        return RunUsage(self.usage, self.turns, self.tool_calls, cost)
 
     @property
     def conversation_now(self) -> Conversation:
@@ -192,6 +206,12 @@ class InnerLoop:
     def receive(self, answer: AssistantMessage, now: datetime) -> Action:
         """Takes the provider's answer to the last request and returns the next action."""
         self.usage += answer.usage
+        if self.config.prices is not None:
+            model = answer.model or self.model
+            if (cost := self.config.prices(answer.usage, model)) is None:
+                self.unpriced = model
+            else:
+                self.cost += cost
         self.transcript.append(answer)
         self.pending = answer.tool_calls
         if answer.finish in _UNFINISHED:
@@ -341,6 +361,13 @@ class InnerLoop:
         if deadline is not None and deadline.has_passed(now):
             message = f"the deadline {deadline.expires_at.isoformat()} has passed"
             raise self._reached(DeadlineExceededError, "deadline", message, "allow more time")
+        if budget is not None and budget.max_cost is not None and self.unpriced is not None:
+            message = (
+                f"max_cost={budget.max_cost} cannot be kept: the model {self.unpriced!r} answered,"
+                " and its price is unknown"
+            )
+            remedy = "pass prices that know it to InnerLoopConfig"
+            raise self._reached(BudgetExceededError, "budget", message, remedy)
         if budget is not None and (bound := budget.exceeded(self.run_usage, before=before)):
             raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
         if before == "request" and max_turns is not None and self.turns >= max_turns:

@@ -215,6 +215,7 @@ class Evaluation[Out]:
             config=_rules(
                 adapter, options.get("budget") or adapter.budget, deadline, prompt.deadline
             ),
+            model=adapter.model,
         )
         self._operation = Operation(
             bus=session.bus if bus is None else bus,

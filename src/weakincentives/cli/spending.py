@@ -1,0 +1,70 @@
+"""The dollars of logged runs, for `wink show` and `advise`; they need the extra `prices`."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+
+from .. import serde
+from ..inspection.event_log import Record
+from ..limits import TokenUsage
+from .output import count_of, single_line
+
+__all__ = ["Spending", "spending"]
+
+
+@dataclass(slots=True)
+class Spending:
+    """Dollars of requests, those of their input alone, and requests of `unpriced` models."""
+
+    dollars: float = 0.0
+    input_dollars: float = 0.0
+    input_tokens: int = 0
+    requests: int = 0
+    unpriced: Counter[str] = field(default_factory=Counter[str])
+
+    @property
+    def summary(self) -> str:
+        """One line: the dollars, and for how many requests the price is unknown."""
+        known = f"${self.dollars:.4f} for {count_of(self.requests, 'request')}"
+        if not self.unpriced:
+            return f"cost: {known}"
+        count = count_of(self.unpriced.total(), "request")
+        models = single_line(", ".join([model or "an unnamed model" for model in self.unpriced]))
+        unknown = f"no price is known for {count} to {models}"
+        return f"cost: {known}; {unknown}" if self.requests else f"cost: unknown; {unknown}"
+
+    def input_cost(self, tokens: int) -> str:
+        """Returns what `tokens` of input cost on average, as text; `?` if any price is unknown."""
+        if self.unpriced or not self.input_tokens:
+            return "?"
+        return f"{tokens * self.input_dollars / self.input_tokens:.4f}"
+
+
+def spending(records: Iterable[Record]) -> Spending | None:
+    """Adds up the requests in logs.
+
+    Returns `None` without the extra `prices`, and for logs that name no model, such as those of
+    scripted adapters.
+    """
+    if find_spec("genai_prices") is None:
+        return None
+    from ..contrib.prices import cost
+
+    total = Spending()
+    for record in records:
+        if record["event"] != "ProviderCalled":
+            continue
+        usage, model = serde.parse(TokenUsage, record["usage"]), str(record.get("model", ""))
+        if not usage.total_tokens:
+            continue  # it has failed
+        dollars = cost(usage, model)
+        without_output = replace(usage, output_tokens=0, reasoning_tokens=0)
+        if dollars is None or (input_dollars := cost(without_output, model)) is None:
+            total.unpriced[model] += 1
+            continue
+        total.dollars += dollars
+        total.input_dollars += input_dollars
+        total.input_tokens += usage.input_tokens
+        total.requests += 1
+    return total if total.requests or any(total.unpriced) else None

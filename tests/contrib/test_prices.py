@@ -1,0 +1,218 @@
+"""Dollars: by the tables of genai-prices, as a bound of a budget, never 0 for what is unknown."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.agents import prompt, tool
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.evaluation.errors import BudgetExceededError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.limits import Budget, RunUsage, TokenUsage
+from weakincentives.prompt import Disclosure, MarkdownSection, Prompt, SectionVisibility
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+pytest.importorskip("genai_prices", reason="the extra `prices` is not installed")
+from weakincentives.cli.spending import spending
+from weakincentives.contrib.prices import cost
+
+USAGE = TokenUsage(1_000, 100, 500, 100)
+
+
+@pytest.mark.parametrize(
+    ("model", "dollars"),
+    [
+        # 400 at 5, 500 at 0.5, 100 at 6.25, 100 at 25 dollars a million
+        ("claude-opus-4-8", (400 * 5 + 500 * 0.5 + 100 * 6.25 + 100 * 25) / 1e6),
+        # 500 at 1.75, 500 at 0.175, 100 at 14; writing costs nothing more
+        ("gpt-5.2", (500 * 1.75 + 500 * 0.175 + 100 * 14) / 1e6),
+    ],
+)
+def test_each_kind_of_token_has_its_price(model: str, dollars: float) -> None:
+    assert cost(USAGE, model) == pytest.approx(dollars)
+
+
+@pytest.mark.parametrize(
+    ("model", "same"),
+    [
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
+        ("anthropic/claude-sonnet-4-5", "claude-sonnet-4-5"),
+        ("openai/gpt-5.2", "gpt-5.2"),
+        ("openrouter/openai/gpt-5.2", "gpt-5.2"),
+    ],
+)
+def test_a_model_may_have_a_date_or_a_route_in_its_name(model: str, same: str) -> None:
+    assert cost(USAGE, model) == cost(USAGE, same) is not None
+
+
+def test_bedrock_s_names_have_bedrock_s_prices() -> None:
+    name = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+    dollars = cost(USAGE, name)
+    assert dollars is not None
+    assert dollars > (cost(USAGE, "claude-sonnet-4-5") or 1)
+    assert cost(USAGE, f"bedrock/{name}") == dollars
+
+
+@pytest.mark.parametrize("model", ["", "no-such-model", "route/no-such-model"])
+def test_an_unknown_model_has_no_price(model: str) -> None:
+    assert cost(USAGE, model) is None
+
+
+def test_counts_that_do_not_add_up_have_no_price() -> None:
+    assert cost(TokenUsage(1, 1, 5), "gpt-5.2") is None
+
+
+# --- Budgets
+
+
+def priced(*replies: Any, prices: Callable[..., float | None] = cost) -> ScriptedAdapter:
+    return ScriptedAdapter(replies, config=InnerLoopConfig(prices=prices))
+
+
+def by(model: str, message: AssistantMessage) -> AssistantMessage:
+    return replace(message, model=model)
+
+
+A_DOLLAR = TokenUsage(200_000, 0)  # of claude-opus-4-8
+PROBE = by("claude-opus-4-8", call(("probe", {}), usage=A_DOLLAR))
+
+
+def test_a_budget_in_dollars_ends_a_run_before_the_request_that_has_no_room() -> None:
+    adapter = priced(PROBE, PROBE, PROBE, PROBE)
+    with pytest.raises(BudgetExceededError, match=r"max_cost=2\.5 reached with 3\.0") as caught:
+        adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=2.5))
+    assert (caught.value.turns, caught.value.code) == (3, "budget")
+
+
+def test_a_run_within_its_dollars_ends_well() -> None:
+    adapter = priced(PROBE, by("claude-opus-4-8", say("done", usage=A_DOLLAR)))
+    response = adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=1.5))
+    assert response.text == "done"
+
+
+def test_a_request_without_a_known_price_is_the_last_one() -> None:
+    adapter = priced(PROBE, by("no-such-model", call(("probe", {}))), say("done"))
+    with pytest.raises(BudgetExceededError, match="'no-such-model' answered") as caught:
+        adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=100))
+    assert caught.value.turns == 2
+    assert "InnerLoopConfig" in caught.value.remedy
+
+
+def test_the_model_that_was_asked_has_the_price_if_the_answer_names_none() -> None:
+    adapter = priced(call(("probe", {}), usage=A_DOLLAR), say("done"))
+    adapter.model = "claude-opus-4-8"
+    with pytest.raises(BudgetExceededError, match="max_cost=1 reached with 1"):
+        adapter.evaluate(prompt(tool()), session=Session(), budget=Budget(max_cost=1))
+
+
+def test_a_bound_in_dollars_without_prices_is_refused_before_any_request() -> None:
+    adapter = ScriptedAdapter([say("done")])
+    with pytest.raises(ValueError, match=r"pass config=InnerLoopConfig\(prices=…\)"):
+        adapter.evaluate(prompt(), session=Session(), budget=Budget(max_cost=1))
+    assert adapter.requests == []
+
+
+@pytest.mark.parametrize("bound", [-1, float("inf"), float("nan")])
+def test_a_bound_in_dollars_is_a_number(bound: float) -> None:
+    with pytest.raises(ValueError, match=r"Budget\.max_cost must be finite"):
+        Budget(max_cost=bound)
+
+
+@pytest.mark.parametrize(("known", "match"), [(True, "reached with 2"), (False, "is unknown")])
+def test_restarts_share_the_dollars(known: bool, match: str) -> None:
+    section = MarkdownSection(
+        title="More",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    asked: Prompt[None] = Prompt(
+        ns="tests", key="restarts", sections=[section], disclosure=Disclosure.OPEN
+    )
+    opening = ("open_sections", {"section_keys": ["more"], "reason": "need it"})
+    model = "claude-opus-4-8" if known else "no-such-model"
+    first = by(model, call(opening, usage=A_DOLLAR))
+    adapter = priced(first, by("claude-opus-4-8", call(("late", {}), usage=A_DOLLAR)), say("x"))
+    with pytest.raises(PromptEvaluationError, match=match):
+        MainLoop(adapter).execute(asked, session=Session(), budget=Budget(max_cost=1.5))
+
+
+def test_usage_adds_dollars_and_one_unknown_price_makes_the_sum_unknown() -> None:
+    one, other = RunUsage(USAGE, 1, 0, 0.5), RunUsage(USAGE, 2, 1, 0.25)
+    assert (one + other).cost == 0.75
+    assert (RunUsage() + one).cost == 0.5
+    assert (one + RunUsage(USAGE, 1)).cost is None
+    assert (RunUsage() + RunUsage()).cost is None
+
+
+# --- Logs
+
+
+def called(model: str, usage: TokenUsage = A_DOLLAR) -> dict[str, Any]:
+    counts = {name: getattr(usage, name) for name in TokenUsage.__slots__}
+    return {"event": "ProviderCalled", "model": model, "usage": counts}
+
+
+def test_the_dollars_of_a_log_name_what_is_unknown() -> None:
+    known = spending([called("claude-opus-4-8")] * 2)
+    assert known is not None
+    assert known.summary == "cost: $2.0000 for 2 requests"
+    assert known.input_cost(1_000) == "0.0050"
+    mixed = spending([called("claude-opus-4-8"), called("x\x1b"), called(""), called("x\x1b")])
+    assert mixed is not None
+    assert mixed.summary == (
+        "cost: $1.0000 for 1 request; no price is known for 3 requests to x?, an unnamed model"
+    )
+    assert mixed.input_cost(1_000) == "?"
+    unknown = spending([called("x")])
+    assert unknown is not None
+    assert unknown.summary == "cost: unknown; no price is known for 1 request to x"
+    assert spending([called("")]) is None
+    assert spending([called("claude-opus-4-8", TokenUsage())]) is None
+
+
+def test_an_old_log_without_models_says_nothing_of_dollars() -> None:
+    record = json.loads(json.dumps(called("")))
+    del record["model"], record["usage"]["cache_write_tokens"]
+    assert spending([record]) is None
+
+
+def test_wink_shows_and_advises_in_dollars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from support.commands import Wink
+
+    (tmp_path / "shop.py").write_text(SHOP)
+    wink = Wink(tmp_path, monkeypatch, capsys)
+    done = wink("run", "shop:template", "--adapter", "shop:adapter", "--log", "run.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert (
+        wink("show", "run.jsonl").stdout.splitlines()[-1].strip() == "cost: $1.0000 for 1 request"
+    )
+    table = wink("advise", "run.jsonl").stdout.splitlines()
+    assert table[0].split()[3:7] == ["requests", "characters", "tokens*", "dollars*"]
+    assert table[1].split()[4:6] == ["4", "0.0000"]
+    assert "cost: $1.0000 for 1 request" in table
+
+
+SHOP = """
+from dataclasses import replace
+from weakincentives import MarkdownSection, PromptTemplate, TokenUsage
+from weakincentives.testing import ScriptedAdapter, say
+
+template = PromptTemplate(
+    ns="shop", key="desk", sections=[MarkdownSection(title="Task", template="Go.")]
+)
+
+def adapter():
+    reply = say("Hello.", usage=TokenUsage(200_000, 0))
+    return ScriptedAdapter([replace(reply, model="claude-opus-4-8")])
+"""
