@@ -40,7 +40,7 @@ WORKLOADS = {
 }
 # Why a target is missed, by the beginning of a row's workload and case.
 REASONS = {
-    "W1 ": "Most of what the prompt package adds is the creation of 21 dataclasses, whose "
+    "W1 ": "Most of what the prompt package adds is the creation of 15 dataclasses, whose "
     "methods the standard library compiles anew in each process (a frozen slotted one costs six "
     "times a named tuple), and the import of typing.",
     "W3 run of K = 1,": "A single call bears the whole evaluation: session, prompt, render, "

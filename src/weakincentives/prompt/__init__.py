@@ -13,7 +13,6 @@ from .errors import (
 )
 from .output import StructuredOutputConfig, parse_structured_output
 from .overrides.model import ToolOverride
-from .progressive_disclosure import OpenSectionsParams, ReadSectionParams, ReadSectionResult
 from .registry import RegistrySnapshot, SectionNode
 from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
@@ -27,7 +26,6 @@ __all__ = [
     "Disclosure",
     "HostMount",
     "MarkdownSection",
-    "OpenSectionsParams",
     "OutputParseError",
     "OverridesStoreError",
     "Prompt",
@@ -36,8 +34,6 @@ __all__ = [
     "PromptRenderer",
     "PromptTemplate",
     "PromptValidationError",
-    "ReadSectionParams",
-    "ReadSectionResult",
     "RegistrySnapshot",
     "RenderedPrompt",
     "Section",

@@ -11,7 +11,6 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptRenderError
 from .output import Container, StructuredOutputConfig
 from .overrides.model import PromptDescriptor, PromptOverride, ToolOverride
-from .progressive_disclosure import disclosure_tools
 from .registry import RegistrySnapshot
 from .sections import ParamsByType, ParamsType
 from .tool import AnyTool
@@ -164,6 +163,10 @@ class PromptRenderer[Out](Parametrized):
         sections = view.visible_sections()
         section_texts, tools, summarized = view.render(sections)
         if summarized or self.closable:
+            # imported here, since it takes a tenth of the package's import and some prompts never
+            # need it
+            from .progressive_disclosure import disclosure_tools
+
             tools += disclosure_tools(view, sections, closable=self.closable)
         return RenderedPrompt(
             text=_SEPARATOR.join(section_texts),
