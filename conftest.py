@@ -111,6 +111,7 @@ def _run_commands(example: Example) -> str | None:
             env=outside
             | {
                 "PYTHONPATH": path,
+                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
                 "COLUMNS": "160",
                 # our plugin by its module, so that a bare checkout has it too
                 "PYTEST_ADDOPTS": "-p no:cacheprovider -p no:weakincentives "

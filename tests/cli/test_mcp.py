@@ -220,3 +220,24 @@ def test_an_override_of_a_locked_text_is_stale_once_the_lock_has_another(wink: W
     checked = wink("overrides", "check", "shop:template")
     assert checked.returncode == 1
     assert f"stale {name}" in checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("change_call", "read_call", "code", "words"),
+    [
+        ('append {"text": "x"}', "lines", 0, "undone: the server reads the folder"),
+        ('remember {"text": "x"}', "recall", 1, "cached: the server keeps in memory"),
+        ('append {"text": "x"}', "echo", 1, "unseen: what it reads shows no change"),
+        ("append {", "lines", 2, "--change is written 'TOOL {JSON}'"),
+    ],
+)
+def test_a_probe_says_whether_a_rollback_of_the_folder_reaches_the_server(
+    wink: Wink, change_call: str, read_call: str, code: int, words: str
+) -> None:
+    lock(wink)
+    (wink.folder / "data").mkdir()
+    folder = ["--folder", str(wink.folder / "data")]
+    done = wink("mcp", "probe", "plain", *folder, "--change", change_call, "--read", read_call)
+    assert done.returncode == code
+    assert words in done.stdout + done.stderr
+    assert list((wink.folder / "data").iterdir()) == []

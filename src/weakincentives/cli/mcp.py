@@ -7,11 +7,13 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from typer import Argument, Exit, Option, Typer
 
+from .. import serde
 from ..contrib.mcp.connection import ServerError
 from ..contrib.mcp.differences import differences
 from ..contrib.mcp.lock import (
@@ -23,9 +25,11 @@ from ..contrib.mcp.lock import (
     read_lock,
     write_lock,
 )
+from ..contrib.mcp.state import UndoVerdict, probe_undo
 from ..errors import SerdeError
 from ..json_validation import check_schema
 from ..redaction import Redactor, credentials_in
+from ..serde import Json
 from .output import count_of, printable
 from .target import Params, Set, Tag, Target, UsageError, load_prompt
 
@@ -39,7 +43,16 @@ Url = Annotated[str | None, Option(help="The address of a server over HTTP.")]
 Header = Annotated[list[str] | None, Option(help="NAME: VALUE to send to --url. Repeatable.")]
 Env = Annotated[list[str] | None, Option(help="A variable that the server receives. Repeatable.")]
 Cwd = Annotated[str | None, Option(help="The folder in which the command runs.")]
+Folder = Annotated[Path, Option(help="The folder of the server's data.")]
+Change = Annotated[str, Option(help="A call that changes it: a tool's name and JSON arguments.")]
+Read = Annotated[str, Option(help="A call that reads it.")]
 Timeout = Annotated[float, Option(help="Seconds to wait for a server.")]
+
+_VERDICTS: dict[UndoVerdict, str] = {
+    "undone": "the server reads the folder that was put back",
+    "cached": "the server keeps in memory what was undone; do not rely on folder=",
+    "unseen": "what it reads shows no change; choose another call for --read or --change",
+}
 
 
 @app.command()
@@ -121,6 +134,21 @@ def list_() -> None:
 
 
 @app.command()
+def probe(name: Name, *, folder: Folder, change: Change, read: Read) -> None:
+    """Test whether a server notices that its folder was put back. Exits with 1 if it does not.
+
+    The folder is as before at the end.
+    """
+    server = read_lock(lock_path(name))
+    verdict = probe_undo(
+        server, folder, change=_call("--change", change), read=_call("--read", read)
+    )
+    _print([f"{name}: {verdict}: {_VERDICTS[verdict]}"])
+    if verdict != "undone":
+        raise Exit(1)
+
+
+@app.command()
 def serve(target: Target, *, params: Params = None, set_: Set = None, tag: Tag = None) -> None:
     """Serve a prompt's tools to an MCP client, over standard input and output."""
     with _sdk():
@@ -157,6 +185,14 @@ def _sdk() -> Generator[None]:
         yield
     except ImportError as error:
         raise ImportError("MCP servers need mcp: pip install 'weakincentives[mcp]'") from error
+
+
+def _call(option: str, text: str) -> tuple[str, dict[str, Json]]:
+    tool, _, arguments = text.partition(" ")
+    try:
+        return tool, serde.parse_json(dict[str, Any], arguments or "{}")
+    except SerdeError as error:
+        raise UsageError(f"{option} is written 'TOOL {{JSON}}': {error}") from error
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -64,7 +64,7 @@ class ServerState:
 
 def probe_undo(
     lock: ServerLock,
-    state: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
     *,
     change: tuple[str, Mapping[str, Json]],
     read: tuple[str, Mapping[str, Json]],
@@ -75,7 +75,7 @@ def probe_undo(
     Raises `ServerError` if the server does not answer.
     """
     connection = Connection(lock)
-    folder = ServerState(state, connection)
+    state = ServerState(folder, connection)
 
     def call(tool: str, arguments: Mapping[str, Json]) -> ToolResult[Json]:
         ignore: Notify = id
@@ -87,16 +87,16 @@ def probe_undo(
 
     try:
         before = call(*read)
-        snapshot = folder.snapshot()
-        folder.record()
+        snapshot = state.snapshot()
+        state.record()
         try:
             call(*change)
             changed = call(*read)
         finally:
-            folder.restore(snapshot)
+            state.restore(snapshot)
         if changed == before:
             return "unseen"
         return "undone" if call(*read) == before else "cached"
     finally:
         connection.close()
-        folder.close()
+        state.close()
