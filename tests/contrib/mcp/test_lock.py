@@ -122,6 +122,9 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
         ('"format": 1', '"format": 2', "another format"),
         ('"tools": [', '"tools": [3,', "cannot be read"),
         ('"tools": [', '"more": 1, "tools": [', "cannot be read"),
+        ('"tools": [', '"url": "http://x", "tools": [', "the key 'url' stands twice"),
+        ('"title": "Read"', '"title": "Read", "title": "Read"', "the key 'title' stands twice"),
+        ('"command": [', '"command": [3,', "cannot be read"),
         ("{", "", "cannot be read"),
     ],
 )

@@ -10,14 +10,14 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, cast
 
 from ... import serde
-from ...errors import SerdeError, message_of
+from ...errors import message_of
 from ...prompt.errors import PromptValidationError
 from ...serde import Json, JsonSchema
 
@@ -53,7 +53,7 @@ class ToolLock:
     description: str = ""
     input_schema: JsonSchema
     output_schema: JsonSchema | None = None
-    annotations: Mapping[str, Json]
+    annotations: dict[str, Json]
 
     @classmethod
     def from_listing(cls, tool: Mapping[str, Any]) -> "ToolLock":  # Any: JSON of the protocol
@@ -70,7 +70,7 @@ class ToolLock:
     @property
     def digest(self) -> str:
         """The SHA-256 of everything above, whatever the order of keys."""
-        return _digest(serde.dump(self))
+        return _digest({name: getattr(self, name) for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,18 +192,24 @@ def read_lock(path: Path) -> ServerLock:
     """
     relock = f"run `wink mcp lock {path.stem} -- COMMAND` and review the difference"
     try:
-        content = serde.parse_json(dict[str, Any], path.read_bytes())
+        text = path.read_bytes()
+        content = json.loads(text)
+        serde.check_unique_keys("lock", text)  # else a reviewer reads one value and we another
         if content.pop("format") != _FORMAT:
             raise LockError(f"the lock file {path} has another format than {_FORMAT}; {relock}")
-        digests = [content.pop("instructions_digest")]
-        digests += [tool.pop("digest") for tool in content["tools"]]
-        for tool in content["tools"]:
-            tool["description"] = "\n".join(tool["description"])
-        content["instructions"] = "\n".join(content["instructions"])
-        lock = serde.parse(ServerLock, {**content, "name": path.stem})
+        tools = content.pop("tools")
+        digests = [content.pop("instructions_digest"), *[tool.pop("digest") for tool in tools]]
+        content |= {"name": path.stem, "instructions": "\n".join(content["instructions"])}
+        lock = replace(
+            serde.parse(ServerLock, content),
+            tools=tuple(
+                ToolLock(**{**tool, "description": "\n".join(tool["description"])})
+                for tool in tools
+            ),
+        )
     except FileNotFoundError as error:
         raise LockError(f"MCP server {path.stem!r} has no lock file {path}; {relock}") from error
-    except (OSError, SerdeError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         problem = message_of(error)
         raise LockError(f"the lock file {path} cannot be read: {problem}; {relock}") from error
     for subject, digest in zip((None, *lock.tools), digests, strict=True):
