@@ -22,6 +22,7 @@ from benchmarks import (
     w7_serde,
     w8_memory,
     w9_files,
+    w11_mcp,
 )
 from benchmarks.measure import Row
 
@@ -37,6 +38,7 @@ WORKLOADS = {
     "W7": w7_serde,
     "W8": w8_memory,
     "W9": w9_files,
+    "W11": w11_mcp,
 }
 # Why a target is missed, by the beginning of a row's workload and case.
 REASONS = {

@@ -21,7 +21,6 @@ from ...serde import Json
 from ...visibility import SectionPath, SectionVisibility
 from .connection import Connection, ServerError, ServerKey
 from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
-from .state import ServerState, StateKey
 
 __all__ = ["MCPSection"]
 
@@ -102,6 +101,8 @@ class MCPSection(Section[None]):
         connection = Binding(ServerKey(server), lambda _: Connection(self.lock), eager=True)
         if folder is None:
             return ResourceRegistry.of(connection)
+        # A third of what this package takes to import, and only servers with a state need it.
+        from .state import ServerState, StateKey
 
         def open_state(resources: Resources) -> ServerState:
             return ServerState(folder, resources.get(ServerKey(server)))
@@ -120,6 +121,7 @@ class MCPSection(Section[None]):
                 description=_description(locks[name]),
                 parameters=locks[name].input_schema,
                 handler=handler.call,
+                result_type=object,  # which needs no look at the handler's annotations
                 effect=effect,
                 check_schema=False,  # `wink mcp lock` has checked it
             )
@@ -144,6 +146,8 @@ class _Handler:
             seconds = min(seconds, context.deadline.remaining(utc_now()).total_seconds())
         try:
             if self.has_state and self.effect != "pure":
+                from .state import StateKey
+
                 context.resources.get(StateKey(self.server)).record()
             return await connection.call(
                 self.tool,
