@@ -148,8 +148,8 @@ def check(
         sys.stdout.writelines(_annotation(finding, report.prompt) for finding in findings)
     else:
         sys.stdout.writelines(_line(finding) for finding in findings)
-        found, states = count_of(len(findings), "finding"), count_of(report.states, "state")
-        sys.stdout.write(f"{report.prompt}: {found} in {states} of disclosure.\n")
+        summary, states = count_of(len(findings), "finding"), count_of(report.states, "state")
+        sys.stdout.write(f"{report.prompt}: {summary} in {states} of disclosure.\n")
     if findings:
         raise Exit(1)
 

@@ -1,1 +1,1 @@
-"""Bridges to further packages, each an extra of its own: durable runs and OpenTelemetry."""
+"""Bridges to further packages, each an extra: durable runs, OpenTelemetry, MCP, skills."""

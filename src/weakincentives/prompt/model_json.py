@@ -123,7 +123,7 @@ def _rejected_nulls(
         else:
             nulls.append(_Null((*path, part), in_union))
     if members:
-        member = next((found for found, complete in members if found and complete), [])
+        member = next((part for part, complete in members if part and complete), [])
         nulls += member
         explained = explained and member != []
     return nulls, explained
