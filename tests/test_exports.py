@@ -98,6 +98,7 @@ EXPORTS = {
         "StateView",
     ],
     "weakincentives.runtime.events": [
+        "Compacted",
         "Event",
         "EventBus",
         "InProcessEventBus",

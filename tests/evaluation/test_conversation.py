@@ -217,13 +217,16 @@ def test_more_turns_than_there_are_may_be_kept() -> None:
     assert len(conversation.restated(KIND, keep_turns=9).turns) == 2
 
 
-def test_a_compaction_of_the_provider_passes_through_untouched() -> None:
+@pytest.mark.parametrize("keep_turns", [None, 1, 3])
+def test_a_compaction_of_the_provider_passes_through_untouched(keep_turns: int | None) -> None:
     compacted = AssistantMessage(
         tool_calls=(ToolCall("c1", "read_section", '{"section_key": "payments"}'),),
         wire=({"type": "compaction", "encrypted_content": "…"}, {"type": "function_call"}),
         wire_format="responses/openai",
     )
-    anew = talk(compacted, say("one")).restated(KIND)
+    conversation = chat([compacted, say("one"), say("two"), say("three")], "A", "B", "C")
+    assert conversation.conversation is not None
+    anew = conversation.conversation.restated(KIND, keep_turns=keep_turns)
     [kept] = [message for message in anew.messages if getattr(message, "wire", ())]
     assert isinstance(kept, AssistantMessage)
     assert (kept.wire, kept.tool_calls) == (compacted.wire, compacted.tool_calls)

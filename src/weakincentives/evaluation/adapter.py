@@ -56,12 +56,16 @@ class LoopOptions(ConversationOptions, total=False):
     """The arguments of `LoopAdapter.evaluate`, which knows the calls of earlier evaluations too.
 
     `MainLoop` passes `call_history` only for prompts with tools that must not run twice. `save` is
-    called with the conversation when the evaluation ends, also by an interrupt. An adapter that
-    delegates to another one takes `**options` and passes them all on.
+    called with the conversation when the evaluation ends, also by an interrupt. Instead of a
+    further request of more than `max_request_tokens` the evaluation raises `CompactionRequired`;
+    `previous_turns` are the requests of the run before that, which count for `max_turns`. An
+    adapter that delegates to another one takes `**options` and passes them all on.
     """
 
     call_history: CallHistory | None
     save: Callable[[Conversation], object] | None
+    max_request_tokens: int | None
+    previous_turns: int
 
 
 class ProviderAdapter(ABC):

@@ -201,8 +201,9 @@ class Conversation:
         if isinstance(prompt, Prompt):
             prompt = prompt.render(session=session, decisions=self.decisions_for(prompt))
         turns = self.turns
-        kept = turns if keep_turns is None else turns[max(len(turns) - keep_turns, 0) :]
-        messages = [message for turn in kept for message in turn]
+        count = 0 if keep_turns is None else max(len(turns) - keep_turns, 0)
+        messages = [message for turn in turns[count:] for message in turn]
+        messages[:0] = _last_compaction([message for turn in turns[:count] for message in turn])
         if summary:
             messages.insert(0, UserMessage(sendable(summary)))
         return self._restated(prompt, rendered_tools(prompt), messages)
@@ -493,6 +494,15 @@ def _read_path(
         return ()
     text = records[node.path].full
     return node.path if text is not None and text in answer.content else ()
+
+
+def _last_compaction(messages: Sequence[Message]) -> list[Message]:
+    """Returns the last message with a provider's own compaction, with the answers to its calls."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if isinstance(message, AssistantMessage) and any(map(_is_compaction, message.wire)):
+            return [message, *_answers(messages, index)]
+    return []
 
 
 def _is_compaction(item: serde.Json) -> bool:

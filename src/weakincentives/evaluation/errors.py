@@ -5,13 +5,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Literal, Self
 
-from ..errors import WeakIncentivesError, copy_error
-from ..limits import TokenUsage
+from ..errors import ControlFlow, WeakIncentivesError, copy_error
+from ..limits import RunUsage, TokenUsage
 from .conversation import Conversation
 from .messages import Message
 
 __all__ = [
     "BudgetExceededError",
+    "CompactionRequired",
     "DeadlineExceededError",
     "EvaluationPhase",
     "LimitError",
@@ -93,3 +94,20 @@ class BudgetExceededError(LimitError):
 
 class TurnLimitError(LimitError):
     """The provider was asked `max_turns` times and the model is not done."""
+
+
+class CompactionRequired(ControlFlow):
+    """The next request would be longer than the caller allows.
+
+    The evaluation adds its `conversation`, which can go on, and its `run_usage`. `MainLoop` makes
+    the conversation shorter and goes on with it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.run_usage = RunUsage()
+        self.conversation: Conversation | None = None
+
+    def with_progress(self, run_usage: RunUsage, conversation: Conversation) -> Self:
+        """Returns a copy with the usage and the conversation of the evaluation."""
+        return copy_error(self, run_usage=run_usage, conversation=conversation)

@@ -22,9 +22,11 @@ from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
 from ..prompt.progressive_disclosure import MAX_REASON
 from ..prompt.registry import RESERVED_TOOL_NAMES
+from .compaction import request_tokens
 from .conversation import Conversation
 from .errors import (
     BudgetExceededError,
+    CompactionRequired,
     DeadlineExceededError,
     LimitError,
     PromptEvaluationError,
@@ -168,6 +170,8 @@ class InnerLoop:
     )
 
     model: str = ""
+    max_request_tokens: int | None = None
+    previous_turns: int = 0
 
     transcript: list[Message] = field(default_factory=list)
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -180,6 +184,7 @@ class InnerLoop:
     running: tuple[ToolCall, ...] = ()
     available: set[str] = field(default_factory=set)
     tool_changes: list[ToolExecutionOutcome] = field(default_factory=list)
+    transcribed_changes: int = 0
     section_changes: list[ToolExecutionOutcome] = field(default_factory=list)
     requests: list[VisibilityExpansionRequired] = field(default_factory=list)
 
@@ -226,8 +231,9 @@ class InnerLoop:
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
 
-        Raises `ValueError` for an outcome of another call, and `VisibilityExpansionRequired` at the
-        end of a turn that requested sections.
+        Raises `ValueError` for an outcome of another call, `VisibilityExpansionRequired` at the end
+        of a turn that requested sections, and `CompactionRequired` if the next request would have
+        more than `max_request_tokens`.
         """
         for outcome in outcomes:
             if not self.pending or outcome.tool_call_id != self.pending[0].call_id:
@@ -246,7 +252,13 @@ class InnerLoop:
                 self.requests.append(outcome.request)
         if self.requests:
             return self._next_disclosure_calls()
-        return self._next_calls(now) if self.pending else self._request(now)
+        if self.pending:
+            return self._next_calls(now)
+        self._add_tool_changes()
+        limit = self.max_request_tokens
+        if limit and request_tokens(self.transcript, self.conversation.tools) > limit:
+            raise CompactionRequired(f"the next request has more than {limit:,} tokens")
+        return self._request(now)
 
     def stop(self) -> None:
         """Answers each open call with the note that it was not run, so that the run can go on.
@@ -266,8 +278,7 @@ class InnerLoop:
                 answer = ToolMessage(call.call_id, text, success=False, unknown=begun)
                 self.transcript.append(answer)
         self.pending = self.running = ()
-        for change in self.tool_changes:
-            self._add_tool_changes(change)
+        self._add_tool_changes()
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
         """Returns a copy of `error` with the usage, turns and conversation of this run."""
@@ -299,10 +310,9 @@ class InnerLoop:
 
     def _request(self, now: datetime) -> ProviderRequest:
         self._check_limits(now, before="request")
-        changes = tuple(self.tool_changes)
+        self._add_tool_changes()
+        changes, self.transcribed_changes = tuple(self.tool_changes), 0
         self.tool_changes.clear()
-        for change in changes:
-            self._add_tool_changes(change)
         self.turns += 1
         config = self.structured_output
         return ProviderRequest(
@@ -314,8 +324,13 @@ class InnerLoop:
             changes=changes,
         )
 
-    def _add_tool_changes(self, outcome: ToolExecutionOutcome) -> None:
-        """Adds the tools that a call opened and closed to the transcript."""
+    def _add_tool_changes(self) -> None:
+        """Adds the tools that calls opened and closed to the transcript, each once."""
+        for outcome in self.tool_changes[self.transcribed_changes :]:
+            self._add_changes_of(outcome)
+        self.transcribed_changes = len(self.tool_changes)
+
+    def _add_changes_of(self, outcome: ToolExecutionOutcome) -> None:
         removed = tuple([name for name in outcome.closed_tools if name in self.available])
         if removed:
             self.available.difference_update(removed)
@@ -370,8 +385,9 @@ class InnerLoop:
             raise self._reached(BudgetExceededError, "budget", message, remedy)
         if budget is not None and (bound := budget.exceeded(self.run_usage, before=before)):
             raise self._reached(BudgetExceededError, "budget", bound, "raise the budget")
-        if before == "request" and max_turns is not None and self.turns >= max_turns:
-            message = f"the model is not done after {self.turns} turns"
+        turns = self.previous_turns + self.turns
+        if before == "request" and max_turns is not None and turns >= max_turns:
+            message = f"the model is not done after {turns} turns"
             remedy = "raise max_turns or narrow the task"
             raise self._reached(TurnLimitError, "turns", message, remedy)
 

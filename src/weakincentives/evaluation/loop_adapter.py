@@ -34,7 +34,7 @@ from ..runtime.events import (
 from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
 from .conversation import Conversation, begin, rendered_tools
 from .effects import Ask, Effects, perform, perform_async, run
-from .errors import DeadlineExceededError, PromptEvaluationError
+from .errors import CompactionRequired, DeadlineExceededError, PromptEvaluationError
 from .inner_loop import Action, Finished, InnerLoop, InnerLoopConfig, ProviderRequest, ToolCalls
 from .journal import CallIdentity, Journal
 from .messages import (
@@ -212,6 +212,8 @@ class Evaluation[Out]:
             conversation=conversation,
             structured_output=prompt.structured_output,
             param_descriptions=prompt.tool_param_descriptions,
+            max_request_tokens=options.get("max_request_tokens"),
+            previous_turns=options.get("previous_turns", 0),
             config=_rules(
                 adapter, options.get("budget") or adapter.budget, deadline, prompt.deadline
             ),
@@ -299,6 +301,9 @@ class Evaluation[Out]:
         elif isinstance(error, PromptEvaluationError):
             self._stop()
             complete = self._loop.failed(error)
+        elif isinstance(error, CompactionRequired):
+            self._stop()
+            complete = error.with_progress(self._loop.run_usage, self._loop.conversation_now)
         else:
             self._save_conversation()
             self._operation.__exit__(kind, error, trace)

@@ -12,7 +12,7 @@ from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import NON_REPEATABLE
-from ..runtime.events import Operation, VisibilityExpanded
+from ..runtime.events import Compacted, Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .adapter import (
     ConversationOptions,
@@ -22,8 +22,10 @@ from .adapter import (
     publisher,
 )
 from .call_history import CallHistory
+from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
-from .errors import LimitError, PromptEvaluationError
+from .errors import CompactionRequired, LimitError, PromptEvaluationError
+from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 
 __all__ = ["Execution", "ExecutionOptions", "Expansion", "ExpansionLimitError", "MainLoop"]
@@ -93,10 +95,17 @@ class MainLoop:
     evaluation keeps the section decisions of those before it. Deadline and budget hold for all
     evaluations together, and the prompt's resources stay open from the first to the last. A call of
     a tool with `effect="at_most_once"` does not run again in a later evaluation.
+
+    `compaction` says when the loop makes a conversation shorter; without it, it never does.
     """
 
     def __init__(
-        self, adapter: ProviderAdapter, *, max_expansions: int = 10, clock: Clock = utc_now
+        self,
+        adapter: ProviderAdapter,
+        *,
+        max_expansions: int = 10,
+        compaction: Compaction | None = None,
+        clock: Clock = utc_now,
     ) -> None:
         check_count("max_expansions", max_expansions)
         if not isinstance(adapter, ProviderAdapter):
@@ -104,7 +113,12 @@ class MainLoop:
                 f"MainLoop got {adapter!r}; pass an adapter, such as OpenAIAdapter(model)"
             )
         self.adapter = adapter
+        if not isinstance(compaction, Compaction | None):
+            raise TypeError(
+                f"compaction is {compaction!r}; pass a Compaction(at_tokens, keep_turns)"
+            )
         self.max_expansions = max_expansions
+        self.compaction = compaction
         self.clock = clock
 
     def execute[Out](
@@ -120,6 +134,7 @@ class MainLoop:
         with evaluations.saving(), evaluations.operation, prompt.resources:
             while True:
                 with evaluations:
+                    evaluations.compact()
                     response = evaluate(evaluations.render(), **evaluations.options)
                     return evaluations.finish(response)
 
@@ -133,6 +148,7 @@ class MainLoop:
             async with prompt.resources:
                 while True:
                     with evaluations:
+                        await evaluations.compact_async()
                         response = await evaluate(evaluations.render(), **evaluations.options)
                         return evaluations.finish(response)
 
@@ -148,17 +164,18 @@ class MainLoop:
         stream: _Evaluate = evaluations.adapter.stream
         with evaluations.saving(), evaluations.operation, prompt.resources:
             while evaluations.execution is None:
-                with (
-                    evaluations,
-                    closing(stream(evaluations.render(), **evaluations.options)) as events,
-                ):
-                    for event in events:
-                        if isinstance(event, Completed):
-                            evaluations.finish(event.response)
-                        else:
-                            yield event
-                if evaluations.execution is None:
-                    yield evaluations.restarted
+                with evaluations:
+                    if compacted := evaluations.compact():
+                        yield compacted
+                    rendered = evaluations.render()
+                    with closing(stream(rendered, **evaluations.options)) as events:
+                        for event in events:
+                            if isinstance(event, Completed):
+                                evaluations.finish(event.response)
+                            else:
+                                yield event
+                if restarted := evaluations.take_restart():
+                    yield restarted
         yield evaluations.completed
 
     async def stream_async[Out](
@@ -171,6 +188,8 @@ class MainLoop:
             async with prompt.resources:
                 while evaluations.execution is None:
                     with evaluations:
+                        if compacted := await evaluations.compact_async():
+                            yield compacted
                         events = stream(evaluations.render(), **evaluations.options)
                         async with aclosing(events):
                             async for event in events:
@@ -178,8 +197,8 @@ class MainLoop:
                                     evaluations.finish(event.response)
                                 else:
                                     yield event
-                    if evaluations.execution is None:
-                        yield evaluations.restarted
+                    if restarted := evaluations.take_restart():
+                        yield restarted
         yield evaluations.completed
 
 
@@ -212,6 +231,7 @@ class _Evaluations[Out]:
             known.overrides = {**known.overrides, **self._overrides}
             self._decisions = known
         self._expansions: list[Expansion] = []
+        self._restarted: Restarted | None = None
         self._usage = RunUsage()
         self._budget = budget
         self.execution: Execution[Out] | None = None
@@ -225,6 +245,7 @@ class _Evaluations[Out]:
         self._options |= {"bus": bus, "deadline": self._deadline}
         if "save" in _parameters(type(self.adapter).evaluate):
             self._options["save"] = self._keep
+        self._take_conversation(loop, options.get("message"))
         tools = [tool for node in prompt.template.registry.sections for tool in node.tools]
         if any(tool.effect in NON_REPEATABLE for tool in tools):
             self._options["call_history"] = CallHistory()
@@ -260,11 +281,10 @@ class _Evaluations[Out]:
         self._conversation = response.conversation or self._conversation
         return execution
 
-    @property
-    def restarted(self) -> Restarted:
-        """The event of the last restart."""
-        expansion = self._expansions[-1]
-        return Restarted(expansion.section_keys, expansion.reason)
+    def take_restart(self) -> Restarted | None:
+        """Returns the event of a restart, once; `None` without one."""
+        restarted, self._restarted = self._restarted, None
+        return restarted
 
     @property
     def completed(self) -> Completed[Out]:
@@ -287,11 +307,16 @@ class _Evaluations[Out]:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Opens requested sections and continues, or adds the total usage to the error."""
+        """Opens requested sections or compacts and continues, or adds the usage to the error."""
         if isinstance(error, VisibilityExpansionRequired):
             self._expand(error)
             return True
-        if isinstance(error, PromptEvaluationError) and self._expansions:
+        if isinstance(error, CompactionRequired) and error.conversation is not None:
+            self._go_on(error.conversation, error.run_usage)
+            return True
+        if isinstance(error, PromptEvaluationError) and self._shortens(error):
+            return True
+        if isinstance(error, PromptEvaluationError) and self._usage != RunUsage():
             complete = self._with_usage(error)
             try:
                 raise complete
@@ -299,6 +324,109 @@ class _Evaluations[Out]:
                 complete.__context__ = error.__context__  # and not the error that it replaces
                 del complete  # an exception must not lead to itself by its traceback
         return False
+
+    def _take_conversation(self, loop: MainLoop, message: str | None) -> None:
+        """Notes whether the conversation must become shorter before the first request."""
+        known = _parameters(type(self.adapter).evaluate)
+        self._compaction = loop.compaction if {"message", "conversation"} <= known else None
+        self._too_long = self._refused = False
+        if self._compaction is None:
+            return
+        limit = self._compaction.at_tokens
+        if "max_request_tokens" in known:
+            self._options["max_request_tokens"] = limit
+        if self._conversation is not None:
+            new = (UserMessage(message),) if message else ()
+            messages, tools = self._conversation.messages, self._conversation.tools
+            self._too_long = request_tokens((*messages, *new), tools) > limit
+
+    def _go_on(self, conversation: Conversation, run_usage: RunUsage) -> None:
+        """Continues a conversation that is too long in the next evaluation."""
+        self._usage += run_usage
+        self._conversation, self._too_long = conversation, True
+        self._decisions = conversation.decisions_for(self._prompt)
+        self._options |= {"conversation": conversation, "message": None}
+        if "previous_turns" in _parameters(type(self.adapter).evaluate):
+            self._options["previous_turns"] = self._usage.calls
+        if "call_history" in self._options:  # its calls are messages of the conversation
+            self._options["call_history"] = CallHistory()
+
+    def _shortens(self, error: PromptEvaluationError) -> bool:
+        """Tells whether a request that the provider refuses as too long is made shorter."""
+        if self._compaction is None or error.code != "context_length" or self._refused:
+            return False
+        if error.conversation is None:
+            return False
+        self._refused = True
+        self._go_on(error.conversation, RunUsage(error.usage, error.turns))
+        return True
+
+    def compact(self) -> Compacted | None:
+        """Makes a conversation that is too long shorter; `None` if it is not or cannot be."""
+        plan, execution = self._plan(), None
+        if plan and (summary := self._summary(plan)):
+            prompt, options = summary
+            with self._summarizing():
+                execution = MainLoop(self.adapter).execute(prompt, **options)
+        return self._apply(plan, execution) if plan else None
+
+    async def compact_async(self) -> Compacted | None:
+        """Like `compact`, without blocking the event loop."""
+        plan, execution = self._plan(), None
+        if plan and (summary := self._summary(plan)):
+            prompt, options = summary
+            with self._summarizing():
+                execution = await MainLoop(self.adapter).execute_async(prompt, **options)
+        return self._apply(plan, execution) if plan else None
+
+    def _plan(self) -> Plan | None:
+        too_long, self._too_long = self._too_long, False
+        if not too_long or self._compaction is None or self._conversation is None:
+            return None
+        return plan_compaction(self._compaction, self._conversation, self.render())
+
+    # Any: the summary counts as text, whatever its output
+    def _summary(self, plan: Plan) -> tuple[Prompt[Any], ExecutionOptions] | None:
+        """Returns the prompt of the summary and its arguments; `None` if there is none to make."""
+        template = None if self._compaction is None else self._compaction.summary
+        text = plan.older_text()
+        if template is None or not text:
+            return None
+        budget, bus = self._budget and self._budget.after(self._usage), self._options["bus"]
+        return template.bind(), ExecutionOptions(
+            session=self._session, bus=bus, budget=budget, deadline=self._deadline, message=text
+        )
+
+    @contextmanager
+    def _summarizing(self) -> Generator[None]:
+        """Gives a failure of the summary the conversation that it should have made shorter."""
+        try:
+            yield
+        except PromptEvaluationError as error:
+            self._refused = True  # by its own request, which is not tried again
+            raise error.with_progress(
+                usage=error.usage, turns=error.turns, conversation=self._conversation
+            ) from error
+
+    def _apply(self, plan: Plan, summary: Execution[Any] | None) -> Compacted:  # Any: as above
+        """Goes on with the shorter conversation."""
+        text = "" if summary is None else summary.text
+        if summary is not None:
+            self._usage += RunUsage(summary.usage, summary.response.turns)
+        shorter = plan.apply(self.render(), text)
+        self._conversation = self._options["conversation"] = shorter
+        event = Compacted(
+            ns=self._prompt.ns,
+            key=self._prompt.key,
+            dropped_turns=len(plan.older),
+            dropped_calls=plan.dropped_calls,
+            tokens_before=plan.tokens,
+            tokens_after=plan.tokens_of(shorter),
+            summary=text,
+            session_id=self._session.session_id,
+        )
+        self._publish(event)
+        return event
 
     def _expand(self, signal: VisibilityExpansionRequired) -> None:
         """Opens the sections for the next evaluation; raises `ExpansionLimitError` at the limit."""
@@ -314,6 +442,7 @@ class _Evaluations[Out]:
             raise self._with_usage(error) from signal
         keys, reason, session = signal.section_keys, signal.reason, self._session
         self._expansions.append(Expansion(keys, reason))
+        self._restarted = Restarted(keys, reason)
         self._publish(
             VisibilityExpanded(section_keys=keys, reason=reason, session_id=session.session_id)
         )

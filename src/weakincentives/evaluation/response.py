@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from ..generics import Parametrized
 from ..limits import TokenUsage
+from ..runtime.events import Compacted
 from .conversation import Conversation
 from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
 
@@ -96,6 +97,7 @@ type Progress = (
     | ToolsRemoved
     | AnswerRejected
     | Restarted
+    | Compacted
 )
 """The events of a stream before its last one."""
 

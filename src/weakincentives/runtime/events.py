@@ -17,6 +17,7 @@ from ..protocols import EventBus, ToolOutcome
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
+    "Compacted",
     "Event",
     "EventBus",
     "InProcessEventBus",
@@ -208,6 +209,24 @@ class VisibilityExpanded(Event):
 
     section_keys: tuple[str, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted(Event):
+    """A conversation became shorter, since its next request was too long.
+
+    Its first `dropped_turns` turns went, and `summary` stands for them if it is not empty; of the
+    last turn the first `dropped_calls` tool calls went. `tokens_before` and `tokens_after` are
+    estimates of the request.
+    """
+
+    ns: str
+    key: str
+    dropped_turns: int
+    dropped_calls: int
+    tokens_before: int
+    tokens_after: int
+    summary: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

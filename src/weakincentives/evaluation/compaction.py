@@ -1,0 +1,235 @@
+"""`Compaction`: when `MainLoop` makes a conversation shorter, and what stays of it.
+
+A provider refuses a request that is too long. Before that, the loop derives the conversation anew
+from the prompt (`Conversation.restated`): open sections stand in place, closed ones are gone, the
+last turns stay, and a summary may stand for the older ones. `request_tokens` says how long a
+request is, `plan_compaction` chooses what goes.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from textwrap import shorten
+from typing import Any, assert_never
+
+from ..limits import check_count
+from ..prompt.renderer import RenderedPrompt
+from ..prompt.template import PromptTemplate
+from .conversation import Conversation, rendered_tools
+from .messages import (
+    AssistantMessage,
+    Instructions,
+    Message,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+)
+from .schemas import ToolSpec
+
+__all__ = ["Compaction", "Plan", "plan_compaction", "request_tokens"]
+
+_BYTES_PER_TOKEN = 4
+_MIN_NOTE = 200  # characters, for the last of the calls that it names
+_MAX_NOTED = 100  # characters of a call and its answer
+_NOTE = (
+    "[The oldest tool calls of this turn were made and answered, and then removed to save space. "
+    "The last of them are:]\n"
+)
+_SUMMARY = "[What was said before, in short:]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """When a conversation is made shorter, and what stays of it.
+
+    `MainLoop` compacts a conversation before a request of more than `at_tokens` tokens, between two
+    turns and also within one, and once when the provider refuses a request as too long. Set it well
+    below the model's limit, since tokens are estimated in part.
+
+    At most the last `keep_turns` turns stay, fewer if they need more than half of what `at_tokens`
+    leaves beside the prompt. The older turns, as text, are the message of an evaluation of
+    `summary`, whose answer takes their place; without `summary` nothing does. When the last turn
+    alone is too long, its oldest tool calls and their answers go, and a note names them.
+
+    Raises `ValueError` for numbers below 1.
+    """
+
+    at_tokens: int
+    keep_turns: int
+    summary: PromptTemplate[Any] | None = None  # Any: its answer counts as text
+
+    def __post_init__(self) -> None:
+        for name, value in (("at_tokens", self.at_tokens), ("keep_turns", self.keep_turns)):
+            check_count(name, value)
+            if value < 1:
+                raise ValueError(f"{name} is {value}; give at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What goes from a conversation: its turns before the last `kept_turns`, and `dropped_calls`.
+
+    `conversation` is without the dropped calls of the last turn. `tokens` are those of the request
+    before, `scale` is tokens per estimated token. The summary reads the last `max_summarized`
+    characters of what goes.
+    """
+
+    conversation: Conversation
+    kept_turns: int
+    dropped_calls: int
+    tokens: int
+    scale: float
+    max_summarized: int
+
+    @property
+    def older(self) -> Sequence[Sequence[Message]]:
+        """The turns that go."""
+        turns = self.conversation.turns
+        return turns[: len(turns) - self.kept_turns]
+
+    def older_text(self) -> str:
+        """Returns the turns that go as text, for the summary."""
+        messages = [message for turn in self.older for message in turn]
+        text = "\n\n".join(filter(None, map(_as_text, messages)))
+        return text[-self.max_summarized :]
+
+    # Any: a prompt of any output
+    def apply(self, rendered: RenderedPrompt[Any], summary: str) -> Conversation:
+        """Returns the shorter conversation."""
+        text = _SUMMARY + summary if summary else ""
+        return self.conversation.restated(rendered, keep_turns=self.kept_turns, summary=text)
+
+    def tokens_of(self, conversation: Conversation) -> int:
+        """Estimates the tokens of a request with a conversation that was derived anew."""
+        return round(_estimate(conversation.messages, conversation.tools) * self.scale)
+
+
+# Any: a prompt of any output
+def plan_compaction(
+    compaction: Compaction, conversation: Conversation, rendered: RenderedPrompt[Any]
+) -> Plan | None:
+    """Returns what goes from `conversation`; `None` if it cannot become shorter.
+
+    The turns that stay take half of what `compaction.at_tokens` leaves beside the prompt, or half
+    of what the turns take now if a provider says that they are too long already.
+    """
+    tokens = request_tokens(conversation.messages, conversation.tools)
+    estimated = _estimate(conversation.messages, conversation.available_tools.values())
+    scale = max(tokens, 1) / max(estimated, 1)
+    prompt = _estimate([Instructions(rendered.text)], rendered_tools(rendered))
+    room = space = (min(compaction.at_tokens, tokens) / scale - prompt) / 2
+    turns, count = conversation.turns, 0
+    for turn in reversed(turns[-compaction.keep_turns :]):
+        room -= _estimate(turn)
+        if room < 0 and count:
+            break
+        count += 1
+    dropped = 0
+    if room < 0 and count == 1:
+        max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
+        last, dropped = _without_oldest_calls(turns[-1], -room, max_note)
+        messages = [message for turn in (*turns[:-1], last) for message in turn]
+        conversation = replace(conversation, messages=(conversation.messages[0], *messages))
+    plan = Plan(
+        conversation=conversation,
+        kept_turns=count,
+        dropped_calls=dropped,
+        tokens=tokens,
+        scale=scale,
+        max_summarized=round(compaction.at_tokens / scale * _BYTES_PER_TOKEN / 2),
+    )
+    shorter = plan.older or dropped or plan.tokens_of(plan.apply(rendered, "")) < tokens * 0.9
+    return plan if shorter else None
+
+
+def request_tokens(messages: Sequence[Message], tools: Iterable[ToolSpec]) -> int:
+    """Returns the tokens of a request with these messages.
+
+    It is what the provider counted for the last answer, and an estimate of what came later.
+    """
+    later = 0
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) and message.usage.total_tokens:
+            return later + message.usage.total_tokens
+        later += _estimate([message])
+    return later + _estimate([], tools)
+
+
+def _without_oldest_calls(
+    turn: Sequence[Message], excess: float, max_note: int
+) -> tuple[list[Message], int]:
+    """Returns the turn without its oldest rounds of calls, with a note, and the number of calls.
+
+    The last round stays, and so does all from a call with an unknown outcome on.
+    """
+    starts = [i for i, message in enumerate(turn) if isinstance(message, AssistantMessage)]
+    excess += max_note / _BYTES_PER_TOKEN
+    dropped: list[Message] = []
+    for start, end in zip(starts, islice(starts, 1, None), strict=False):
+        round_ = turn[start:end]
+        if excess <= 0 or any(isinstance(m, ToolMessage) and m.unknown for m in round_):
+            break
+        excess -= _estimate(round_)
+        dropped += round_
+    if not dropped:
+        return list(turn), 0
+    notes: list[str] = []
+    head: list[Message] = []
+    for message in turn[: starts[0]]:
+        if isinstance(message, UserMessage) and message.content.startswith(_NOTE):
+            notes += message.content.removeprefix(_NOTE).splitlines()
+        else:
+            head.append(message)
+    answers = {m.call_id: m.content for m in dropped if isinstance(m, ToolMessage)}
+    calls = [c for m in dropped if isinstance(m, AssistantMessage) for c in m.tool_calls]
+    for call in calls:
+        line = f"- {call.name}({call.arguments:.{_MAX_NOTED}}): {answers[call.call_id]}"
+        notes.append(shorten(line, _MAX_NOTED, placeholder="…"))
+    while len(notes) > 1 and sum(map(len, notes)) > max_note:
+        del notes[0]
+    note = UserMessage(_NOTE + "\n".join(notes), repair=True)
+    return [*head, note, *turn[starts[0] + len(dropped) :]], len(calls)
+
+
+def _as_text(message: Message) -> str:
+    match message:
+        case UserMessage(content):
+            return f"User: {content}"
+        case ToolMessage(content=content):
+            return f"Tool: {content}"
+        case AssistantMessage(text=text, tool_calls=calls):
+            lines = [f"Assistant: {text}"] if text else []
+            return "\n".join(lines + [f"Assistant calls {c.name}({c.arguments})" for c in calls])
+        case Instructions() | ToolsAdded() | ToolsRemoved():
+            return ""
+        case never:
+            assert_never(never)
+
+
+def _estimate(messages: Iterable[Message], tools: Iterable[ToolSpec] = ()) -> int:
+    """Estimates the tokens of messages and tools from their bytes."""
+    size = sum([_tool_bytes(tool) for tool in tools])
+    for message in messages:
+        match message:
+            case Instructions(content) | UserMessage(content) | ToolMessage(content=content):
+                size += _bytes(content)
+            case AssistantMessage(text=text, tool_calls=calls):
+                size += _bytes(text)
+                size += sum([_bytes(call.name) + _bytes(call.arguments) for call in calls])
+            case ToolsAdded(added):
+                size += sum([_tool_bytes(tool) for tool in added])
+            case ToolsRemoved():
+                pass
+            case never:
+                assert_never(never)
+    return -(-size // _BYTES_PER_TOKEN)
+
+
+def _tool_bytes(tool: ToolSpec) -> int:
+    return _bytes(tool.name + tool.description) + len(json.dumps(tool.parameters))
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -1,0 +1,361 @@
+"""`Compaction`: a conversation that is too long becomes shorter and goes on."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.evaluation.compaction import Compaction, request_tokens
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.errors import TurnLimitError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import Execution, MainLoop
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    Message,
+    ToolMessage,
+    UserMessage,
+)
+from weakincentives.evaluation.response import Completed
+from weakincentives.limits import Budget, TokenUsage
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.events import Compacted
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, SeenRequest, call, say
+from weakincentives.visibility import VisibilityOverrides
+
+FULL, SUMMARY = SectionVisibility
+TEXT = "Everything about topic {0}. " * 8
+
+
+@dataclass(frozen=True)
+class Page:
+    number: int
+
+
+def look(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
+    return ToolResult(message=f"Page {params.number}: " + "words " * 100)
+
+
+PAID: list[int] = []
+
+
+def pay(params: Page, /, *, context: ToolContext) -> ToolResult[str]:
+    PAID.append(params.number)
+    return ToolResult(message=f"Paid {params.number}. " + "thanks " * 100)
+
+
+def prompt(topics: int = 4) -> Prompt[None]:
+    tools = [
+        Tool[Page, str](name=f"look_{topic}", description="Looks.", handler=look)
+        for topic in range(topics)
+    ]
+    paying = Tool[Page, str](name="pay", description="Pays.", handler=pay, effect="at_most_once")
+    template: PromptTemplate[None] = PromptTemplate(
+        ns="tests",
+        key="long",
+        closable=True,
+        sections=[
+            MarkdownSection(title="Main", template="Help.", tools=[paying]),
+            *[
+                MarkdownSection(
+                    title=f"Topic {topic}",
+                    template=TEXT.format(topic),
+                    summary="More.",
+                    visibility=SUMMARY,
+                    tools=[tools[topic]],
+                )
+                for topic in range(topics)
+            ],
+        ],
+    )
+    return template.bind()
+
+
+SUMMARIES: PromptTemplate[None] = PromptTemplate(
+    ns="tests",
+    key="summary",
+    sections=[MarkdownSection(title="Task", template="Sum up what the user sends.")],
+)
+
+
+def size(request: SeenRequest) -> int:
+    """The tokens of a request, of four characters each."""
+    said = sum([_length(message) for message in request.messages])
+    return (said + sum([len(str(tool.as_dict())) for tool in request.tools])) // 4
+
+
+def _length(message: Message) -> int:
+    match message:
+        case Instructions(content) | UserMessage(content) | ToolMessage(content=content):
+            return len(content)
+        case AssistantMessage(text=text, tool_calls=calls):
+            return len(text) + sum([len(made.name) + len(made.arguments) for made in calls])
+        case _:
+            return 0
+
+
+def counted(
+    reply: AssistantMessage | Callable[[SeenRequest], AssistantMessage],
+) -> Callable[[SeenRequest], AssistantMessage]:
+    """The reply, with the usage that a provider would count."""
+
+    def answer(request: SeenRequest) -> AssistantMessage:
+        message = reply(request) if callable(reply) else reply
+        return replace(message, usage=TokenUsage(size(request), 10))
+
+    return answer
+
+
+def check_answered(messages: tuple[Message, ...]) -> None:
+    waiting: set[str] = set()
+    for message in messages:
+        match message:
+            case ToolMessage(call_id):
+                waiting.remove(call_id)
+            case AssistantMessage(tool_calls=calls):
+                assert not waiting
+                waiting = {made.call_id for made in calls}
+            case _:
+                assert not waiting
+    assert not waiting
+
+
+def open_topics(session: Session) -> set[int]:
+    latest = session[VisibilityOverrides].latest()
+    shown = {} if latest is None else latest.overrides
+    return {topic for topic in range(4) if shown.get((f"topic-{topic}",)) is FULL}
+
+
+def test_a_thousand_turns_stay_under_their_bound_with_the_same_tools_and_open_sections() -> None:
+    session, bound = Session(), 2_500
+    conversation: Conversation | None = None
+    adapter = ScriptedAdapter([])
+    loop = MainLoop(adapter, compaction=Compaction(bound, 6))
+    compactions: list[Compacted] = []
+    restated: list[set[int]] = []  # the open topics at a compaction, until the next request
+    session.bus.subscribe(Compacted, compactions.append)
+    session.bus.subscribe(Compacted, lambda _: restated.append(open_topics(session)))
+
+    def check(request: SeenRequest, reply: AssistantMessage) -> AssistantMessage:
+        assert size(request) <= bound
+        check_answered(request.messages)
+        topics = open_topics(session)
+        own = {name for name in request.tool_names if name.startswith(("look", "pay"))}
+        assert own == {"pay", *[f"look_{topic}" for topic in topics]}
+        if restated:
+            assert restated.pop() == topics
+            assert request.messages[0] == Instructions(prompt().render(session=session).text)
+            texts = str(request.messages)
+            assert {topic for topic in range(4) if TEXT.format(topic).strip() in texts} == topics
+        return reply
+
+    for turn in range(1_000):
+        topic = turn // 7 % 4
+        key = {"section_key": f"topic-{topic}"}
+        replies = [
+            *([call(("read_section", key))] if topic not in open_topics(session) else []),
+            *[call((f"look_{topic}", {"number": page})) for page in range(turn % 4)],
+            *([call(("close_section", key))] if turn % 7 == 6 else []),
+            say(f"Answer {turn}."),
+        ]
+        adapter.replies = iter([counted(partial(check, reply=reply)) for reply in replies])
+        adapter.requests.clear()
+        execution = loop.execute(
+            prompt(), session=session, message=f"Question {turn}?", conversation=conversation
+        )
+        conversation = execution.conversation
+        assert len(adapter.requests) == len(replies)
+        assert execution.text == f"Answer {turn}."
+    assert len(compactions) > 50
+    assert all(event.tokens_after < event.tokens_before for event in compactions)
+
+
+def long_chat(turns: int, *, text: int = 400) -> Conversation:
+    """A conversation of that many turns, each answer of which has `text` characters."""
+    replies = [counted(say(f"{turn} " + "x" * text)) for turn in range(turns)]
+    loop, conversation = MainLoop(ScriptedAdapter(replies)), None
+    for turn in range(turns):
+        conversation = loop.execute(
+            prompt(), session=Session(), message=f"Question {turn}?", conversation=conversation
+        ).conversation
+    assert conversation is not None
+    return conversation
+
+
+def go_on(
+    adapter: ScriptedAdapter, compaction: Compaction, conversation: Conversation, **options: Any
+) -> Execution[None]:
+    return MainLoop(adapter, compaction=compaction).execute(
+        prompt(), session=Session(), message="Now?", conversation=conversation, **options
+    )
+
+
+def users(execution: Execution[None]) -> list[str]:
+    messages = execution.response.transcript
+    return [message.content for message in messages if isinstance(message, UserMessage)]
+
+
+def test_without_a_summary_only_the_last_turns_stay() -> None:
+    execution = go_on(ScriptedAdapter([say("So.")]), Compaction(1_000, 2), long_chat(20))
+    assert users(execution) == ["Question 18?", "Question 19?", "Now?"]
+
+
+def test_fewer_turns_stay_where_they_need_more_than_half_of_the_bound() -> None:
+    execution = go_on(ScriptedAdapter([say("So.")]), Compaction(2_000, 20), long_chat(30))
+    assert 2 < len(users(execution)) < 12
+    assert users(execution)[-2:] == ["Question 29?", "Now?"]
+
+
+def test_a_short_conversation_stays_as_it_is() -> None:
+    conversation = long_chat(5)
+    execution = go_on(ScriptedAdapter([say("So.")]), Compaction(100_000, 2), conversation)
+    assert execution.response.transcript[: len(conversation.messages)] == conversation.messages
+
+
+def test_a_summary_reads_the_older_turns_and_takes_their_place() -> None:
+    adapter = ScriptedAdapter([say("They asked.", usage=TokenUsage(7, 3)), say("So.")])
+    compaction = Compaction(1_000, 2, SUMMARIES)
+    execution = go_on(adapter, compaction, long_chat(12))
+    instructions, older = adapter.requests[0].messages
+    assert instructions == Instructions("## 1. Task\n\nSum up what the user sends.")
+    assert isinstance(older, UserMessage)
+    assert "User: Question 9?\n\nAssistant: 9 xxx" in older.content
+    assert "Question 10?" not in older.content
+    assert users(execution) == [
+        "[What was said before, in short:]\n\nThey asked.",
+        "Question 10?",
+        "Question 11?",
+        "Now?",
+    ]
+    assert execution.usage == TokenUsage(17, 8)
+
+
+def test_a_summary_that_fails_leaves_the_conversation() -> None:
+    failure = PromptEvaluationError("down", phase="request", code="connection")
+    conversation = long_chat(12)
+    with pytest.raises(PromptEvaluationError, match="down") as caught:
+        go_on(ScriptedAdapter([failure]), Compaction(1_000, 2, SUMMARIES), conversation)
+    assert caught.value.conversation == conversation
+
+
+def paying_run(adapter: ScriptedAdapter, way: str, **options: Any) -> list[Any]:
+    """What a run of one long turn yields."""
+    loop = MainLoop(adapter, compaction=Compaction(2_500, 3))
+    options = {"session": Session(), "message": "Pay.", **options}
+
+    async def collect() -> list[Any]:
+        return [event async for event in loop.stream_async(prompt(), **options)]
+
+    match way:
+        case "execute":
+            return [loop.execute(prompt(), **options)]
+        case "execute_async":
+            return [asyncio.run(loop.execute_async(prompt(), **options))]
+        case "stream":
+            return [*loop.stream(prompt(), **options)]
+        case _:
+            return asyncio.run(collect())
+
+
+PAYING = [*[call(("pay", {"number": number})) for number in range(30)], say("Paid all.")]
+
+
+@pytest.mark.parametrize("way", ["execute", "execute_async", "stream", "stream_async"])
+def test_within_a_turn_that_is_too_long_the_oldest_calls_go_and_a_note_names_them(way: str) -> None:
+    PAID.clear()
+    adapter = ScriptedAdapter([counted(reply) for reply in PAYING])
+    events = paying_run(adapter, way)
+    assert sorted(PAID) == [*range(30)]
+    for request in adapter.requests:
+        assert size(request) <= 2_500
+        check_answered(request.messages)
+    last = getattr(events[-1], "response", None)
+    assert last is not None
+    assert last.text == "Paid all."
+    instructions, user, note = last.transcript[:3]
+    assert isinstance(instructions, Instructions)
+    assert user == UserMessage("Pay.")
+    assert note.repair
+    lines = note.content.splitlines()
+    assert len(lines) > 5
+    dropped = (
+        len(PAYING) - 1 - len([message for message in last.transcript if message.kind == "tool"])
+    )
+    assert lines[-1].startswith(f'- pay({{"number": {dropped - 1}}}): Paid {dropped - 1}. thanks')
+    if way.startswith("stream"):
+        assert isinstance(events[-1], Completed)
+        compacted = [event for event in events if isinstance(event, Compacted)]
+        assert sum([event.dropped_calls for event in compacted]) == dropped
+
+
+def test_a_run_that_becomes_shorter_again_and_again_still_ends_at_its_limits() -> None:
+    PAID.clear()
+    config = InnerLoopConfig(max_turns=20)
+    with pytest.raises(TurnLimitError, match="after 20 turns"):
+        paying_run(ScriptedAdapter([counted(reply) for reply in PAYING], config=config), "execute")
+    adapter = ScriptedAdapter([counted(reply) for reply in PAYING])
+    with pytest.raises(PromptEvaluationError) as caught:
+        paying_run(adapter, "execute", budget=Budget(max_calls=12))
+    assert (caught.value.code, caught.value.turns) == ("budget", 12)
+
+
+def test_a_request_that_the_provider_refuses_as_too_long_is_made_shorter_once() -> None:
+    refused = PromptEvaluationError("too long", phase="request", code="context_length")
+    conversation = long_chat(12)
+    adapter = ScriptedAdapter([refused, say("So.")])
+    execution = go_on(adapter, Compaction(100_000, 50), conversation)
+    assert execution.text == "So."
+    assert 2 < len(users(execution)) < 9
+    assert size(adapter.requests[1]) < 0.6 * size(adapter.requests[0])
+    with pytest.raises(PromptEvaluationError, match="too long"):
+        go_on(ScriptedAdapter([refused, refused]), Compaction(100_000, 50), conversation)
+
+
+def test_a_call_whose_outcome_is_unknown_is_never_among_those_that_go() -> None:
+    calls = [call(("pay", {"number": number})) for number in range(6)]
+    execution = MainLoop(ScriptedAdapter([*map(counted, calls), say("So.")])).execute(
+        prompt(), session=Session(), message="Pay."
+    )
+    assert execution.conversation is not None
+    messages = list(execution.conversation.messages[:-1])
+    at = next(index for index, message in enumerate(messages) if isinstance(message, ToolMessage))
+    second = messages[at + 2]
+    assert isinstance(second, ToolMessage)
+    messages[at + 2] = replace(second, unknown=True)
+    stopped = replace(execution.conversation, messages=tuple(messages))
+    adapter = ScriptedAdapter([say("So.")])
+    execution = MainLoop(adapter, compaction=Compaction(700, 1)).execute(
+        prompt(), session=Session(), conversation=stopped
+    )
+    assert execution.conversation is not None
+    [unknown] = execution.conversation.unknown_calls
+    assert json.loads(unknown.arguments) == {"number": 1}
+
+
+def test_the_tokens_of_a_request_are_what_the_provider_counted_and_an_estimate_of_the_rest() -> (
+    None
+):
+    answer = AssistantMessage(text="x" * 999, usage=TokenUsage(100, 20))
+    messages: list[Message] = [UserMessage("x" * 999), answer, UserMessage("ä" * 20)]
+    assert request_tokens(messages, ()) == 130
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
+def test_numbers_below_one_are_refused(numbers: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="is 0; give at least 1"):
+        Compaction(*numbers)
