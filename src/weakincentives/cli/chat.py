@@ -25,6 +25,7 @@ from ..evaluation.response import (
     ToolCallFinished,
     ToolCallStarted,
 )
+from ..runtime.events import Compacted
 from ..runtime.session.session import Session
 from .execution import (
     Adapter,
@@ -171,6 +172,8 @@ class _Screen:
                 self._take_back(f"  rejected: {reason}")
             case Restarted(section_keys, reason):
                 self._take_back(f"  starts again with {', '.join(section_keys)} open: {reason}")
+            case Compacted(tokens_before=before, tokens_after=after):
+                self.write_lines([f"  shorter conversation: {before:,} to {after:,} tokens"])
             case Completed(response):
                 if not self._in_text:
                     self._write_text(response.text)

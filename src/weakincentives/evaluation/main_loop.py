@@ -25,6 +25,7 @@ from .call_history import CallHistory
 from .compaction import Compaction, Plan, plan_compaction, request_tokens
 from .conversation import Conversation
 from .errors import CompactionRequired, LimitError, PromptEvaluationError
+from .loop_adapter import LoopAdapter
 from .messages import UserMessage
 from .response import Completed, PromptResponse, Restarted, StreamEvent
 
@@ -358,8 +359,15 @@ class _Evaluations[Out]:
         if error.conversation is None:
             return False
         self._refused = True
-        self._go_on(error.conversation, RunUsage(error.usage, error.turns))
+        self._go_on(error.conversation, self._priced(error.usage, error.turns))
         return True
+
+    def _priced(self, usage: TokenUsage, calls: int) -> RunUsage:
+        """Returns what these requests used, with their cost if the adapter knows prices."""
+        if not isinstance(self.adapter, LoopAdapter):
+            return RunUsage(usage, calls)
+        prices, model = self.adapter.config.prices, self.adapter.model
+        return RunUsage(usage, calls, cost=prices and prices(usage, model))
 
     def compact(self) -> Compacted | None:
         """Makes a conversation that is too long shorter; `None` if it is not or cannot be."""
@@ -412,7 +420,7 @@ class _Evaluations[Out]:
         """Goes on with the shorter conversation."""
         text = "" if summary is None else summary.text
         if summary is not None:
-            self._usage += RunUsage(summary.usage, summary.response.turns)
+            self._usage += self._priced(summary.usage, summary.response.turns)
         shorter = plan.apply(self.render(), text)
         self._conversation = self._options["conversation"] = shorter
         event = Compacted(
