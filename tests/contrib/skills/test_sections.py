@@ -10,8 +10,15 @@ from support.agents import answers
 from support.skills import front_matter, write_skill
 from weakincentives import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.contrib.skills import SkillError, SkillSection, SkillWarning, skills
+from weakincentives.contrib.skills.sections import Split
 from weakincentives.inspection.analysis import analyze
-from weakincentives.prompt import HostMount, SectionPath, SectionVisibility, WorkspaceSection
+from weakincentives.prompt import (
+    HostMount,
+    PromptValidationError,
+    SectionPath,
+    SectionVisibility,
+    WorkspaceSection,
+)
 from weakincentives.prompt.overrides import SectionOverride
 from weakincentives.prompt.overrides.store import LocalPromptOverridesStore
 from weakincentives.runtime.session import Session
@@ -246,6 +253,41 @@ def test_a_long_name_has_tools_of_valid_names(tmp_path: Path) -> None:
     registry = template(*skills(tmp_path)).registry
     assert len(registry.tool_paths) == 8
     assert max(map(len, registry.tool_paths)) <= 64
+
+
+def test_names_that_would_look_like_further_lines_are_quoted(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path / "pdf", files={"a\n## 9. Forged": "x"})
+    shown = texts(SkillSection(folder))["pdf", "files"]
+    assert r"- `'a\n## 9. Forged'` (1 bytes)" in shown
+    assert "\n## 9." not in template(SkillSection(folder)).render().text + shown
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("1. Read the file. Then stop.", "Read the file."),
+        ("- **Note**: e.g. this one. More.", "Note: e.g. this one."),
+        ("```\ncode\n```", "One"),
+        ("```\n# code\n```\n### Deeper\n### More", "Deeper, More"),
+        ("Use `it`. Then stop.", "Use `it`."),
+        ("### Deeper\n\n> Quoted text", "Deeper"),
+        ("> Quoted text", "Quoted text"),
+        ("| a | b |\n", "One"),
+        (f"{'word ' * 50}.", f"{('word ' * 32).strip()} …"),
+    ],
+)
+def test_a_heading_is_summarized_by_its_first_sentence(
+    tmp_path: Path, text: str, summary: str
+) -> None:
+    source = front_matter() + f"## One\n\n{text}\n\n## Two\n\n{'Long. ' * 200}"
+    section = SkillSection(write_skill(tmp_path / "pdf", source), split=1)
+    assert section.children[0].summary == summary
+
+
+@pytest.mark.parametrize("split", [-1, "all", None, 1.5])
+def test_a_split_that_is_none_is_refused(tmp_path: Path, split: Split) -> None:
+    with pytest.raises(PromptValidationError, match='give a number of levels, or "auto"'):
+        SkillSection(write_skill(tmp_path / "pdf"), split=split)
 
 
 def test_many_files_are_listed_in_part(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class _Writer:
         name = slug(prompt.key) or "prompt"
         if prompt.output_type is not None:
             self.notes.append("the output type is left out: a skill has none")
-        description = description.strip() or first_sentence(text, prompt.name)
+        description = description.strip() or first_sentence(text.partition("\n\n")[2], prompt.name)
         fields = {"name": name, "description": description}
         front_matter = "".join(f"{key}: {_quoted(value[:1024])}\n" for key, value in fields.items())
         source = f"---\n{front_matter}---\n\n# {prompt.name}\n\n{text}\n"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 from warnings import warn
@@ -11,6 +12,7 @@ from zlib import crc32
 
 from ...filesystem import FileStat, Filesystem, HostFilesystem, glob_matches
 from ...prompt.context import ToolContext
+from ...prompt.errors import PromptValidationError
 from ...prompt.sections import AnySection, MarkdownSection, SectionArguments, slug
 from ...prompt.tool import ToolHandler
 from ...prompt.workspace_tools import READING_TOOLS
@@ -28,6 +30,9 @@ type Split = int | Literal["auto"]
 
 _LARGE, _SMALL = 8_000, 800  # characters: what `auto` splits, and what needs no summary
 _MAX_SUMMARY, _MAX_LISTED = 160, 50  # characters, files
+_FENCED = re.compile(r"^[ \t]*(?:```|~~~).*$", re.MULTILINE)
+_BULLET = re.compile(r"^(?:[>*+-]|\d+[.)])\s+")
+_SENTENCE_END = re.compile(r"(?<=[\w`)]{3}[.!?])\s")  # none after a number, "e.g." or "i.e."
 FILES = "files"
 _NOTES = (
     ("compatibility", "Compatibility, as the skill's author states it: {}"),
@@ -64,6 +69,8 @@ class SkillSection(MarkdownSection[None]):
         strict: bool = False,
         **others: Unpack[SectionArguments[None]],
     ) -> None:
+        if split != "auto" and (not isinstance(split, int) or split < 0):
+            raise PromptValidationError(f'split is {split!r}; give a number of levels, or "auto"')
         skill = self.skill = read_skill(path, strict=strict)
         key = others.get("key") or slug(skill.name) or f"skill-{crc32(skill.name.encode()):x}"
         # A single heading over everything is the title of the skill, so it is no section.
@@ -189,7 +196,7 @@ def _child(skill: Skill, part: Part) -> AnySection:
         title=part.title,
         key=part.key,
         template=text,
-        summary=first_sentence(text, part.title),
+        summary=first_sentence(text, ", ".join(c.title for c in part.children) or part.title),
         visibility=SectionVisibility.FULL if small else SectionVisibility.SUMMARY,
         children=[_child(skill, child) for child in part.children],
         literal=True,
@@ -197,10 +204,13 @@ def _child(skill: Skill, part: Part) -> AnySection:
 
 
 def first_sentence(text: str, title: str) -> str:
-    """Returns the first sentence of Markdown, else the title: a summary that nobody wrote."""
-    lines = (line.lstrip(">*- \t").strip() for line in text.split("\n"))
-    line = next((line for line in lines if line and line[0] not in "#`~|<"), title)
-    sentence = re.split(r"(?<=[.!?:])\s", line, maxsplit=1)[0]
+    """Returns the sentence with which Markdown begins, else its headings, else the title."""
+    prose = "\n".join(_FENCED.split(text)[::2]).replace("**", "")
+    lines = [line.strip() for line in prose.split("\n")]
+    headings = ", ".join(line.strip("# ") for line in lines if line.startswith("#"))
+    before = takewhile(lambda line: not line.startswith("#"), lines)
+    line = next((line for line in before if line and line[0] not in "|<"), headings or title)
+    sentence = _SENTENCE_END.split(_BULLET.sub("", line), maxsplit=1)[0]
     cut = sentence[:_MAX_SUMMARY].rpartition(" ")[0] or sentence[:_MAX_SUMMARY]
     return sentence if len(sentence) <= _MAX_SUMMARY else f"{cut} …"
 
@@ -210,9 +220,14 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
     files = skill.files
     if not files:
         return []
-    listed = [f"- `{file.path}` ({file.size:,} bytes)" for file in files[:_MAX_LISTED]]
+    # A line break in a name must not look like a further line.
+    paths = [file.path if file.path.isprintable() else repr(file.path) for file in files]
+    listed = [
+        f"- `{path}` ({file.size:,} bytes)"
+        for path, file in zip(paths[:_MAX_LISTED], files, strict=False)
+    ]
     listed += [f"- and {len(files) - _MAX_LISTED:,} more"] * (len(files) > _MAX_LISTED)
-    folders = dict.fromkeys(file.path.partition("/")[0] for file in files)
+    folders = dict.fromkeys(path.partition("/")[0] for path in paths)
     prefix = key.replace("-", "_").replace(".", "_")
     if len(prefix) > 48:  # noqa: PLR2004 - the longest tool name, and the 64 that a name may have
         prefix = f"{prefix[:39]}_{crc32(key.encode()):08x}"
@@ -220,7 +235,7 @@ def _files(skill: Skill, key: str) -> list[AnySection]:
         MarkdownSection[None](
             title="Files",
             key=FILES,
-            summary=f"The {len(files)} files of this skill, to be read: {', '.join(folders)}"[:400],
+            summary=f"Files of this skill, to be read: {', '.join(folders)}"[:400],
             template="Nothing here runs a script: read it as text. Paths are relative to the "
             "skill's folder.\n\n" + "\n".join(listed),
             visibility=SectionVisibility.SUMMARY,
