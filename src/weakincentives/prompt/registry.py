@@ -12,7 +12,7 @@ from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
 from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
-from .sections import AnySection, MarkdownSection, ParamsType, Section
+from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled
 from .tool import AnyTool
 
@@ -255,11 +255,6 @@ class RegistrySnapshot:
 def _reducers(declared: DeclaredState) -> Mapping[type[Any], Any]:
     """The reducers that a declaration names; none for a class, whose methods say."""
     return {} if isinstance(declared, type) else declared.reducers
-
-
-def _kind(node: SectionNode) -> ParamsType | None:
-    default = node.default_params
-    return node.params_type if isinstance(default, dict) else type(default)
 
 
 def _template(section: AnySection, heading: str) -> CompiledTemplate | None:
