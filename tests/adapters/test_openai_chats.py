@@ -97,10 +97,12 @@ def test_the_prompt_and_its_changes_have_their_roles(api: Any, role: Any) -> Non
 @apis
 def test_the_items_of_one_server_do_not_go_to_another(api: Any) -> None:
     with ScriptedServer(Say("one", reasoning="hm"), Say("two"), Say("three")) as server:
-        session, here = Session(), connect(server, api)
-        url = server.openai_url.replace("127.0.0.1", "localhost")
-        there = OpenAIAdapter("m", api=api, base_url=url, api_key="sk-test", max_retries=0)
-        first = here.evaluate(prompt(), session=session, message="Hi").conversation
-        second = there.evaluate(prompt(), session=session, message="So?", conversation=first)
-        here.evaluate(prompt(), session=session, message="A", conversation=second.conversation)
+        session, conversation = Session(), None
+        for host in ("127.0.0.1", "localhost", "127.0.0.1"):
+            url = server.openai_url.replace("127.0.0.1", host)
+            adapter = OpenAIAdapter("m", api=api, base_url=url, api_key="sk-test", max_retries=0)
+            response = adapter.evaluate(
+                prompt(), session=session, message="Hi", conversation=conversation
+            )
+            conversation = response.conversation
         assert [b"hm" in request.body for request in server.requests] == [False, False, True]

@@ -144,6 +144,7 @@ class _CodecConnection(Connection):
         if self._first is None:
             self.codec = self.adapter.take_codec(request) or self.codec
             self._first = request.transcript[0]
+        self._answer = None  # without an answer to this request, the codec is of no further use
         return self.codec.encode(request)
 
     def _decode(self, reply: AnyJson, *, streamed: bool = False) -> AssistantMessage:

@@ -11,6 +11,7 @@ from ..evaluation.errors import PromptEvaluationError, ThrottleError
 from ..redaction import Redactor
 
 __all__ = [
+    "ERROR_CODES",
     "check_key",
     "error_from_redirect",
     "error_from_reply",
@@ -40,6 +41,8 @@ _REMEDIES = {
     "timeout": "try again or raise timeout",
     "too_large": "shorten the prompt",
 }
+ERROR_CODES = frozenset({*_REMEDIES, "content_filter", "output", "refused", "truncated"})
+"""The codes of all failures of providers and models."""
 _REPLY_CODES = {"malformed", "provider_failed", "reply_too_large"}
 _CODES_BY_STATUS = {
     401: "authentication",

@@ -13,9 +13,10 @@ from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
+from .errors import PromptEvaluationError
 from .inner_loop import ProviderRequest
 from .messages import AssistantMessage
-from .response import Completed, PromptResponse, StreamEvent, TextDelta
+from .response import AnswerRejected, Completed, PromptResponse, StreamEvent, TextDelta
 
 __all__ = [
     "Connection",
@@ -145,6 +146,17 @@ class Connection(Protocol):
 
     provider_tools: Sequence[AnyTool] = ()
 
+    def asked(self) -> tuple[str, str]:
+        """Returns the adapter and the model that are asked now, `""` for the connection's own."""
+        return "", ""
+
+    def fall_back(self, error: PromptEvaluationError, /) -> bool:
+        """Tells whether the engine can send the request again after `error`, to another provider.
+
+        By default it cannot.
+        """
+        return False
+
     def close(self) -> None:
         """Closes the connection; the engine calls it once. By default does nothing."""
         return
@@ -164,7 +176,9 @@ class Connection(Protocol):
         """Like `ask`, without blocking the event loop."""
         ...
 
-    def ask_stream(self, request: ProviderRequest, /) -> Iterator[TextDelta | AssistantMessage]:
+    def ask_stream(
+        self, request: ProviderRequest, /
+    ) -> Iterator[TextDelta | AnswerRejected | AssistantMessage]:
         """Yields the pieces of the model's text, then the message; by default a single piece."""
         answer = self.ask(request)
         if answer.text:
@@ -173,7 +187,7 @@ class Connection(Protocol):
 
     async def ask_stream_async(
         self, request: ProviderRequest, /
-    ) -> AsyncGenerator[TextDelta | AssistantMessage]:
+    ) -> AsyncGenerator[TextDelta | AnswerRejected | AssistantMessage]:
         """Like `ask_stream`, without blocking the event loop."""
         answer = await self.ask_async(request)
         if answer.text:

@@ -45,7 +45,15 @@ from .messages import (
 )
 from .schemas import OutputSpec, ToolSpec, output_to_spec, tool_to_spec
 
-__all__ = ["Action", "Finished", "InnerLoop", "InnerLoopConfig", "ProviderRequest", "ToolCalls"]
+__all__ = [
+    "Action",
+    "Finished",
+    "InnerLoop",
+    "InnerLoopConfig",
+    "ProviderRequest",
+    "ToolCalls",
+    "unfinished_error",
+]
 
 _UNFINISHED: Mapping[Finish, tuple[str, str, str]] = {
     "length": (
@@ -219,10 +227,7 @@ class InnerLoop:
                 self.cost += cost
         self.transcript.append(answer)
         self.pending = answer.tool_calls
-        if answer.finish in _UNFINISHED:
-            message, code, remedy = _UNFINISHED[answer.finish]
-            message = message.format(answer.text)
-            error = PromptEvaluationError(message, phase="response", code=code, remedy=remedy)
+        if (error := unfinished_error(answer)) is not None:
             raise self.failed(error)
         if self.pending:
             return self._next_calls(now)
@@ -279,6 +284,20 @@ class InnerLoop:
                 self.transcript.append(answer)
         self.pending = self.running = ()
         self._add_tool_changes()
+
+    def check_again(self, spent: TokenUsage, now: datetime) -> None:
+        """Raises a `LimitError` if the last request may not be sent again.
+
+        `spent` is what its void answers have cost; the usage has it if a limit is reached.
+        """
+        usage = self.usage
+        self.usage += spent
+        self.turns -= 1
+        try:
+            self._check_limits(now, before="request")
+        finally:
+            self.turns += 1
+        self.usage = usage
 
     def failed[E: PromptEvaluationError](self, error: E) -> E:
         """Returns a copy of `error` with the usage, turns and conversation of this run."""
@@ -393,6 +412,15 @@ class InnerLoop:
 
     def _reached(self, kind: type[LimitError], code: str, message: str, remedy: str) -> LimitError:
         return self.failed(kind(message, phase="limit", code=code, remedy=remedy))
+
+
+def unfinished_error(answer: AssistantMessage) -> PromptEvaluationError | None:
+    """Returns the error for an answer that was cut off or refused, `None` for a whole one."""
+    if answer.finish not in _UNFINISHED:
+        return None
+    message, code, remedy = _UNFINISHED[answer.finish]
+    message = message.format(answer.text)
+    return PromptEvaluationError(message, phase="response", code=code, remedy=remedy)
 
 
 def _combine(requests: Sequence[VisibilityExpansionRequired]) -> VisibilityExpansionRequired:

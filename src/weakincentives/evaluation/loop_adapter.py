@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Self, Unpack
 
 from ..errors import WeakIncentivesError
-from ..limits import Budget, Clock, Deadline, utc_now
+from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import disclosure_tool
@@ -34,8 +34,21 @@ from ..runtime.events import (
 from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
 from .conversation import Conversation, begin, rendered_tools
 from .effects import Ask, Effects, perform, perform_async, run
-from .errors import CompactionRequired, DeadlineExceededError, PromptEvaluationError
-from .inner_loop import Action, Finished, InnerLoop, InnerLoopConfig, ProviderRequest, ToolCalls
+from .errors import (
+    CompactionRequired,
+    DeadlineExceededError,
+    LimitError,
+    PromptEvaluationError,
+)
+from .inner_loop import (
+    Action,
+    Finished,
+    InnerLoop,
+    InnerLoopConfig,
+    ProviderRequest,
+    ToolCalls,
+    unfinished_error,
+)
 from .journal import CallIdentity, Journal
 from .messages import (
     AssistantMessage,
@@ -428,11 +441,37 @@ class Evaluation[Out]:
         return entries
 
     def _ask(self, request: ProviderRequest) -> Effects[AssistantMessage]:
+        """Asks for a message, by another provider as long as the connection falls back to one.
+
+        The message's usage has that of void ones; an error's notes have the earlier failures.
+        """
+        spent, notes = TokenUsage(), list[str]()
+        while True:
+            provider = self.connection.asked()[0] or self._operation.provider
+            try:
+                answer = yield from self._ask_once(request)
+                void = unfinished_error(answer)
+                if void is None or not self.connection.fall_back(void):
+                    return replace(answer, usage=answer.usage + spent) if notes else answer
+                spent += answer.usage
+                notes.append(f"{provider} failed before: {void}")
+            except PromptEvaluationError as error:
+                if isinstance(error, LimitError) or not self.connection.fall_back(error):
+                    for note in notes:
+                        error.add_note(note)
+                    self._loop.usage += spent
+                    raise
+                notes.append(f"{provider} failed before: {error}")
+            self._loop.check_again(spent, self._clock())
+
+    def _ask_once(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
         operation = self._operation
+        provider, model = self.connection.asked()
+        provider, model = provider or operation.provider, model or operation.model
         started, answer = perf_counter(), _NO_ANSWER
         failure: BaseException | None = None
-        part = operation.part("request", operation.model, streamed=operation.streamed)
+        part = operation.part("request", model, streamed=operation.streamed)
         set_result = part.__enter__()
         try:
             ask = Ask(self.connection, request, operation.streamed)
@@ -443,34 +482,25 @@ class Evaluation[Out]:
             raise
         finally:
             try:
-                self._publish_call(request, answer, failure, perf_counter() - started)
+                self._publish(
+                    ProviderCalled(
+                        adapter=provider,
+                        turn=request.turn,
+                        seconds=perf_counter() - started,
+                        usage=answer.usage,
+                        finish=answer.finish if failure is None else "",
+                        tool_calls=len(answer.tool_calls),
+                        error=None if failure is None else f"{type(failure).__name__}: {failure}",
+                        text=answer.text,
+                        repair=_repair(request),
+                        model=answer.model or model,
+                        session_id=self._session_id,
+                    )
+                )
             finally:  # an interrupt of an event's handler is none of the request
                 part.__exit__(None if failure is None else type(failure), failure, None)
                 del failure  # as in `_check_answer`
         return answer
-
-    def _publish_call(
-        self,
-        request: ProviderRequest,
-        answer: AssistantMessage,
-        failure: BaseException | None,
-        seconds: float,
-    ) -> None:
-        self._publish(
-            ProviderCalled(
-                adapter=self._operation.provider,
-                turn=request.turn,
-                seconds=seconds,
-                usage=answer.usage,
-                finish=answer.finish if failure is None else "",
-                tool_calls=len(answer.tool_calls),
-                error=None if failure is None else f"{type(failure).__name__}: {failure}",
-                text=answer.text,
-                repair=_repair(request),
-                model=answer.model or self._operation.model,
-                session_id=self._session_id,
-            )
-        )
 
     def _check_answer(
         self,

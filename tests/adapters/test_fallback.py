@@ -1,0 +1,342 @@
+"""Another adapter goes on where one fails: real SDKs over failing servers, and laws."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.agents import Args, prompt, tool
+from support.scripted_server import Call, Drop, Fail, Raw, Request, Say, ScriptedServer
+from support.wire_formats import Ids, render, wire_format
+from weakincentives.adapters.core import PromptEvaluationError, PromptResponse, ProviderAdapter
+from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.adapters.provider_errors import error_from_request, error_from_status
+from weakincentives.evaluation.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, Message
+from weakincentives.evaluation.response import AnswerRejected, Completed, TextDelta
+from weakincentives.limits import Budget, Deadline, TokenUsage, utc_now
+from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, ToolResult
+from weakincentives.runtime.events import ProviderCalled, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+from weakincentives.visibility import SectionVisibility
+
+KEY = "sk-marked-0123456789-secret"
+CALL = Say("See:", (Call("probe", {"a": 1}, "call_p"),), reasoning="hm")
+
+# Any: results and events of every kind
+type Run = Callable[..., tuple[PromptResponse[Any], list[Any]]]
+
+
+def connect(server: ScriptedServer, api: Any = "chat", **options: Any) -> OpenAIAdapter:
+    url = server.openai_url
+    return OpenAIAdapter("m", api=api, base_url=url, api_key=KEY, max_retries=0, **options)
+
+
+def evaluate(
+    adapter: ProviderAdapter, asked: Prompt[Any], **options: Any
+) -> tuple[PromptResponse[Any], list[Any]]:
+    return adapter.evaluate(asked, **options), []
+
+
+def evaluate_async(
+    adapter: ProviderAdapter, asked: Prompt[Any], **options: Any
+) -> tuple[PromptResponse[Any], list[Any]]:
+    return asyncio.run(adapter.evaluate_async(asked, **options)), []
+
+
+def stream(
+    adapter: ProviderAdapter, asked: Prompt[Any], **options: Any
+) -> tuple[PromptResponse[Any], list[Any]]:
+    events = list(adapter.stream(asked, **options))
+    completed = events.pop()
+    assert isinstance(completed, Completed)
+    return completed.response, events
+
+
+def stream_async(
+    adapter: ProviderAdapter, asked: Prompt[Any], **options: Any
+) -> tuple[PromptResponse[Any], list[Any]]:
+    async def main() -> list[Any]:
+        return [event async for event in adapter.stream_async(asked, **options)]
+
+    events = asyncio.run(main())
+    return events.pop().response, events
+
+
+ways = pytest.mark.parametrize("run", [evaluate, evaluate_async, stream, stream_async])
+streams = pytest.mark.parametrize("run", [stream, stream_async])
+apis = pytest.mark.parametrize("api", ["responses", "chat"])
+
+
+def broken_off(request: Request) -> Raw:
+    """A streamed answer that ends in the middle of its text."""
+    form: Any = wire_format(request.path)  # Any: it is one
+    whole = render(Say("Half of the answer"), form, request.json, Ids())
+    assert isinstance(whole, Raw)
+    return replace(whole, body=whole.body[: whole.body.index(b"he answer")])
+
+
+# --- Real SDKs
+
+
+@ways
+@apis
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (Fail(429), "throttled"),
+        (Fail(529), "server_error"),
+        (Fail(503), "server_error"),
+        (Drop(), "connection"),
+        (Raw(b"{}", delay=2), "timeout"),
+    ],
+)
+def test_a_request_that_fails_in_the_middle_of_a_run_goes_on_at_the_next_adapter(
+    run: Run, api: Any, failure: Any, code: str
+) -> None:
+    other = "chat" if api == "responses" else "responses"
+    session = Session()
+    with ScriptedServer(CALL, failure) as bad, ScriptedServer(Say("done")) as good:
+        adapter = FallbackAdapter(connect(bad, api, timeout=0.4), connect(good, other))
+        response, events = run(adapter, prompt(tool()), session=session, message="Hi")
+        [request] = good.requests
+    assert response.text == "done"
+    assert (response.usage, response.turns) == (TokenUsage(20, 10), 2)
+    assert len(session[ToolInvoked].all()) == 1
+    assert b"hm" not in request.body
+    assert b"See:" in request.body
+    assert request.body.count(b'"ok"') == 1
+    called = session[ProviderCalled].all()
+    assert [(event.turn, event.error is None) for event in called] == [
+        *((1, True), (2, False), (2, True)),
+    ]
+    assert f"/{code}]" in str(called[1].error)
+    assert not any(isinstance(event, AnswerRejected) for event in events)
+    assert [message.kind for message in response.transcript] == [
+        *("instructions", "user", "assistant", "tool", "assistant"),
+    ]
+
+
+@streams
+@apis
+def test_text_of_an_answer_that_breaks_off_is_taken_back(run: Run, api: Any) -> None:
+    with ScriptedServer(broken_off) as bad, ScriptedServer(Say("All of it.")) as good:
+        adapter = FallbackAdapter(connect(bad, api), connect(good, api))
+        response, events = run(adapter, prompt(), session=Session())
+    rejections = [index for index, event in enumerate(events) if isinstance(event, AnswerRejected)]
+    assert len(rejections) == 1
+    before, after = events[: rejections[0]], events[rejections[0] + 1 :]
+    assert "".join([event.text for event in before if isinstance(event, TextDelta)]) == "Half of t"
+    assert "".join([event.text for event in after if isinstance(event, TextDelta)]) == "All of it."
+    assert response.text == "All of it."
+    assert [message.kind for message in response.transcript] == ["user", "assistant"]
+
+
+@apis
+def test_the_last_failure_is_the_error_and_its_notes_tell_the_earlier_ones(api: Any) -> None:
+    session = Session()
+    with (
+        ScriptedServer(CALL, Fail(429, f"slow down, {KEY}")) as first,
+        ScriptedServer(Fail(500, "broken")) as second,
+        ScriptedServer(Fail(503, "away")) as third,
+    ):
+        adapter = FallbackAdapter(*[connect(server, api) for server in (first, second, third)])
+        with pytest.raises(PromptEvaluationError, match="away") as caught:
+            adapter.evaluate(prompt(tool()), session=session)
+    notes = caught.value.__notes__
+    assert [note.partition(" failed before: ")[2].split("; ")[0] for note in notes] == [
+        *("openai 429: slow down, ***", "openai 500: broken"),
+    ]
+    assert KEY not in "".join(notes)
+    assert caught.value.usage == TokenUsage(10, 5)
+    assert caught.value.conversation is not None
+    assert len(session[ToolInvoked].all()) == 1
+
+
+@apis
+def test_a_failure_of_another_code_ends_the_run(api: Any) -> None:
+    with ScriptedServer(Fail(400)) as bad, ScriptedServer() as unused:
+        adapter = FallbackAdapter(connect(bad, api), connect(unused, api))
+        with pytest.raises(PromptEvaluationError, match="bad_request"):
+            adapter.evaluate(prompt(), session=Session())
+
+
+def test_the_adapter_that_answered_stays_for_the_rest_of_the_run() -> None:
+    with (
+        ScriptedServer(Fail(500), Say("first again")) as first,
+        ScriptedServer(CALL, Say("one")) as second,
+    ):
+        adapter, session = FallbackAdapter(connect(first), connect(second)), Session()
+        one = adapter.evaluate(prompt(tool()), session=session, message="Hi")
+        two = adapter.evaluate(
+            prompt(tool()), session=session, message="So?", conversation=one.conversation
+        )
+    assert (one.text, two.text) == ("one", "first again")
+
+
+# --- What counts and what ends
+
+
+def failing(code: str = "throttled") -> PromptEvaluationError:
+    return error_from_request("it", code, "failed")
+
+
+def cut_off(finish: Any, tokens: int = 15) -> AssistantMessage:
+    return replace(say("Half of", usage=TokenUsage(tokens, 0)), finish=finish)
+
+
+@ways
+@pytest.mark.parametrize(
+    ("finish", "code"),
+    [("refusal", "refused"), ("length", "truncated"), ("content_filter", "content_filter")],
+)
+def test_an_answer_that_is_none_falls_back_where_its_code_is_named_and_its_tokens_count(
+    run: Run, finish: Any, code: str
+) -> None:
+    session = Session()
+    adapter = FallbackAdapter(
+        ScriptedAdapter([cut_off(finish)]), ScriptedAdapter([say("All.")]), on={code}
+    )
+    response, events = run(adapter, prompt(), session=session)
+    assert response.text == "All."
+    assert response.usage == TokenUsage(25, 5)
+    assert [event.usage.input_tokens for event in session[ProviderCalled].all()] == [15, 10]
+    rejections = [event for event in events if isinstance(event, AnswerRejected)]
+    assert len(rejections) == (1 if events else 0)
+    assert [message.kind for message in response.transcript] == ["user", "assistant"]
+
+
+def test_the_tokens_of_a_void_answer_count_when_all_fail_and_for_the_budget() -> None:
+    def adapter(last: Any) -> FallbackAdapter:
+        first = ScriptedAdapter([cut_off("refusal")])
+        return FallbackAdapter(first, ScriptedAdapter([last]), on={"refused", "throttled"})
+
+    with pytest.raises(PromptEvaluationError, match="throttled") as caught:
+        adapter(failing()).evaluate(prompt(), session=Session())
+    assert caught.value.usage == TokenUsage(15, 0)
+    with pytest.raises(BudgetExceededError) as limit:
+        adapter(say("never")).evaluate(prompt(), session=Session(), budget=Budget(max_tokens=15))
+    assert (limit.value.usage, limit.value.turns) == (TokenUsage(15, 0), 1)
+
+
+def test_one_turn_is_enough_for_a_request_that_falls_back() -> None:
+    config = InnerLoopConfig(max_turns=1)
+    adapter = FallbackAdapter(
+        ScriptedAdapter([failing()]), ScriptedAdapter([say("done")]), config=config
+    )
+    response = adapter.evaluate(prompt(), session=Session(), budget=Budget(max_calls=1))
+    assert (response.text, response.turns) == ("done", 1)
+
+
+def test_no_adapter_is_asked_after_the_deadline() -> None:
+    now = utc_now()
+    times = iter([now, now, now, now + timedelta(hours=1)])
+
+    def clock() -> Any:
+        return next(times, now + timedelta(hours=1))
+
+    adapter = FallbackAdapter(ScriptedAdapter([failing()]), ScriptedAdapter([]), clock=clock)
+    with pytest.raises(DeadlineExceededError):
+        adapter.evaluate(prompt(), session=Session(), deadline=Deadline.after(60, now=now))
+
+
+def test_a_section_opens_by_a_restart_if_one_adapter_takes_no_further_tools() -> None:
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="The rest.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[tool(name="late")],
+    )
+    asked = Prompt(ns="tests", key="layers", sections=[hidden])
+    read = call(("read_section", {"section_key": "more"}))
+    first, second = ScriptedAdapter([failing()]), ScriptedAdapter([read], dynamic_tools=False)
+    adapter = FallbackAdapter(first, second)
+    assert not adapter.supports_dynamic_tools
+    first.replies = iter([failing(), call(("late", {"a": 1})), failing()])
+    second.replies = iter([read, say("done")])
+    execution = MainLoop(adapter).execute(asked, session=Session(), message="Hi")
+    assert (execution.text, execution.restarts) == ("done", 1)
+
+
+def test_nested_fallbacks_come_before_the_next_adapter() -> None:
+    inner = FallbackAdapter(ScriptedAdapter([failing()]), ScriptedAdapter([failing()]))
+    adapter = FallbackAdapter(inner, ScriptedAdapter([say("third")]))
+    assert adapter.evaluate(prompt(), session=Session()).text == "third"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "match"),
+    [
+        ([ScriptedAdapter([])], {}, ValueError, "two adapters or more"),
+        ([ScriptedAdapter([]), "gpt"], {}, TypeError, "pass adapters"),
+        ([ScriptedAdapter([])] * 2, {"on": {"throtled"}}, ValueError, "'throtled'; pass some of"),
+    ],
+)
+def test_mistakes_are_refused_when_the_adapter_is_made(
+    arguments: Any, options: Any, error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        FallbackAdapter(*arguments, **options)
+
+
+# --- A law
+
+
+def plain(message: Message) -> Message:
+    match message:
+        case AssistantMessage():
+            return replace(message, wire=(), wire_format="")
+        case _:
+            return message
+
+
+@given(
+    turns=st.lists(st.integers(0, 3), max_size=4),
+    failures=st.dictionaries(st.integers(0, 4), st.integers(1, 2), max_size=2),
+)
+def test_a_run_with_failures_is_the_run_without_them(
+    turns: list[int], failures: dict[int, int]
+) -> None:
+    """Turn by turn some adapters fail; each failure hands the rest over to the next adapter."""
+    replies = [call(*[("probe", {"a": n})] * n) if n else say("mid") for n in turns]
+    replies = [reply for reply in replies if reply.tool_calls] + [say("end")]
+    for turn, reply in enumerate(replies):
+        calls = [
+            replace(each, call_id=f"call_{turn}_{n}") for n, each in enumerate(reply.tool_calls)
+        ]
+        replies[turn] = replace(reply, tool_calls=tuple(calls))
+    scripts: list[list[Any]] = [[]]
+    for turn, reply in enumerate(replies):
+        for _ in range(failures.get(turn, 0)):
+            scripts[-1].append(error_from_status("it", 503, message="away"))
+            scripts.append([])
+        scripts[-1].append(reply)
+    ran: list[int] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(params.a)
+        return ToolResult("ok")
+
+    asked = prompt(tool(handler))
+    whole = ScriptedAdapter(replies).evaluate(asked, session=Session(), message="Hi")
+    once, ran[:] = list(ran), []
+    adapters = [ScriptedAdapter(script) for script in (*scripts, [])]
+    session = Session()
+    response = FallbackAdapter(*adapters).evaluate(asked, session=session, message="Hi")
+    assert list(map(plain, response.transcript)) == list(map(plain, whole.transcript))
+    assert (response.text, response.usage, response.turns) == (
+        *(whole.text, whole.usage, whole.turns),
+    )
+    assert ran == once
+    assert len(session[ProviderCalled].all()) == len(replies) + len(scripts) - 1
