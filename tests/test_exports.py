@@ -33,6 +33,7 @@ EXPORTS = {
         "HostMount",
         "MarkdownSection",
         "OutputParseError",
+        "OutputRejected",
         "OverridesStoreError",
         "Prompt",
         "PromptError",

@@ -6,7 +6,8 @@
     │                           resources           ResourceError
     │                           contrib.durable     ReplayError, StepFailedError
     │                           contrib.skills      SkillError
-    ├── the model must act      prompt.errors       ToolValidationError, OutputParseError
+    ├── the model must act      prompt.errors       ToolValidationError, OutputParseError,
+    │                                               OutputRejected
     │                           filesystem          PathError, FilesystemLimitError
     ├── the data must change    errors              SerdeError
     ├── the provider failed     evaluation.errors   PromptEvaluationError, ThrottleError

@@ -219,7 +219,7 @@ def test_an_interrupt_at_any_moment_of_a_call_leaves_it_whole(
                 resource for resource in opened if resource.open and isinstance(resource, Late)
             ] == [], where
             # at the line of a `with` no signal comes between entry and block
-            if "_invoke" not in interrupter.where:
+            if "_transact" not in interrupter.where:
                 assert [resource.savepoints for resource in opened if resource.savepoints] == [], (
                     where
                 )

@@ -413,7 +413,7 @@ def test_a_handler_that_yields_is_refused() -> None:
         (Parts(), "Parts"),
     ):
         with pytest.raises(
-            PromptValidationError, match=rf"handler {name} yields; return a ToolResult"
+            PromptValidationError, match=rf"handler {name} yields; return its result"
         ):
             Tool(name="t", params_type=Lookup, handler=handler)
 

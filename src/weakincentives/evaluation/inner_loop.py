@@ -371,23 +371,32 @@ class InnerLoop:
             return Finished(text, output)
         except OutputParseError as error:
             form = f', as an object with the one property "{wrapper}"' if wrapper else ""
-            self.transcript.append(
-                UserMessage(
-                    "Your answer does not fit the required JSON schema: "
-                    f"{str(error)[:_MAX_ISSUES]}\n"
-                    f"Answer again with the corrected JSON alone{form}.",
-                    repair=True,
-                )
+            return self._repair(
+                "Your answer does not fit the required JSON schema: "
+                f"{str(error)[:_MAX_ISSUES]}\n"
+                f"Answer again with the corrected JSON alone{form}.",
+                f"the answer is not the declared output after {self.repairs} repairs: {error}",
+                now,
+                error,
             )
-            if self.repairs >= self.config.max_repairs:
-                failure = PromptEvaluationError(
-                    f"the answer is not the declared output after {self.repairs} repairs: {error}",
-                    phase="response",
-                    code="output",
-                )
-                raise self.failed(failure) from error
-            self.repairs += 1
-            return self._request(now)
+
+    def reject(self, reason: str, now: datetime) -> Action:
+        """Takes the rejection of a finished answer and returns the request for another answer."""
+        return self._repair(
+            f"Your answer is rejected: {reason[:_MAX_ISSUES]}\nAnswer again.",
+            f"the answer is rejected after {self.repairs} repairs: {reason}",
+            now,
+        )
+
+    def _repair(
+        self, request: str, problem: str, now: datetime, cause: Exception | None = None
+    ) -> Action:
+        self.transcript.append(UserMessage(request, repair=True))
+        if self.repairs >= self.config.max_repairs:
+            failure = PromptEvaluationError(problem, phase="response", code="output")
+            raise self.failed(failure) from cause
+        self.repairs += 1
+        return self._request(now)
 
     def _check_limits(self, now: datetime, *, before: Literal["request", "tool call"]) -> None:
         config = self.config

@@ -254,6 +254,7 @@ class Evaluation[Out]:
         )
         if earlier := options.get("conversation"):  # its last turn, and not the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
+        self._accept = prompt.prompt.template.accept
         self._finished: Finished | None = None
         self._announce(rendered, prompt.prompt)
 
@@ -343,12 +344,18 @@ class Evaluation[Out]:
     def effects(self, journal: Journal | None = None) -> Effects[None]:
         """Runs the conversation to its end; `finish` then returns the response."""
         action = self._loop.start(self._clock())
-        while not isinstance(action, Finished):
+        while True:
             if isinstance(action, ToolCalls):
                 action = yield from self._run_calls(action, journal)
-            else:
+            elif isinstance(action, ProviderRequest):
                 action = yield from self._send(action, journal)
-        self._finished = action
+                if isinstance(action, Finished):
+                    action = yield from self._check_output(action, journal)
+                if self._operation.streamed and isinstance(action, ProviderRequest):
+                    yield AnswerRejected(_repair(action))
+            else:
+                self._finished = action
+                return
 
     def _send(self, request: ProviderRequest, journal: Journal | None) -> Effects[Action]:
         """Asks for the model's next message and passes it to the inner loop."""
@@ -360,10 +367,22 @@ class Evaluation[Out]:
             answer = yield from self._ask(request)
         else:
             answer = journal.ask(request, partial(run, self._ask(request)))
-        action = self._loop.receive(answer, self._clock())
-        if self._operation.streamed and isinstance(action, ProviderRequest):
-            yield AnswerRejected(_repair(action))
-        return action
+        return self._loop.receive(answer, self._clock())
+
+    def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:
+        """Lets the template accept the answer; a rejected one goes back to the model."""
+        if self._accept is None:
+            return finished
+        # As a call, so that a journal records it; no tool can have this name.
+        call = ToolCall(f"accept_{self._loop.turns}", "<accept>", finished.text)
+        check = partial(self.tools.check_output, call, self._accept, finished.output)
+        if journal is None:
+            outcome = yield from check()
+        else:
+            outcome = journal.execute(call, lambda identity: run(check(identity)))
+        if outcome.success:
+            return finished
+        return self._loop.reject(outcome.message.content, self._clock())
 
     def finish(self) -> PromptResponse[Out]:
         """Publishes the end of the evaluation and returns its response."""

@@ -43,7 +43,7 @@ class ForkedCall:
             self._outcome = None, error
         self.seconds = perf_counter() - started
 
-    def merge(self) -> object:
+    def merge(self, *, context: object = None) -> object:
         """Applies the call's changes to session and resources; returns its result or raises.
 
         Raises `NotIsolatedError` when the call must run again; the surrounding transaction then

@@ -23,8 +23,14 @@ from typing import Any
 from .. import serde
 from ..errors import ControlFlow, SerdeError, message_of, plain_text
 from ..prompt.context import Evaluator, ToolContext, revoke
-from ..prompt.errors import PromptError, ToolValidationError, VisibilityExpansionRequired
+from ..prompt.errors import (
+    OutputRejected,
+    PromptError,
+    ToolValidationError,
+    VisibilityExpansionRequired,
+)
 from ..prompt.model_json import read_without_nulls
+from ..prompt.output import OutputCheck
 from ..prompt.progressive_disclosure import (
     CloseSectionParams,
     CloseSectionResult,
@@ -290,34 +296,23 @@ class ToolExecutor:
         forked: ForkedCall | None,
     ) -> Effects[ToolExecutionOutcome]:
         """Invokes the handler in a transaction, which a failure rolls back, and answers."""
-        visibility, content = _NO_VISIBILITY, ""
+
+        def read(result: _Result, transaction: tool_transaction) -> str:
+            content = _content(result)
+            if not result.success:
+                transaction.rollback()
+            elif not self._config.supports_dynamic_tools:
+                _check_restart(result.value, params)
+            return content
+
+        visibility, content = _NO_VISIBILITY, None
+        result: _Result = ToolResult("")
         failure: Exception | None = None
-        try:  # in this generator, since a StopIteration of a handler cannot leave one
+        try:
             if call.name in RESERVED_TOOL_NAMES:
                 visibility = self.available.visibility()
-            with (
-                self._resources.for_call() as resources,
-                tool_transaction(self._session, resources, call.name) as transaction,
-            ):
-                try:
-                    bus = self._operation.bus
-                    context = self._context(call, resources, self._session, bus, identity=identity)
-                    invoke = partial(handler, params, context=context)
-                    try:
-                        result = _result_of((yield invoke if forked is None else forked.merge))
-                        content = _content(result)
-                    finally:
-                        revoke(context)
-                    if not result.success:
-                        transaction.rollback()
-                    elif not self._config.supports_dynamic_tools:
-                        _check_restart(result.value, params)
-                    resources.close()  # if this fails, the call fails
-                    transaction.end()
-                # an interrupt at the exit of the `with` block could leave a rollback half done
-                except BaseException as error:
-                    transaction.end(error)
-                    raise
+            invoke = forked.merge if forked else partial(handler, params)
+            result, content, failure = yield from self._transact(call, identity, invoke, read)
         except ControlFlow as signal:
             result = ToolResult(message=message_of(signal))
             outcome = self._answer(
@@ -328,16 +323,81 @@ class ToolExecutor:
             raise  # from an evaluation inside the handler
         # limits of a nested evaluation included; the inner loop checks its own before each action
         except Exception as error:
+            failure = error
+        if failure is not None:
             # a `ToolValidationError` is the model's mistake, and the model reads it
-            if not isinstance(error, ToolValidationError):
+            if not isinstance(failure, ToolValidationError):
                 fields = {"tool_name": call.name, "call_id": call.call_id}
-                _log.exception("Tool handler failed", extra=fields)
-            failure, result, content = error, _failure(message_of(error)), ""
+                _log.error("Tool handler failed", exc_info=failure, extra=fields)
+            result, content = _failure(message_of(failure)), ""
         if record is not None:
             record.result = result
         return self._answer(
-            call, started, params, result, content, visibility=visibility, error=failure
+            call, started, params, result, content or "", visibility=visibility, error=failure
         )
+
+    def check_output(
+        self,
+        call: ToolCall,
+        accept: OutputCheck[Any],  # Any: outputs of all prompts
+        output: object,
+        identity: CallIdentity | None = None,
+    ) -> Effects[ToolExecutionOutcome]:
+        """Runs a template's `accept` on an answer; a rejection undoes what it did.
+
+        The outcome of a rejection has its reason. Raises what `accept` raises otherwise.
+        """
+        message = ToolMessage(call.call_id, "")
+        _, _, failure = yield from self._transact(
+            call,
+            identity,
+            partial(accept, output),
+            lambda *_: None,
+        )
+        if isinstance(failure, OutputRejected | ToolValidationError):
+            message = ToolMessage(call.call_id, sendable(message_of(failure)), success=False)
+        elif failure is not None:
+            raise failure
+        return ToolExecutionOutcome(call.call_id, message, message.success)
+
+    def _transact[T](
+        self,
+        call: ToolCall,
+        identity: CallIdentity | None,
+        invoke: Callable[..., Any],  # Any: handlers of all types, with their params
+        read: Callable[[Any, tool_transaction], T],  # Any: results of all handlers
+    ) -> Effects[tuple[Any, T | None, Exception | None]]:
+        """Performs a handler in a transaction, which a failure rolls back.
+
+        `invoke` is the handler, which lacks the context, and `read` reads its result. Returns the
+        result, what was read, and the failure: a StopIteration of a handler cannot leave a
+        generator. Raises `ControlFlow` and interrupts.
+        """
+        result, answer = None, None
+        try:
+            with (
+                self._resources.for_call() as resources,
+                tool_transaction(self._session, resources, call.name) as transaction,
+            ):
+                try:
+                    bus = self._operation.bus
+                    context = self._context(call, resources, self._session, bus, identity=identity)
+                    try:
+                        result = _result_of((yield partial(invoke, context=context)))
+                        answer = read(result, transaction)
+                    finally:
+                        revoke(context)
+                    resources.close()  # if this fails, the call fails
+                    transaction.end()
+                # an interrupt at the exit of the `with` block could leave a rollback half done
+                except BaseException as error:
+                    transaction.end(error)
+                    raise
+        except ControlFlow:
+            raise
+        except Exception as error:
+            return result, answer, error
+        return result, answer, None
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
         """Returns the tool, its handler and the parsed params of a call.

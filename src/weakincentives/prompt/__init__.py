@@ -4,6 +4,7 @@ from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, 
 from .context import ToolContext
 from .errors import (
     OutputParseError,
+    OutputRejected,
     OverridesStoreError,
     PromptError,
     PromptRenderError,
@@ -27,6 +28,7 @@ __all__ = [
     "HostMount",
     "MarkdownSection",
     "OutputParseError",
+    "OutputRejected",
     "OverridesStoreError",
     "Prompt",
     "PromptError",

@@ -11,6 +11,7 @@ from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 
 __all__ = [
     "OutputParseError",
+    "OutputRejected",
     "OverridesStoreError",
     "PromptError",
     "PromptRenderError",
@@ -71,6 +72,10 @@ class OutputParseError(PromptError):
     def __init__(self, message: str, *, raw_response: str = "") -> None:
         super().__init__(message)
         self.raw_response = raw_response
+
+
+class OutputRejected(PromptError):
+    """A template's `accept` rejects an answer; the model receives the message and corrects it."""
 
 
 class OverridesStoreError(PromptError):

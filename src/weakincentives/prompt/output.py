@@ -8,13 +8,20 @@ from .. import serde
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..records import is_record_type
+from .context import ToolContext
 from .errors import OutputParseError, PromptValidationError
 from .model_json import WRAPPED_ITEMS, WRAPPED_VALUE, json_text, read_without_nulls, unwrap
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
-__all__ = ["Container", "StructuredOutputConfig", "parse_output", "parse_structured_output"]
+__all__ = [
+    "Container",
+    "OutputCheck",
+    "StructuredOutputConfig",
+    "parse_output",
+    "parse_structured_output",
+]
 
 type Container = Literal["object", "array", "value", "text"]
 """The form of an answer: JSON of this kind, or for `str` the model's text as it is."""
@@ -74,6 +81,12 @@ class StructuredOutputConfig[Out](Parametrized):
 
 
 _BARE = (dict, list, tuple, set, frozenset)
+
+
+class OutputCheck[Out](Protocol):
+    """Accepts an answer by returning, rejects it by raising `OutputRejected`; may be `async`."""
+
+    def __call__(self, output: Out, /, *, context: ToolContext) -> object: ...
 
 
 class _DeclaresOutput[Out](Protocol):

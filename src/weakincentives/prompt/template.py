@@ -18,11 +18,12 @@ from ..records import is_instance, is_record_type
 from ..resources import Bindable, ResourceContext, ResourceRegistry
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
 from .errors import PromptValidationError
-from .output import StructuredOutputConfig
+from .output import OutputCheck, StructuredOutputConfig
 from .overrides.model import PromptDescriptor, PromptOverride, PromptOverridesStore
 from .registry import RegistrySnapshot
 from .renderer import PromptRenderer, RenderedPrompt
 from .sections import AnySection, ParamsByType, ParamsType
+from .tool import check_handler
 from .walk import Disclosure
 
 if TYPE_CHECKING:
@@ -44,9 +45,10 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     `PromptTemplate[Answer](…)` asks for one JSON object, `PromptTemplate[list[Answer]](…)` for an
     array of objects, and no subscript for text. `name` is by default made from `key`. `disclosure`
     says which tools open summarized sections; `closable` lets the model close them again with
-    `close_section`. `resources` binds what tools use; the bindings of sections replace it, and
-    those of a prompt replace both. Raises `PromptValidationError`, with the path of the section,
-    for everything that cannot work.
+    `close_section`. `accept` checks each answer, with a tool's context and in a transaction; the
+    model reads why it rejects one and answers again. `resources` binds what tools use; the bindings
+    of sections replace it, and those of a prompt replace both. Raises `PromptValidationError`, with
+    the path of the section, for everything that cannot work.
     """
 
     type_fields = ("output_type",)
@@ -58,6 +60,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
     structured_output: StructuredOutputConfig[OutputT] | None
     disclosure: Disclosure
     closable: bool
+    accept: OutputCheck[OutputT] | None
     resources: ResourceRegistry
     registry: RegistrySnapshot = field(init=False, repr=False, compare=False)
 
@@ -71,6 +74,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
         structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
+        accept: OutputCheck[OutputT] | None = None,
         resources: ResourceRegistry | None = None,
         output_type: type[OutputT] | None = None,
     ) -> None:
@@ -85,6 +89,8 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             )
         if not isinstance(resources, ResourceRegistry | None):
             raise PromptValidationError(f"resources is {resources!r}; use ResourceRegistry.of(…)")
+        if accept is not None:
+            check_handler("accept", accept, "output: Output")
         output_type = output_type or self.inherited_arguments.get("output_type")
         roots = tuple(sections)
         values = {
@@ -95,6 +101,7 @@ class PromptTemplate(Parametrized, Generic[OutputT]):
             "structured_output": _output(output_type, structured_output),
             "disclosure": disclosure,
             "closable": closable,
+            "accept": accept,
             "resources": resources or ResourceRegistry(),
             "registry": RegistrySnapshot(roots),
         }
@@ -182,6 +189,7 @@ class Prompt(Parametrized, Generic[OutputT]):
         structured_output: StructuredOutputConfig[OutputT] | None = None,
         disclosure: Disclosure = Disclosure.READ,
         closable: bool = False,
+        accept: OutputCheck[OutputT] | None = None,
         resources: ResourceRegistry | None = None,
         overrides_store: PromptOverridesStore | None = None,
         overrides_tag: str = "latest",

@@ -168,7 +168,7 @@ class Tool[P, R](Parametrized):
                 f"tool name {name!r} is not valid; use 1 to 64 of a-z, 0-9, '_' and '-'"
             )
         if handler is not None:
-            _check_handler(name, handler)
+            check_handler(f"tool {name!r}", handler)
         if description is None:
             docstring = getattr(handler, "__doc__", None) if inspect.isroutine(handler) else None
             description = _first_paragraph(docstring or "") or name
@@ -306,19 +306,21 @@ def check_description(name: str, description: object) -> None:
         )
 
 
-def _check_handler(name: str, handler: AnyHandler) -> None:
+def check_handler(subject: str, handler: AnyHandler, first: str = "params: Params") -> None:
+    """Raises `PromptValidationError` unless `handler` can be called with a value and a context."""
     handler_name = _handler_name(handler)
     try:
         inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
     except (TypeError, ValueError) as error:
         raise PromptValidationError(
-            f"tool {name!r}: handler {handler_name} cannot be called as handler(params, context=…) "
-            f"({error}); declare it as def {handler_name}(params: Params, *, context: ToolContext)"
+            f"{subject}: handler {handler_name} cannot be called as "
+            f"handler({first.partition(':')[0]}, context=…) ({error}); "
+            f"declare it as def {handler_name}({first}, *, context: ToolContext)"
         ) from error
     for function in (handler, type(handler).__call__):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise PromptValidationError(
-                f"tool {name!r}: handler {handler_name} yields; return a ToolResult"
+                f"{subject}: handler {handler_name} yields; return its result"
             )
 
 
