@@ -5,16 +5,19 @@
     │                                               OverridesStoreError
     │                           resources           ResourceError
     │                           contrib.durable     ReplayError, StepFailedError
+    │                           contrib.mcp         LockError
     │                           contrib.skills      SkillError
     ├── the model must act      prompt.errors       ToolValidationError, OutputParseError,
     │                                               OutputRejected
     │                           filesystem          PathError, FilesystemLimitError
+    │                           contrib.mcp         ServerEndedError
     ├── the data must change    errors              SerdeError
     ├── the provider failed     evaluation.errors   PromptEvaluationError, ThrottleError
     ├── a limit was reached     evaluation.errors   DeadlineExceededError, BudgetExceededError,
     │                                               TurnLimitError
     │                           evaluation          ExpansionLimitError
     └── control flow            prompt.errors       VisibilityExpansionRequired
+                                evaluation          CompactionRequired
 
 The model's own mistakes, such as an unknown tool or broken arguments, are answered to the model and
 never raised.
