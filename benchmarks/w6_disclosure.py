@@ -1,25 +1,28 @@
 """W6: the requests of a prompt of 100 sections whose model opens 3 of its 90 summarized ones.
 
-Nothing is timed: the Responses codec writes the requests, and their characters are counted. Sent
-characters are those of the request's JSON; fresh ones come after the part that a request shares
-with the one before it, since a provider's cache serves equal beginnings. Tools are counted before
-the conversation, where providers put them.
+Nothing is timed: the Responses codec writes the requests, and the Messages codec once more, and
+their characters are counted. Sent characters are those of the request's JSON; fresh ones come after
+the part that a request shares with the one before it, since a provider's cache serves equal
+beginnings. Tools are counted before the conversation, where providers put them; a deferred tool is
+counted where the conversation loads it.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from os.path import commonprefix
 from typing import Any
 
 from benchmarks.measure import Row
-from weakincentives.adapters.codec import Codec, CodecOptions
+from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions, ToolChanges
+from weakincentives.adapters.codec import Codec, CodecOptions, Wire
 from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.adapters.openai.responses import ResponsesCodec
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall, ToolMessage, ToolsAdded
+from weakincentives.evaluation.schemas import tool_to_spec
 from weakincentives.prompt import (
     MarkdownSection,
     PromptTemplate,
@@ -109,10 +112,7 @@ class Model(Connection):
     at_once: bool
 
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
-        body = dict(self.codec.encode(request))
-        self.sent.append(
-            json.dumps({"model": body.pop("model"), "tools": body.pop("tools"), **body})
-        )
+        self.sent.append(text_of(self.codec.encode(request)))
         tools = {tool.name for tool in request.tools}
         called: set[str] = set()
         for message in request.transcript:
@@ -147,16 +147,63 @@ class Model(Connection):
         return self.ask(request)
 
 
-class Capturing(LoopAdapter):  # Any: prompts of every output
-    """Writes each request for OpenAI's Responses API, and stores it in `sent`."""
+def text_of(body: Wire) -> str:
+    """Returns a request as the model reads it, the tools first."""
+    tools: list[Wire] = body["tools"]
+    definitions = {tool.get("name"): tool for tool in tools}
+
+    def plain(value: Any) -> Any:  # Any: JSON
+        match value:
+            case {"type": "tool_reference", "tool_name": name}:
+                return definitions[name]
+            case dict():
+                return {key: plain(inner) for key, inner in value.items() if key != "cache_control"}
+            case list():
+                return [plain(inner) for inner in value]
+            case _:
+                return value
+
+    read = [plain(tool) for tool in tools if "defer_loading" not in tool]
+    rest = {key: plain(value) for key, value in body.items() if key not in ("model", "tools")}
+    return json.dumps({"model": body["model"], "tools": read, **rest})
+
+
+# Any: prompts of every output
+type NewCodec = Callable[[RenderedPrompt[Any]], Codec]
+
+
+def responses(*, in_conversation: bool = False) -> NewCodec:
+    options = CodecOptions(model="gpt-5.2", tools_in_conversation=in_conversation)
+    return lambda _: ResponsesCodec(options, "capturing")
+
+
+def messages(tool_changes: ToolChanges) -> NewCodec:
+    options = MessagesOptions(
+        model="claude-opus-5-5",
+        max_tokens=32_000,
+        tool_changes=tool_changes,
+        strict_tools=True,
+        cache="5m",
+    )
+
+    def codec(rendered: RenderedPrompt[Any]) -> Codec:
+        names = rendered.registry.tool_paths
+        tools = [tool for name in names if (tool := rendered.registry.get_tool(name))]
+        return MessagesCodec(options, "capturing", [tool_to_spec(tool) for tool in tools])
+
+    return codec
+
+
+class Capturing(LoopAdapter):
+    """Writes each request with a codec, and stores it in `sent`."""
 
     name = "capturing"
 
-    def __init__(self, *, dynamic: bool, in_conversation: bool, at_once: bool) -> None:
+    def __init__(self, codec: NewCodec, *, dynamic: bool, at_once: bool) -> None:
         super().__init__()
         self._at_once = at_once
         self._dynamic = dynamic
-        self._options = CodecOptions(model="gpt-5.2", tools_in_conversation=in_conversation)
+        self._codec = codec
         self.sent: list[str] = []
 
     @property
@@ -164,7 +211,7 @@ class Capturing(LoopAdapter):  # Any: prompts of every output
         return self._dynamic
 
     def connect(self, rendered: RenderedPrompt[Any], /) -> Model:  # Any: as above
-        return Model(ResponsesCodec(self._options, self.name), self.sent, self._at_once)
+        return Model(self._codec(rendered), self.sent, self._at_once)
 
 
 @dataclass(frozen=True)
@@ -190,15 +237,13 @@ def count_characters(sent: list[str]) -> Counts:
 def run(
     *,
     opened: Mapping[SectionPath, SectionVisibility] | None = None,
+    codec: NewCodec | None = None,
     dynamic: bool = True,
-    in_conversation: bool = False,
     at_once: bool = False,
 ) -> Counts:
     """Executes the prompt once; checks that it uses all tools and opens all wanted sections."""
-    adapter, session = (
-        Capturing(dynamic=dynamic, in_conversation=in_conversation, at_once=at_once),
-        Session(),
-    )
+    adapter = Capturing(codec or responses(), dynamic=dynamic, at_once=at_once)
+    session = Session()
     execution = MainLoop(adapter).execute(
         TEMPLATE.bind(), session=session, visibility_overrides=opened
     )
@@ -218,7 +263,7 @@ def rows() -> Iterator[Row]:
     floor = run(opened=VISIBILITY)
     restart = run(dynamic=False)
     listed = run()
-    placed = run(in_conversation=True)
+    placed = run(codec=responses(in_conversation=True))
 
     together = run(dynamic=False, at_once=True)
 
@@ -238,6 +283,14 @@ def rows() -> Iterator[Row]:
         "injection": listed.fresh,
     }
     yield Row("W6", "tools in the conversation, fresh", "k chars", fresh, 1.3)
+    floor_claude = run(opened=VISIBILITY, codec=messages("inline"))
+    fresh = {
+        "floor": floor_claude.fresh,
+        "ours": run(codec=messages("inline")).fresh,
+        "deferred tools": run(codec=messages("deferred")).fresh,
+        "grown list": run(codec=messages("list")).fresh,
+    }
+    yield Row("W6", "Anthropic, tools in the conversation, fresh", "k chars", fresh, 1.1)
     calls = {"floor": floor.calls, "ours": together.calls}
     yield Row("W6", "restart, three at once", "calls", calls, 5, "value")
     fresh = {"floor": floor.fresh, "ours": together.fresh}

@@ -295,6 +295,45 @@ def test_later_tools_stand_in_the_conversation_only_on_demand(placed: bool) -> N
 # --- Options
 
 
+@drivers
+def test_options_for_compaction_and_caching_go_out_and_their_items_come_back_unchanged(
+    run: Run,
+) -> None:
+    options = {
+        "context_management": [{"type": "compaction", "compact_threshold": 200_000}],
+        "prompt_cache_key": "agent-1",
+        "prompt_cache_retention": "24h",
+    }
+    compaction = {
+        "type": "compaction",
+        "id": "cmp_1",
+        "encrypted_content": "opaque",
+        "created_by": None,
+    }
+    called = {
+        "type": "function_call",
+        "id": "fc_1",
+        "call_id": "c1",
+        "name": "probe",
+        "arguments": "{}",
+        "status": "completed",
+    }
+    reply = {"id": "r", "status": "completed", "output": [compaction, called]}
+    with ScriptedServer(Raw.json(reply), Say("done")) as server:
+        run(connect(server, options=options), prompt(tool()))
+        first, second = server.requests
+    for request in (first, second):
+        assert {key: request.json[key] for key in options} == options
+    assert second.json["input"][1:3] == [compaction, called]
+
+
+def test_options_for_caching_go_into_chat_requests() -> None:
+    options = {"prompt_cache_key": "agent-1", "prompt_cache_retention": "24h"}
+    with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:
+        evaluate(connect(server, api="chat", options=options), prompt(tool()))
+        assert all(options.items() <= request.json.items() for request in server.requests)
+
+
 @apis
 def test_options_and_the_prompt_s_role_go_into_every_request(api: Any) -> None:
     with ScriptedServer(Say(calls=(Call("probe"),)), Say("done")) as server:

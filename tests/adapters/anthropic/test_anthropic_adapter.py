@@ -543,6 +543,47 @@ def test_options_and_the_bound_of_an_answer_go_into_every_request() -> None:
             assert [tool["name"] for tool in request.json["tools"]] == ["web_search", "probe"]
 
 
+@pytest.mark.parametrize("run", [evaluate, stream])
+def test_options_for_compaction_go_out_and_their_blocks_come_back_unchanged(run: Run) -> None:
+    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 150_000}}
+    options = {"betas": ["compact-2026-01-12"], "context_management": {"edits": [edit]}}
+    summary = {"type": "compaction", "content": "What was said.", "encrypted_content": "opaque"}
+    called = {"type": "tool_use", "id": "toolu_1", "name": "probe", "input": {}}
+    whole = {"type": "message", "content": [summary, called], "stop_reason": "tool_use"}
+    events: list[dict[str, object]] = [
+        {"type": "message_start", "message": {"type": "message", "content": [], "usage": {}}},
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "compaction", "content": None},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {
+                "type": "compaction_delta",
+                "content": "What was said.",
+                "encrypted_content": "opaque",
+            },
+        },
+        {"type": "content_block_stop", "index": 0},
+        {"type": "content_block_start", "index": 1, "content_block": called},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}},
+        {"type": "message_stop"},
+    ]
+    lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+    streamed = Raw("".join(lines).encode(), "text/event-stream")
+    reply = streamed if run is stream else Raw.json(whole)
+    with ScriptedServer(reply, Say("done")) as server:
+        run(connect(server, options=options), prompt(tool()), Session())
+        first, second = server.requests
+    for request in (first, second):
+        assert request.header("anthropic-beta") == "compact-2026-01-12"
+        assert request.json["context_management"] == {"edits": [edit]}
+    assert second.json["messages"][1]["content"] == [summary, called]
+
+
 def test_a_ready_client_is_used_as_it_is() -> None:
     with ScriptedServer(Say("sync"), Say("async")) as server:
         client = anthropic.Anthropic(base_url=server.url, api_key="its-own-key", max_retries=0)
