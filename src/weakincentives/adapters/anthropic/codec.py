@@ -284,7 +284,7 @@ class MessagesCodec(Codec):
         fallback_id = f"toolu_{len(self.items)}_{index}"
         call = read_call(block.get("id"), block.get("name"), arguments, fallback_id=fallback_id)
         block["id"] = call.call_id
-        if not isinstance(arguments, dict) or not _is_json(arguments):
+        if not isinstance(arguments, dict):
             # the form that Anthropic's documentation proposes for text that is no JSON object
             block["input"] = {"INVALID_JSON": call.arguments}
         return call
@@ -350,21 +350,14 @@ def _join_block(block: Wire, pieces: Mapping[str, list[AnyJson]]) -> Wire:
 def _encode_call(call: ToolCall) -> Wire:
     """Returns the block of another provider's call."""
     try:
-        arguments = json.loads(call.arguments or "{}")
+        # twice, as Python reads a number like 1e999 and writes Infinity, which JSON cannot hold
+        text = json.dumps(json.loads(call.arguments or "{}"))
+        arguments = json.loads(text, parse_constant=str)
     except ValueError:
         arguments = None
-    if not isinstance(arguments, dict) or not _is_json(arguments):
+    if not isinstance(arguments, dict):
         arguments = {"INVALID_JSON": call.arguments}
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
-
-
-def _is_json(value: object) -> bool:
-    """Tells whether JSON can hold all numbers of `value`, which Python reads without bounds."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_empty_text(block: AnyJson) -> bool:
