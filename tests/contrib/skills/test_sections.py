@@ -1,6 +1,7 @@
 """A skill is a section: levels, literal text, files to read, and folders with faults."""
 
 import os
+import pickle
 from pathlib import Path
 from typing import Literal
 
@@ -156,6 +157,13 @@ def test_the_author_can_say_otherwise_and_clone(folder: Path) -> None:
         assert text.startswith("## 1. pdf\n\n# PDF files")
         assert text.endswith("### 1.3. Tip\n\nAsk first.")
         assert (same.key, same.summary) == ("documents", "When needed.")
+
+
+def test_a_prompt_with_skills_can_be_pickled(files: Path) -> None:
+    prompt = template(SkillSection(files))
+    copy = pickle.loads(pickle.dumps(prompt))
+    assert copy.render().text == prompt.render().text
+    assert copy.registry.get_tool("pdf_read_file") == prompt.registry.get_tool("pdf_read_file")
 
 
 def test_findings_are_those_of_the_check(tmp_path: Path) -> None:

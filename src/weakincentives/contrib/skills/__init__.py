@@ -1,7 +1,8 @@
 """Agent Skills as sections: import folders with a `SKILL.md`, and export prompts as skills."""
 
 from .export import SkillExport, export_skills
-from .reading import Skill, SkillError, SkillFinding, SkillWarning, read_skill
+from .front_matter import SkillError, SkillFinding, SkillWarning
+from .reading import Skill, read_skill
 from .sections import SkillSection, skills
 
 __all__ = [

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -15,11 +15,9 @@ from ...prompt.renderer import RenderedPrompt
 from ...prompt.sections import slug
 from ...runtime.session import Session
 from ...visibility import SectionVisibility
-from .reading import SkillError, SkillFinding
+from .front_matter import SkillError, SkillFinding
+from .reading import StrPath
 from .sections import FILES, Part, SkillSection, first_sentence
-
-if TYPE_CHECKING:
-    from _typeshed import StrPath
 
 __all__ = ["SkillExport", "export_skills"]
 
@@ -42,7 +40,7 @@ class SkillExport:
     notes: list[str] = field(default_factory=list[str])
     source: Path | None = None
 
-    def write(self, folder: "StrPath", *, replace: bool = False) -> None:
+    def write(self, folder: StrPath, *, replace: bool = False) -> None:
         """Writes the skill into `folder`, by its name.
 
         Raises `FileExistsError` when it is there already, unless with `replace`, which leaves other

@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 from warnings import warn
 from zlib import crc32
 
@@ -18,10 +18,8 @@ from ...prompt.tool import ToolHandler
 from ...prompt.workspace_tools import READING_TOOLS
 from ...resources import Binding, ResourceContext, ResourceRegistry
 from ...visibility import SectionPath, SectionVisibility
-from .reading import Heading, Skill, SkillError, SkillFinding, SkillWarning, read_skill
-
-if TYPE_CHECKING:
-    from _typeshed import StrPath
+from .front_matter import SkillError, SkillFinding, SkillWarning
+from .reading import Heading, Skill, StrPath, read_skill
 
 __all__ = ["FILES", "Part", "SkillSection", "Split", "first_sentence", "skills"]
 
@@ -63,7 +61,7 @@ class SkillSection(MarkdownSection[None]):
 
     def __init__(
         self,
-        path: "StrPath",
+        path: StrPath,
         *,
         split: Split = "auto",
         strict: bool = False,
@@ -106,7 +104,7 @@ class SkillSection(MarkdownSection[None]):
 
 
 def skills(
-    folder: "StrPath",
+    folder: StrPath,
     *,
     include: Sequence[str] = ("**",),
     exclude: Sequence[str] = (),
