@@ -200,13 +200,10 @@ def read_lock(path: Path) -> ServerLock:
         tools = content.pop("tools")
         digests = [content.pop("instructions_digest"), *[tool.pop("digest") for tool in tools]]
         content |= {"name": path.stem, "instructions": "\n".join(content["instructions"])}
-        lock = replace(
-            serde.parse(ServerLock, content),
-            tools=tuple(
-                ToolLock(**{**tool, "description": "\n".join(tool["description"])})
-                for tool in tools
-            ),
-        )
+        for tool in tools:
+            tool["description"] = "\n".join(tool["description"])
+        server = serde.parse(ServerLock, content)
+        lock = replace(server, tools=tuple(ToolLock(**tool) for tool in tools))
     except FileNotFoundError as error:
         raise LockError(f"MCP server {path.stem!r} has no lock file {path}; {relock}") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
