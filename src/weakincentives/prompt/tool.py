@@ -181,7 +181,7 @@ class Tool[P, R](Parametrized):
             raise PromptValidationError(
                 f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
             )
-        if schema is None and not is_record_type(params_type):
+        if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
                 f"tool {name!r}: params type {params_type!r} has no fields; "
                 f"declare the params as {RECORD_TYPES}"
