@@ -31,6 +31,7 @@ EXPORTS = {
     "weakincentives.prompt": [
         "Disclosure",
         "HostMount",
+        "JsonParams",
         "MarkdownSection",
         "OutputParseError",
         "OutputRejected",

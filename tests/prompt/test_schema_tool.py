@@ -140,7 +140,8 @@ def test_a_pattern_that_the_engine_does_not_take_is_not_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"type": "objekt"}, {"required": True}, {"x": {1}}, {"x": float("nan")}]
+    "parameters",
+    [{"type": "objekt"}, {"type": ["array"]}, {"required": True}, {"x": {1}}, {"x": float("nan")}],
 )
 def test_a_schema_that_is_none_is_refused_when_the_tool_is_built(
     parameters: Mapping[str, object],

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import assert_type
 
 from weakincentives import Tool, ToolContext, ToolResult
-from weakincentives.prompt import ToolExample, ToolHandler, ToolRenderableResult
+from weakincentives.prompt import JsonParams, ToolExample, ToolHandler, ToolRenderableResult
+from weakincentives.serde import Json
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,26 @@ Tool[Lookup, Found](
 )
 Tool(name="lookup", params_type=Lookup, handler=takes_other)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
 Tool[Lookup, Found](name="lookup").name = "other"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+# The handler of a tool with a JSON Schema receives a mapping.
+def read_json(params: JsonParams, *, context: ToolContext) -> ToolResult[Found]:
+    assert_type(params["url"], Json)
+    return ToolResult(message="read")
+
+
+assert_type(
+    Tool.from_schema(name="read", description="Reads.", parameters=None, handler=read_json),
+    Tool[JsonParams, Found],
+)
+assert_type(
+    Tool.from_schema(
+        name="read",
+        description="Reads.",
+        parameters={"type": "object"},
+        handler=None,
+        result_type=str,
+    ),
+    Tool[JsonParams, str],
+)
+Tool.from_schema(name="read", description="Reads.", parameters=None, handler=lookup)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -19,13 +19,14 @@ from .renderer import PromptRenderer, RenderedPrompt, Span
 from .sections import MarkdownSection, Section
 from .task_examples import TaskExample, TaskExamplesSection, TaskStep
 from .template import Prompt, PromptTemplate
-from .tool import Tool, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
+from .tool import JsonParams, Tool, ToolExample, ToolHandler, ToolRenderableResult, ToolResult
 from .walk import Disclosure
 from .workspace import HostMount, WorkspaceSection
 
 __all__ = [
     "Disclosure",
     "HostMount",
+    "JsonParams",
     "MarkdownSection",
     "OutputParseError",
     "OutputRejected",
