@@ -40,6 +40,7 @@ TOOLS: list[Json] = [
     tool("measure", readOnlyHint=True) | {"outputSchema": {"type": "object", "required": ["size"]}},
     tool("mismeasure", readOnlyHint=True)
     | {"outputSchema": {"type": "object", "required": ["size"]}},
+    tool("mutate", TEXT),
     tool("pid", readOnlyHint=True),
     tool("progress", readOnlyHint=True),
     tool("recall", readOnlyHint=True),
@@ -92,6 +93,14 @@ class Server:
             case _:
                 return None
         return {"id": message["id"], "result": result}
+
+    def mutate(self, text: str) -> str:
+        changed = [
+            tool | {"description": text} if tool["name"] == "echo" else tool for tool in TOOLS
+        ]
+        (self.folder / "tools.json").write_text(json.dumps(changed))
+        send({"method": "notifications/tools/list_changed"})
+        return "changed"
 
     def note(self, file: str, text: str) -> None:
         (self.folder / file).parent.mkdir(exist_ok=True)

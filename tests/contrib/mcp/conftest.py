@@ -2,11 +2,24 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from support.mcp_prompts import children
+from weakincentives.adapters.portal import portal
+
+
+def descriptors() -> Counter[str]:
+    """Counts the open descriptors of this process by their kind, such as `socket`."""
+    counts = Counter[str]()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing
+            counts[str(descriptor.readlink()).partition(":")[0]] += 1
+    return counts
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +34,12 @@ def nothing_left_over() -> Generator[None]:
     left = {thread.name for thread in set(threading.enumerate()) - before}
     # The process has one portal, whose event loop looks up names in threads of its own.
     assert not {name for name in left if not name.startswith(("weakincentives-portal", "asyncio_"))}
+
+
+@pytest.fixture
+def no_descriptor_left() -> Generator[None]:
+    """Counts the sockets, pipes and files that a test leaves open."""
+    portal.loop()  # which has some, and stays
+    before = descriptors()
+    yield
+    assert descriptors() <= before

@@ -25,6 +25,8 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_server_starts_at_the_first_call_and_ends_with_the_prompt(
@@ -291,3 +293,21 @@ def test_a_new_tool_waits_for_its_lock(tmp_path: Path) -> None:
     assert unknown[1].startswith("Unknown tool 'plain_echo'")
     (event,) = watcher.of(MCPServerChanged)
     assert [(new.tool, new.kind) for new in event.differences] == [("echo", "new")]
+
+
+def test_a_tool_that_changes_while_the_server_runs_is_refused_as_soon_as_it_says_so(
+    tmp_path: Path,
+) -> None:
+    calls: list[Call] = [
+        ("echo", {"text": "a"}),
+        ("mutate", {"text": LURE}),
+        ("echo", {"text": "b"}),
+        ("mutate", {"text": "Does echo."}),
+        ("echo", {"text": "c"}),
+    ]
+    before, _, refused, _, again = answers(run(section_of(tmp_path), *calls))
+    assert before == (True, "a")
+    assert not refused[0]
+    assert "has changed it since a person reviewed it (description)" in refused[1]
+    assert again == (True, "c")
+    assert (tmp_path / "lists").read_text() == "xxx"

@@ -131,6 +131,11 @@ def test_a_client_opens_sections_and_calls_their_tools_in_transactions(
             read = await opened.call_tool(*disclosure)
             assert "Orders are final." in text_of(read)
             assert "order" in await names(opened)
+            tools = {tool.name: tool for tool in (await opened.list_tools()).tools}
+            assert tools["order"].input_schema["required"] == ["amount"]
+            hints = {name: tools[name].annotations for name in ("order", "read_file")}
+            assert [h.read_only_hint for h in hints.values() if h] == [False, True]
+            assert [h.idempotent_hint for h in hints.values() if h] == [True, True]
             assert len(changes) == (mode == "legacy")
             results = [await opened.call_tool("order", {"amount": n}) for n in (2, 20, 3)]
             assert [result.is_error for result in results] == [False, True, False]

@@ -30,6 +30,8 @@ from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.visibility import SectionVisibility
 
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
 FOREIGN_SERVERS = Path(os.environ.get("WINK_MCP_SERVERS", ".mcp-servers")).absolute()
 CALLS = st.tuples(st.sampled_from(["append", "fail", "die", "hang"]), st.sampled_from("abc"))
 

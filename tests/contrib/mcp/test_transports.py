@@ -34,6 +34,8 @@ from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import Reply, SeenRequest
 from weakincentives.visibility import SectionVisibility
 
+pytestmark = pytest.mark.usefixtures("no_descriptor_left")
+
 SDK_SERVER = str(Path(sdk_mcp_server.__file__))
 
 

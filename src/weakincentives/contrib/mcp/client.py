@@ -17,6 +17,7 @@ from typing import TextIO
 import httpx2
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client import IncomingMessage
 from mcp.client._transport import TransportStreams  # which the SDK exports in no other way
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
@@ -24,6 +25,7 @@ from mcp.types import (
     INVALID_REQUEST,
     Implementation,
     LoggingMessageNotificationParams,
+    ToolListChangedNotification,
 )
 
 from ...errors import message_of
@@ -58,10 +60,15 @@ async def open_server(lock: ServerLock, notify: Notify) -> AsyncGenerator["OpenS
         message = MCPLogMessage(server=lock.name, level=params.level, text=variables.redact(text))
         notify(replace(message, logger=params.logger or ""))
 
+    async def listen(message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            wire.list_changes += 1
+
     client = Client(
         _transport(lock, variables, wire),
         client_info=Implementation(name="weakincentives", version=__version__),
         logging_callback=log,
+        message_handler=listen,
         log_level="info",
         # Without callbacks for elicitation and sampling, the client says that it can do neither,
         # and refuses requests for them. A person who answers would be called from here.
@@ -87,6 +94,7 @@ class OpenServer:
         self._client = client
         self._wire = wire
         self._redact = redact
+        self._listed_changes = 0
         self.lock = lock
         """What the server offers, in the form of a lock."""
 
@@ -94,6 +102,16 @@ class OpenServer:
     def has_ended(self) -> bool:
         """Whether the connection is known to be lost."""
         return self._wire.is_closed
+
+    async def refresh(self) -> bool:
+        """Lists the tools again if the server said that they changed; returns whether it did."""
+        changes = self._wire.list_changes
+        if changes == self._listed_changes:
+            return False
+        with self._errors(sent=False):
+            self.lock = await _list(self._client, self.lock)
+        self._listed_changes = changes  # only now: until then other calls must list them too
+        return True
 
     async def call(
         self, tool: str, arguments: Mapping[str, Json], notify: Notify
@@ -105,22 +123,31 @@ class OpenServer:
             event = MCPProgress(server=name, tool=tool, progress=progress, total=total)
             notify(replace(event, message=self._redact(message or "")))
 
-        try:
+        with self._errors():
             result = await self._client.session.call_tool(
                 tool, dict(arguments), progress_callback=report
             )
             return to_tool_result(result)
+
+    @contextmanager
+    def _errors(self, *, sent: bool = True) -> Generator[None]:
+        """Raises the SDK's errors as `ServerError`, without credentials."""
+        name = self.lock.name
+        try:
+            yield
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise ServerEndedError(
-                    f"MCP server {name!r} ended before it answered. {UNKNOWN_EFFECT}"
-                ) from None
+                message = f"MCP server {name!r} ended before it answered. {UNKNOWN_EFFECT}"
+                raise ServerEndedError(message, sent=sent) from None
             if (error.code, error.message) == (INVALID_REQUEST, "Session terminated"):
                 raise ServerEndedError(f"MCP server {name!r} was restarted.", sent=False) from None
-            problem = f"refused the call: {error.message}"
-        except RuntimeError as error:  # content that its schema refuses, or a request for input
-            problem = f"gave an answer that is not accepted: {error}".partition("\n")[0]
-        raise ServerError(self._redact(f"MCP server {name!r} {problem}."))
+            problem = f"MCP server {name!r} refused the call: {error.message}."
+            raise ServerError(self._redact(problem)) from None
+        # content that its schema refuses, or a request for a person's input
+        except (RuntimeError, ValueError) as error:
+            reason = message_of(error).partition("\n")[0]
+            problem = f"MCP server {name!r} gave an answer that is not accepted: {reason}."
+            raise ServerError(self._redact(problem)) from None
 
 
 async def _list(client: Client, lock: ServerLock) -> ServerLock:
@@ -128,7 +155,7 @@ async def _list(client: Client, lock: ServerLock) -> ServerLock:
     tools: list[ToolLock] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
         for tool in page.tools:
             listing = tool.model_dump(mode="json", by_alias=True, exclude_unset=True)
             tools.append(ToolLock.from_listing(listing))
@@ -175,9 +202,14 @@ class _Variables:
 
 @dataclass(eq=False, slots=True)
 class _Wire:
-    """What is known of a server beside its answers: our end of its input, and its last errors."""
+    """What is known of a server beside its answers.
+
+    `write` is our end of its input, `list_changes` how often it said that its tools changed, and
+    `last_lines` what it wrote to stderr.
+    """
 
     write: object = None
+    list_changes: int = 0
     last_lines: deque[str] = field(default_factory=partial(deque[str], maxlen=_STDERR_LINES))
 
     @property

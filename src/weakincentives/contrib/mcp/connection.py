@@ -61,6 +61,10 @@ class LiveServer(Protocol):
         """Whether the connection is known to be lost."""
         ...
 
+    async def refresh(self) -> bool:
+        """Lists the tools again if the server said that they changed; returns whether it did."""
+        ...
+
     async def call(
         self, tool: str, arguments: Mapping[str, Json], notify: Notify
     ) -> ToolResult[Json]:
@@ -175,18 +179,20 @@ class Connection:
         self._listeners.append(notify)
         try:
             async with asyncio.timeout(seconds):
-                while True:
+                for last in (False, True):
                     run = self._usable_run(loop)
-                    server = await asyncio.shield(run.ready)
-                    if tool in run.differences:
-                        return ToolResult(self._refusal(run.differences[tool]), success=False)
                     try:
+                        server = await asyncio.shield(run.ready)
+                        if await server.refresh():
+                            self._compare(run, server)
+                        if tool in run.differences:
+                            return ToolResult(self._refusal(run.differences[tool]), success=False)
                         return await server.call(tool, arguments, notify)
                     except ServerEndedError as error:
                         self._end(run)
-                        if error.sent and not repeatable:
+                        if last or (error.sent and not repeatable):
                             raise
-                        repeatable = False
+            raise AssertionError("the last round returns or raises")
         except TimeoutError:
             self._end(run)
             raise ServerError(
@@ -222,24 +228,33 @@ class Connection:
 
     async def _own(self, run: _ServerRun) -> None:
         """Starts the server, and ends it when this task is cancelled."""
-        from .client import open_server
-
-        failure: ServerError = ServerEndedError(f"MCP server {self._lock.name!r} was ended.")
+        name = self._lock.name
+        failure: Exception = ServerEndedError(f"MCP server {name!r} was ended.", sent=False)
         try:
+            from .client import open_server
+
             async with open_server(self._lock, self._notify) as server:
-                changes = differences(self._lock, server.lock)
-                run.differences = {difference.tool: difference for difference in changes}
-                if changes:
-                    self._notify(MCPServerChanged(server=self._lock.name, differences=changes))
+                self._compare(run, server)
                 run.ready.set_result(server)
                 await asyncio.Event().wait()
         except ServerError as error:
+            failure = error
+        except ImportError:
+            failure = ServerError("MCP servers need mcp: pip install 'weakincentives[mcp]'")
+        except Exception as error:  # else calls would wait for the server until their timeout
             failure = error
         except asyncio.CancelledError:
             pass  # by `_end`
         if not run.ready.done():
             run.ready.set_exception(failure)
             run.ready.exception()  # perhaps nobody waits any more
+
+    def _compare(self, run: _ServerRun, server: LiveServer) -> None:
+        """Stores how the tools differ from their locks, and publishes it."""
+        changes = differences(self._lock, server.lock)
+        run.differences = {difference.tool: difference for difference in changes}
+        if changes:
+            self._notify(MCPServerChanged(server=self._lock.name, differences=changes))
 
     def _notify(self, event: object) -> None:
         """Passes what the server says on to the newest call; the others have the same bus."""

@@ -17,6 +17,7 @@ from mcp.types import (
     PaginatedRequestParams,
     TextContent,
     Tool,
+    ToolAnnotations,
 )
 
 from ...evaluation.adapter import ProviderAdapter
@@ -24,7 +25,7 @@ from ...evaluation.effects import Effects, perform_async
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...evaluation.messages import ToolCall, ToolExecutionOutcome
-from ...evaluation.schemas import ToolSpec, tool_to_spec
+from ...evaluation.schemas import tool_to_spec
 from ...evaluation.tool_executor import ToolExecutor
 from ...prompt.prompt import Prompt
 from ...prompt.tool import AnyTool
@@ -77,7 +78,7 @@ class PromptServer:
     def _begin(self) -> None:
         """Renders the prompt with the sections that are open in the session."""
         self._rendered = self._prompt.render(session=self._session)
-        self._tools = {tool.name: self._spec(tool) for tool in self._rendered.tools}
+        self._tools = {tool.name: tool for tool in self._rendered.tools}
         bus = self._session.bus
         self._executor = ToolExecutor(
             prompt=self._prompt,
@@ -89,15 +90,17 @@ class PromptServer:
             operation=Operation(bus=bus, kind="evaluation", name=self._prompt.name),
         )
 
-    def _spec(self, tool: AnyTool) -> ToolSpec:
-        return tool_to_spec(tool, self._rendered.tool_param_descriptions.get(tool.name))
-
     async def _list(self, _: _Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(
-            tools=[
-                Tool(name=tool.name, description=tool.description, input_schema=tool.parameters)
-                for tool in self._tools.values()
-            ]
+        return ListToolsResult(tools=list(map(self._describe, self._tools.values())))
+
+    def _describe(self, tool: AnyTool) -> Tool:
+        spec = tool_to_spec(tool, self._rendered.tool_param_descriptions.get(tool.name))
+        pure, repeatable = tool.effect == "pure", tool.effect in {"pure", "repeatable"}
+        return Tool(
+            name=spec.name,
+            description=spec.description,
+            input_schema=spec.plain,
+            annotations=ToolAnnotations(read_only_hint=pure, idempotent_hint=repeatable),
         )
 
     async def _call(self, context: _Context, params: CallToolRequestParams) -> CallToolResult:
@@ -121,7 +124,7 @@ class PromptServer:
             for name in outcome.closed_tools:
                 self._tools.pop(name, None)
             for tool in outcome.expanded_tools:
-                self._tools[tool.name] = self._spec(tool)
+                self._tools[tool.name] = tool
             return outcome.message.content
         requested = outcome.request.requested_overrides
         for path, visibility in requested.items():
