@@ -23,6 +23,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from weakincentives.adapters import provider_errors
+from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation import inner_loop
@@ -158,16 +159,19 @@ def test_the_table_of_errors_lists_every_code() -> None:
 
 @pytest.mark.parametrize(
     ("adapter", "heading"),
-    [(OpenAIAdapter, "Options of OpenAIAdapter"), (ClaudeAgentSDKAdapter, "ClaudeAgentSDKAdapter")],
+    [
+        (OpenAIAdapter, "Options of OpenAIAdapter"),
+        (AnthropicAdapter, "AnthropicAdapter"),
+        (ClaudeAgentSDKAdapter, "ClaudeAgentSDKAdapter"),
+    ],
 )
 def test_the_table_of_options_lists_every_argument_with_its_default(
     adapter: type, heading: str
 ) -> None:
     page, arguments = ROOT / "docs/how-to/adapters.md", inspect.signature(adapter).parameters
     assert first_cells(page, heading) == list(arguments)
-    defaults = re.findall(
-        r"^\| `(\w+)` \| `(True|False|[\d.]+|\"\w+\")` \|", page.read_text(), re.MULTILINE
-    )
+    section = page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    defaults = re.findall(r"^\| `(\w+)` \| `(True|False|[\d.]+|\"\w+\")` \|", section, re.MULTILINE)
     shown = {name: ast.literal_eval(default) for name, default in defaults if name in arguments}
     assert shown
     assert shown == {name: arguments[name].default for name in shown}
