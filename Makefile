@@ -135,7 +135,7 @@ audit: .venv-audit/.audit-stamp ## known weaknesses of all that a user of every 
 
 .venv-audit/.audit-stamp: pyproject.toml
 	@$(MAKE) --no-print-directory .venv-audit/.made-stamp VENV=.venv-audit
-	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,anthropic,cli,prices,otel,overrides,testing]' --group audit
+	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,anthropic,cli,prices,otel,overrides,testing,json-schema,mcp]' --group audit
 	@touch $@
 
 .PHONY: check

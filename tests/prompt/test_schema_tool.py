@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
@@ -9,6 +11,7 @@ from time import perf_counter
 import pytest
 
 from support.agents import prompt
+from support.commands import environment
 from weakincentives.errors import SerdeError
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import ToolMessage
@@ -239,3 +242,36 @@ def test_its_params_can_be_described_anew() -> None:
 
 def test_its_contract_is_tried_with_arguments_that_fit_the_schema() -> None:
     assert_tool_contract(schema_tool(), max_examples=20)
+
+
+PROGRAM = """
+import sys
+sys.modules["jsonschema"] = None
+from weakincentives import MarkdownSection, Prompt, Tool
+parameters = {{"type": "object", "properties": {{}}}}
+tool = Tool.from_schema(
+    name="look", description="L", parameters=parameters, handler=None, check_schema={check}
+)
+section = MarkdownSection(title="Task", template="Go.", tools=[tool])
+assert Prompt(ns="n", key="k", sections=[section]).render().tools == (tool,)
+"""
+
+
+def run_without_jsonschema(*, check: bool) -> str:
+    program = PROGRAM.format(check=check)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stderr
+
+
+def test_a_schema_that_was_checked_before_needs_no_jsonschema_until_a_call() -> None:
+    assert run_without_jsonschema(check=False) == ""
+
+
+def test_without_jsonschema_an_error_names_the_extra() -> None:
+    assert "pip install 'weakincentives[json-schema]'" in run_without_jsonschema(check=True)

@@ -150,7 +150,8 @@ def _descriptions(registry: RegistrySnapshot) -> Iterator[Finding]:
     """Finds tools whose descriptions are too long."""
     for name, path in registry.tool_paths.items():
         tool = registry.get_tool(name)
-        length = 0 if tool is None else len(tool.description)
+        # who takes a JSON Schema from others takes their description with it
+        length = 0 if tool is None or tool.schema is not None else len(tool.description)
         if length > _LONG_DESCRIPTION:
             size = f"{length:,} characters, which every request sends"
             message = f"the description of its tool `{name}` has {size}"

@@ -20,6 +20,7 @@ from weakincentives.contrib.mcp.differences import differences
 from weakincentives.contrib.mcp.lock import ServerLock, lock_text, model_names
 from weakincentives.errors import SerdeError, ValidationIssue
 from weakincentives.evaluation.schemas import tool_to_spec
+from weakincentives.inspection.analysis import analyze
 from weakincentives.prompt.tool import AnyTool
 from weakincentives.runtime.session import Session
 from weakincentives.testing.arguments import argument_strategies, to_json
@@ -104,6 +105,11 @@ def test_what_a_strict_decoder_may_say_is_accepted(data: st.DataObject) -> None:
     rules = re.compile("does not fit (minLength|exclusiveMinimum|exclusiveMaximum|oneOf)")
     broken = [issue for issue in issues_of(TOOLS[name], text) if not rules.match(issue.message)]
     assert broken == []
+
+
+def test_a_prompt_over_ten_servers_has_no_findings_and_starts_none_of_them() -> None:
+    report = analyze(foreign_prompt(SectionVisibility.SUMMARY), session=Session())
+    assert report.findings == ()
 
 
 def test_until_a_section_is_opened_a_server_costs_its_summary() -> None:
