@@ -17,7 +17,12 @@ from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.contrib.durable import DurableAgent, durable
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage, ToolCall, UserMessage
+from weakincentives.evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    ToolCall,
+    UserMessage,
+)
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import (
     MarkdownSection,
@@ -127,7 +132,7 @@ class Model(LoopAdapter, Connection):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         turn = sum(isinstance(message, AssistantMessage) for message in request.transcript)
         first = request.transcript[0]
-        assert isinstance(first, UserMessage)
+        assert isinstance(first, UserMessage | Instructions)
         job = re.findall(r"Do (\S+)\.", first.content)[0]
         again = "All about more." in first.content and not self._dynamic
         self._hook("before provider")

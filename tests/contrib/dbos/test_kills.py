@@ -17,14 +17,18 @@ from support.durable_processes import (
     ENGINE,
     Kill,
     RunStore,
+    Work,
     actions,
     check,
     expected,
     make_books,
     read_books,
     start_process,
+    tell_engine_places,
 )
-from support.durable_runs import STORY, calls
+from support.durable_runs import STORY, Job, calls
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.messages import UserMessage
 
 type NewRunStore = Callable[[], RunStore]
 type Story = Generator[int, int, None]
@@ -94,6 +98,55 @@ def run_undisturbed(store: RunStore) -> Story:
 
 def test_an_undisturbed_run_does_everything_once(new_store: NewRunStore) -> None:
     together([run_undisturbed(new_store())])
+
+
+def chat_turn(store: RunStore, run_id: str, before: str | None) -> Work:
+    """The work of a process that sends a message, and writes the conversation down."""
+
+    def work() -> None:
+        runs = store.open()
+        store.launch()
+        tell_engine_places(store.hook)
+        conversation = Conversation.from_json(before) if before else None
+        run = runs.start(
+            "agent", Job("it"), run_id=run_id, message=run_id, conversation=conversation
+        )
+        after = run.result().conversation
+        assert after is not None
+        (store.folder / run_id).write_text(after.to_json())
+
+    return work
+
+
+def chat(store: RunStore, place: str) -> Story:
+    """Each turn is killed once, and ends in the next process."""
+    whole: str | None = None
+    for turn in ("Hi", "So?"):
+        if place:
+            killed = replace(store, hook=Kill(place, 2))
+            code = yield start_process(chat_turn(killed, turn, whole), store.log)
+            assert code == -signal.SIGKILL, store.log.read_text()
+        assert (yield start_process(chat_turn(store, turn, whole), store.log)) == 0, (
+            store.log.read_text()
+        )
+        whole = (store.folder / turn).read_text()
+
+
+def test_a_chat_goes_on_in_other_processes_and_kills_leave_no_trace_in_it(
+    new_store: NewRunStore,
+) -> None:
+    story = (*STORY, calls(("note", '{"a": 8}')), *STORY[-2:])
+    stores = [replace(new_store(), story=story) for _ in range(3)]
+    together(
+        chat(store, place)
+        for store, place in zip(stores, ["", "before commit", "after commit"], strict=True)
+    )
+    undisturbed, *others = [(store.folder / "So?").read_text() for store in stores]
+    assert others == [undisturbed] * 2
+    messages = Conversation.from_json(undisturbed).messages
+    assert [message.content for message in messages if isinstance(message, UserMessage)][::2] == [
+        *("Hi", "So?"),
+    ]
 
 
 # --- Killed from outside, at any time

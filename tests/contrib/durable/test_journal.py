@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,13 @@ from weakincentives.evaluation.errors import (
 )
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
-from weakincentives.evaluation.messages import AssistantMessage
+from weakincentives.evaluation.messages import AssistantMessage, UserMessage
 from weakincentives.limits import Budget, Deadline, utc_now
 from weakincentives.prompt import MarkdownSection, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.runtime.session import Session
-from weakincentives.testing import ScriptedAdapter, say
+from weakincentives.testing import ScriptedAdapter, call, say
 from weakincentives.testing.scripted import Reply, SeenRequest
+from weakincentives.visibility import SectionVisibility
 
 INPUT = to_input(Job("it"))
 
@@ -86,6 +88,96 @@ def inline(durable_agent: DurableAgent[Any]) -> tuple[Any, str]:
 both = pytest.mark.parametrize("dynamic", [True, False])
 
 
+# --- Chats
+
+
+def chatting(facts: Facts, *, dynamic: bool) -> DurableAgent[Any]:
+    """An agent that opens and closes a section, and runs one of its tools, in two turns."""
+
+    def work(params: Job, *, context: ToolContext) -> ToolResult[object]:
+        facts.add("worked", params.name)
+        return ToolResult("Worked.")
+
+    hidden = MarkdownSection(
+        title="More",
+        key="more",
+        template="All about more.",
+        summary="There is more.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[Tool[Job, object](name="work", description="Works.", handler=work)],
+    )
+    shown = MarkdownSection(title="Task", key="task", template="Chat.")
+    template = PromptTemplate(ns="t", key="chat", sections=[shown, hidden], closable=True)
+    key = {"section_key": "more"}
+
+    def model(seen: SeenRequest) -> AssistantMessage:
+        reply = {
+            ("Hi", 0): call(("read_section", key), ("read_section", key)),
+            ("Hi", 1): call(("work", {"name": "a"})),
+            ("Go on", 0): call(("work", {"name": "b"}), ("close_section", key)),
+        }
+        words, said = "", 0
+        for message in seen.messages:
+            match message:
+                case UserMessage(content):
+                    words, said = content, 0
+                case AssistantMessage():
+                    said += 1
+                case _:
+                    pass
+        if not dynamic and (words, said) == ("Hi", 0) and "work" in seen.tool_names:
+            said = 1  # the run has started again with the section open
+        step = reply.get((words, said), say(f"{words}: done"))
+        calls = [
+            replace(each, call_id=f"{words}:{said}:{number}")
+            for number, each in enumerate(step.tool_calls)
+        ]
+        return replace(step, tool_calls=tuple(calls))
+
+    adapter = ScriptedAdapter(cycle([model]), dynamic_tools=dynamic)
+    return durable(MainLoop(adapter), template.bind)
+
+
+@both
+def test_a_chat_goes_on_in_another_run_wherever_the_runs_were_cut(
+    facts: Facts, *, dynamic: bool
+) -> None:
+    conversation, texts = None, []
+    plain, session = None, Session(session_id="run")
+    for words in ("Hi", "Go on", "Bye"):
+        chat = chatting(facts, dynamic=dynamic)
+        run_input = to_input(message=words, conversation=conversation)
+        whole, records = attempt(chat, run_input=json.loads(json.dumps(run_input)))
+        for count in range(len(records)):
+            again = chatting(facts, dynamic=dynamic)
+            assert attempt(again, records[:count], run_input)[0] == whole
+        execution = to_execution(chat, whole)
+        conversation = execution.conversation
+        texts.append(execution.text)
+        plain = chatting(facts, dynamic=dynamic).main_loop.execute(
+            chat.prompt(),
+            session=session,
+            message=words,
+            conversation=None if plain is None else plain.conversation,
+        )
+        assert conversation == plain.conversation
+    assert texts == ["Hi: done", "Go on: done", "Bye: done"]
+    assert conversation is not None
+    records_of_more = [each for each in conversation.sections if each.path == ("more",)]
+    assert [each.visibility for each in records_of_more] == [SectionVisibility.SUMMARY]
+
+
+def test_a_run_that_reached_a_limit_has_its_conversation(facts: Facts) -> None:
+    chat = chatting(facts, dynamic=True)
+    result, _ = attempt(chat, run_input=to_input(message="Hi", budget=Budget(max_calls=1)))
+    with pytest.raises(PromptEvaluationError) as caught:
+        to_execution(chat, result)
+    stopped = caught.value.conversation
+    result, _ = attempt(chat, run_input=to_input(conversation=stopped))
+    assert to_execution(chat, result).text == "Hi: done"
+    assert facts.read() == [["worked", "a"]]
+
+
 # --- What is recorded
 
 
@@ -96,7 +188,7 @@ def test_a_recorded_run_is_the_plain_run(facts: Facts, *, dynamic: bool) -> None
     result, _ = attempt(durable_agent)
     replayed = to_execution(durable_agent, result)
     assert replayed.output == execution.output == Answer(12)
-    assert replayed == replace(execution, response=replace(execution.response, conversation=None))
+    assert replayed == execution
     assert result["session"] == session
     assert replayed.restarts == (0 if dynamic else 1)
 

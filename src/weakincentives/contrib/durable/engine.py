@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
+from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.main_loop import Execution
 from ...limits import Budget, Deadline
 from ...runtime.session import Session
@@ -108,17 +109,29 @@ class DurableRuns:
         queue: str | None = None,
         deadline: Deadline | None = None,
         budget: Budget | None = None,
+        message: str | None = None,
+        conversation: Conversation | None = None,
+        on_change: OnChange = "append",
     ) -> DurableRun:
         """Starts a run of the agent of that name, here or on a worker that serves `queue`.
 
-        `params` are bound to the prompt. A `run_id` identifies one run: a second start returns the
+        `params` are bound to the prompt. `message`, `conversation` and `on_change` are those of
+        `MainLoop.execute`. A `run_id` identifies one run: a second start returns the
         same run, and logs a warning if it waits for another version of the code. Raises `KeyError`
         for an agent that is not installed.
         """
         engine, durable_agent = dbos().DBOS, self._agents[agent]
         if run_id is not None and engine.get_workflow_status(run_id) is not None:
             return self.find(agent, run_id)
-        run_input = to_input(*params, session=session, deadline=deadline, budget=budget)
+        run_input = to_input(
+            *params,
+            session=session,
+            deadline=deadline,
+            budget=budget,
+            message=message,
+            conversation=conversation,
+            on_change=on_change,
+        )
         with nullcontext() if run_id is None else dbos().SetWorkflowID(run_id):
             if queue is None:
                 handle = engine.start_workflow(self._workflow, agent, run_input)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from ... import serde
 from ...adapters.core import Connection, LoopAdapter, PromptResponse
 from ...errors import WeakIncentivesError
+from ...evaluation.conversation import Conversation, OnChange
 from ...evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -45,7 +46,7 @@ from ...prompt.renderer import RenderedPrompt
 from ...prompt.tool import AnyTool
 from ...runtime.session import Session
 from ...runtime.session.snapshots import parse_changes, type_name, types_by_name
-from ...visibility import SetVisibilityOverride
+from ...visibility import SetVisibilityOverride, ShownSection
 
 __all__ = [
     "DurableAgent",
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 # Part of an agent's version, so that runs with records of another format wait for their own code.
-_RECORD_FORMAT = 3
+_RECORD_FORMAT = 4
 
 # Any: records are JSON objects, read key by key.
 type Record = dict[str, Any]
@@ -186,18 +187,26 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
     prompt.bind(*(serde.parse(types[name], value) for name, value in params.items()))
     loop = copy(agent.main_loop)
     loop.adapter, loop.clock = _RecordedAdapter(agent.adapter, attempt), attempt.clock
-    deadline = serde.parse(Deadline | None, run_input["deadline"])
-    budget = serde.parse(Budget | None, run_input["budget"])
+    conversation = run_input["conversation"]
     try:
-        execution = loop.execute(prompt, session=session, deadline=deadline, budget=budget)
+        execution = loop.execute(
+            prompt,
+            session=session,
+            deadline=serde.parse(Deadline | None, run_input["deadline"]),
+            budget=serde.parse(Budget | None, run_input["budget"]),
+            message=run_input["message"],
+            conversation=conversation and Conversation.from_json(conversation),
+            on_change=run_input["on_change"],
+        )
     except PromptEvaluationError as error:
+        conversation = error.conversation
         result: Record = {
             "error": _error_to_json(error),
             "usage": serde.dump(error.usage),
             "turns": error.turns,
         }
     else:
-        response = execution.response
+        response, conversation = execution.response, execution.conversation
         result = {
             "text": response.text,
             "output": serde.dump(response.output),
@@ -206,7 +215,11 @@ def execute_run(agent: DurableAgent[Any], run_input: Record, steps: Steps) -> Re
             "usage": serde.dump(execution.usage),
             "last_usage": serde.dump(response.usage),
         }
-    return {**result, "session": session.snapshot().to_json()}
+    return {
+        **result,
+        "conversation": conversation and conversation.to_json(),
+        "session": session.snapshot().to_json(),
+    }
 
 
 def to_input(
@@ -214,6 +227,9 @@ def to_input(
     session: Session | None = None,
     deadline: Deadline | None = None,
     budget: Budget | None = None,
+    message: str | None = None,
+    conversation: Conversation | None = None,
+    on_change: OnChange = "append",
 ) -> Record:
     """Returns the input of a run as JSON."""
     return {
@@ -223,19 +239,26 @@ def to_input(
         "session": None if session is None else session.snapshot().to_json(),
         "deadline": serde.dump(deadline),
         "budget": serde.dump(budget),
+        "message": message and sendable(message),
+        "conversation": conversation and conversation.to_json(),
+        "on_change": on_change,
     }
 
 
 def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out]:
-    """Returns the execution of a result of `execute_run`, without its transcript.
+    """Returns the execution of a result of `execute_run`.
 
     Raises the `PromptEvaluationError` in which the run ended.
     """
     usage = serde.parse(TokenUsage, result["usage"])
+    text = result["conversation"]
+    conversation = None if text is None else Conversation.from_json(text)
     if "error" in result:
         error = _error_from_json(result["error"])
         if isinstance(error, PromptEvaluationError):
-            error = error.with_progress(usage=usage, turns=result["turns"], conversation=None)
+            error = error.with_progress(
+                usage=usage, turns=result["turns"], conversation=conversation
+            )
         raise error
     prompt = agent.prompt()
     declared: Any = prompt.template.structured_output  # Any: Out is what it declares
@@ -246,6 +269,7 @@ def to_execution[Out](agent: DurableAgent[Out], result: Record) -> Execution[Out
         output=None if declared is None else parse_output(result["text"], declared)[0],
         usage=serde.parse(TokenUsage, result["last_usage"]),
         turns=result["turns"],
+        conversation=conversation,
     )
     expansions = serde.parse(tuple[Expansion, ...], result["expansions"])
     return Execution(response=response, expansions=expansions, usage=usage)
@@ -423,6 +447,8 @@ class _RunJournal:
             fields["section_key"],
             tuple(map(tuple, fields["opened"])),
             tuple(fields["closed_tools"]),
+            shown=serde.parse(tuple[ShownSection, ...], fields["shown"]),
+            closed=tuple(fields["closed"]),
         )
 
 
@@ -452,6 +478,8 @@ def _call_to_json(execute: Callable[[], ToolExecutionOutcome]) -> Record:
         "section_key": outcome.section_key,
         "opened": outcome.opened,
         "closed_tools": outcome.closed_tools,
+        "shown": outcome.shown,
+        "closed": outcome.closed,
     }
     return {"call": serde.dump(fields)}
 
