@@ -91,6 +91,7 @@ EXPORTS = {
         "reducer",
         "replace_latest",
         "replace_latest_by",
+        "state",
         "upsert_by",
     ],
     "weakincentives.runtime.session.protocols": [

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from weakincentives.errors import SerdeError
 from weakincentives.runtime.events import ToolsInjected
-from weakincentives.runtime.session import Session
-from weakincentives.runtime.session.snapshots import SessionSnapshot, parse_changes
+from weakincentives.runtime.session import Session, state
+from weakincentives.runtime.session.snapshots import SessionSnapshot, parse_changes, type_name
 from weakincentives.visibility import SectionVisibility, SetVisibilityOverride, VisibilityOverrides
 
 
@@ -390,6 +390,85 @@ def test_two_slices_that_are_read_as_one_type_are_refused() -> None:
         SerdeError, match=r"slices\.gone:Step: another slice here is read as the same type"
     ):
         Session().parse_snapshot(text, types=[Step])
+
+
+def test_a_class_keeps_the_name_that_its_mark_gives_it() -> None:
+    @state(name="booking")
+    @dataclass(frozen=True)
+    class First:
+        seats: int
+        note: str = ""
+
+    @state(name="reservation", renamed_from=["booking"], removed=["note"])
+    @dataclass(frozen=True)
+    class Second:
+        seats: int
+        paid: bool = False
+
+    before = Session()
+    before.dispatch(First(2, "window"))
+    text = before.snapshot().to_json()
+    assert text == '{"version":1,"slices":{"booking":[{"seats":2,"note":"window"}]}}'
+    after = Session()
+    after.restore(after.parse_snapshot(text, types=[Second]))
+    assert after[Second].all() == (Second(2),)
+    again = after.snapshot().to_json()
+    assert again == '{"version":1,"slices":{"reservation":[{"seats":2,"paid":false}]}}'
+    after.restore(after.parse_snapshot(again))
+    assert after[Second].all() == (Second(2),)
+
+
+def test_an_unmarked_class_can_be_renamed_by_its_whole_name() -> None:
+    @state(name="step", renamed_from=[STEP])
+    @dataclass(frozen=True)
+    class Better:
+        number: int
+
+    session = Session()
+    text = json.dumps({"version": 1, "slices": {STEP: [{"number": 1}]}})
+    session.restore(session.parse_snapshot(text, types=[Better]))
+    assert session[Better].all() == (Better(1),)
+    assert list(parse_changes({"added": {STEP: [{"number": 1}]}}, [Better])) == [
+        ("added", Better, [Better(1)])
+    ]
+
+
+def test_changes_leave_removed_fields_out_too() -> None:
+    @state(name="step", removed=["gone"])
+    @dataclass(frozen=True)
+    class Marked:
+        number: int
+
+    changes = parse_changes({"set": {"step": [{"number": 1, "gone": 1}]}}, [Marked])
+    assert list(changes) == [("set", Marked, [Marked(1)])]
+
+
+def test_a_field_that_is_not_said_to_be_removed_is_refused() -> None:
+    @state(name="step", removed=["gone"])
+    @dataclass(frozen=True)
+    class Marked:
+        number: int
+
+    rows = [{"number": 1, "gone": 1}, {"number": 2, "other": 2}]
+    text = json.dumps({"version": 1, "slices": {"step": rows}})
+    with pytest.raises(SerdeError, match=r"slices\.step\.1\.other"):
+        Session().parse_snapshot(text, types=[Marked])
+
+
+def test_a_mark_is_not_inherited() -> None:
+    @state(name="base")
+    class Base: ...
+
+    class Derived(Base): ...
+
+    assert type_name(Base) == "base"
+    assert type_name(Derived).endswith("Derived")
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "a b"])
+def test_a_name_that_could_be_mistaken_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="use letters, digits"):
+        state(name=name)
 
 
 def test_changes_are_found_by_the_name_that_their_type_had() -> None:

@@ -4,7 +4,7 @@ from ...protocols import StateSlice
 from .reducers import append_all, reducer, replace_latest, replace_latest_by, upsert_by
 from .session import Session
 from .slices import Append, Reducer, Replace, Slice, SliceOp
-from .snapshots import SessionSnapshot
+from .snapshots import SessionSnapshot, state
 
 __all__ = [
     "Append",
@@ -19,5 +19,6 @@ __all__ = [
     "reducer",
     "replace_latest",
     "replace_latest_by",
+    "state",
     "upsert_by",
 ]

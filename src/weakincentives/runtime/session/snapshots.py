@@ -6,11 +6,12 @@ as equal values; otherwise writing raises `SerdeError`.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter
 from types import GenericAlias
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from ... import serde
 from ...errors import SerdeError, ValidationIssue
@@ -22,6 +23,7 @@ __all__ = [
     "SessionSnapshot",
     "library_state",
     "parse_changes",
+    "state",
     "type_name",
     "types_by_name",
 ]
@@ -40,6 +42,44 @@ def library_state[T](kind: type[T]) -> type[T]:
     """Marks a state of the library itself: users need not name its type to read a snapshot."""
     _library_types.add(kind)
     return kind
+
+
+class _History(NamedTuple):
+    """How snapshots name a class, under which names they had it, and fields that it had."""
+
+    name: str
+    renamed_from: tuple[str, ...]
+    removed: frozenset[str]
+
+
+_HISTORY = "__weakincentives_state__"
+
+
+def state[T](
+    *, name: str, renamed_from: Iterable[str] = (), removed: Iterable[str] = ()
+) -> Callable[[type[T]], type[T]]:
+    """Marks a class of state: snapshots call it `name`, whatever its module and its own name.
+
+    A snapshot that has one of the names `renamed_from` is read as this class; such a name is one of
+    an earlier mark, or `module:qualified name` for a class that had none. Fields of the names
+    `removed` are left out when a snapshot still has them. A field that a snapshot does not have yet
+    needs a default. Raises `ValueError` for a name with other characters than letters, digits, `.`,
+    `_` and `-`.
+    """
+    if re.fullmatch(r"[\w.-]+", name) is None:
+        raise ValueError(f"state name {name!r} is not valid; use letters, digits, '.', '_' and '-'")
+    history = _History(name, tuple(renamed_from), frozenset(removed))
+
+    def mark(kind: type[T]) -> type[T]:
+        setattr(kind, _HISTORY, history)
+        return kind
+
+    return mark
+
+
+def _history(kind: _Class) -> _History | None:
+    history: _History | None = vars(kind).get(_HISTORY)
+    return history
 
 
 class SessionSnapshot:
@@ -96,13 +136,15 @@ class SessionSnapshot:
     ) -> "SessionSnapshot":
         """Parses what `to_json` wrote; the slices may be of `types` and of `known` ones.
 
-        Finds a class by its name, and one of `types` also when it has moved to another module.
-        Raises `SerdeError` for a slice of another type, another version and values that do not fit.
+        Finds a class by its name, by an earlier one that `@state` tells, and one of `types` also
+        when it has moved to another module. Raises `SerdeError` for a slice of another type,
+        another version and values that do not fit.
         """
         moved = frozenset(types)
         # Any: typeshed does not know that every class has a hash
         all_known: frozenset[Any] = moved.union(known)
-        by_name = {type_name(kind): kind for kind in all_known if _is_readable(kind)}
+        by_name = _by_name([kind for kind in all_known if _is_readable(kind)])
+        text = _drop_removed(text, by_name)
         try:
             content = _parse(by_name, text)
         except SerdeError as error:
@@ -153,7 +195,8 @@ def parse_changes(changes: Changes, types: Iterable[_Class]) -> Iterator[tuple[s
     types = frozenset(types)
     for how, slices in changes.items():
         for name, kind in types_by_name(slices, types).items():
-            rows: Any = serde.parse(_rows_type(kind), slices[name])  # Any: made at run time
+            present = _without_removed(kind, slices[name])
+            rows: Any = serde.parse(_rows_type(kind), present)  # Any: made at run time
             yield how, kind, _values(kind, rows)
 
 
@@ -173,7 +216,7 @@ def _find_types(
     names: Iterable[str], known: Collection[_Class], moved: Collection[_Class]
 ) -> tuple[dict[str, _Class], tuple[ValidationIssue, ...]]:
     """Finds each name in `known`, else its qualified name in `moved`; returns types and issues."""
-    by_name = {type_name(kind): kind for kind in known}
+    by_name = _by_name(known)
     types: dict[str, _Class] = {}
     issues: list[ValidationIssue] = []
     for name in names:
@@ -187,6 +230,44 @@ def _find_types(
             message = "no type of that name is known here; pass it in types="
             issues.append(ValidationIssue((name,), message))
     return types, tuple(issues)
+
+
+def _by_name(types: Iterable[_Class]) -> dict[str, _Class]:
+    """Returns types by their names and earlier names; a present name beats an earlier one."""
+    types = [*types]
+    earlier = {
+        name: kind
+        for kind in types
+        if (history := _history(kind)) is not None
+        for name in history.renamed_from
+    }
+    return earlier | {type_name(kind): kind for kind in types}
+
+
+def _drop_removed(text: str | bytes, types: Mapping[str, _Class]) -> str | bytes:
+    """Returns the text of a snapshot without fields that its types no longer have."""
+    if not any((history := _history(kind)) and history.removed for kind in types.values()):
+        return text
+    try:
+        content = json.loads(text)
+        slices = content["slices"]
+        for name in slices.keys() & types.keys():
+            slices[name] = _without_removed(types[name], slices[name])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return text  # the parser explains better what is wrong with it
+    return json.dumps(content)
+
+
+def _without_removed(kind: _Class, rows: Any) -> Any:  # Any: JSON that may have any shape
+    history = _history(kind)
+    if history is None or not history.removed or not isinstance(rows, list):
+        return rows
+    return [
+        {key: value for key, value in row.items() if key not in history.removed}
+        if isinstance(row, dict)
+        else row
+        for row in rows
+    ]
 
 
 def _rows_type(kind: _Class) -> Any:  # Any: a type made at run time
@@ -226,7 +307,9 @@ def _values(kind: _Class, rows: _Rows) -> _Rows:
 
 
 def type_name(kind: _Class) -> str:
-    """Returns the name of a type in JSON."""
+    """Returns the name of a type in JSON: that of its `@state`, else module and qualified name."""
+    if (history := _history(kind)) is not None:
+        return history.name
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
