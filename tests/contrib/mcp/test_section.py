@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,7 +20,9 @@ from weakincentives.contrib.mcp import MCPSection
 from weakincentives.contrib.mcp.events import MCPLogMessage, MCPProgress, MCPServerChanged
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.limits import Deadline
+from weakincentives.prompt import PromptTemplate
 from weakincentives.prompt.errors import PromptValidationError
+from weakincentives.resources import ResourceError
 from weakincentives.runtime.events import InProcessEventBus, ToolInvoked
 from weakincentives.runtime.session import Session
 from weakincentives.testing import ScriptedAdapter, call, say
@@ -240,6 +243,52 @@ def test_structured_content_is_the_value_and_must_fit_its_schema(tmp_path: Path)
 def test_a_server_that_asks_for_sampling_is_refused(tmp_path: Path) -> None:
     ((_, text),) = answers(run(section_of(tmp_path), ("ask", {})))
     assert "error" in json.loads(text)
+
+
+def test_a_clone_has_the_tools_and_groups_of_its_section(tmp_path: Path) -> None:
+    section = section_of(tmp_path, groups={"Writing": ["append"]})
+    clone = section.clone(title="Other", exclude=["hang"])
+    assert clone.title == "Other"
+    assert [child.title for child in clone.children] == ["Writing"]
+    names = {tool.name for tool in section.tools()} - {"plain_hang"}
+    assert {tool.name for tool in clone.tools()} == names
+
+
+def test_sections_of_one_server_share_it(tmp_path: Path) -> None:
+    reading = section_of(tmp_path, title="Reading", include=["echo"])
+    writing = section_of(tmp_path, title="Writing", include=["append"])
+    template = PromptTemplate(ns="tests", key="two", sections=[reading, writing])
+    script = [call(("plain_echo", {})), call(("plain_append", {})), say("done")]
+    MainLoop(ScriptedAdapter(script)).execute(template.bind(), session=Session())
+    assert (tmp_path / "starts").read_text() == "x"
+
+
+def test_a_folder_that_is_not_there_is_refused_when_the_prompt_opens(tmp_path: Path) -> None:
+    prompt = template_of(section_of(tmp_path, folder=tmp_path / "missing")).bind()
+    with pytest.raises(ResourceError, match="the folder of MCP server 'plain' cannot be opened"):
+        MainLoop(ScriptedAdapter([say("done")])).execute(prompt, session=Session())
+
+
+WITHOUT_SDK = """
+import sys
+from support.mcp_prompts import answers, run, section_of
+from pathlib import Path
+section = section_of(Path(sys.argv[1]))
+assert not {name for name in sys.modules if name.split(".")[0] in {"mcp", "mcp_types"}}
+sys.modules["mcp"] = None
+print(answers(run(section, ("echo", {}))))
+"""
+
+
+def test_without_the_sdk_a_prompt_is_built_and_a_call_says_what_to_install(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SDK, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "MCP servers need mcp: pip install" in done.stdout
 
 
 # --- Drift

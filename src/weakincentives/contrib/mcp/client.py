@@ -12,13 +12,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Thread
-from typing import TextIO
+from typing import Any, TextIO
 
 import httpx2
 from anyio.streams.memory import MemoryObjectSendStream
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client import IncomingMessage
-from mcp.client._transport import TransportStreams  # which the SDK exports in no other way
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import (
     CONNECTION_CLOSED,
@@ -43,6 +42,9 @@ __all__ = ["OpenServer", "open_server"]
 _MAX_PAGES = 100
 _TIMEOUT = httpx2.Timeout(30, read=300)  # as the SDK's own client over HTTP has
 _STDERR_LINES, _STDERR_CHARS, _STDERR_SECONDS = 3, 300, 0.2
+
+
+type _Streams = Any  # Any: both directions of a transport, whose type the SDK does not export
 
 
 @asynccontextmanager
@@ -224,7 +226,7 @@ class _Wire:
 @asynccontextmanager
 async def _transport(
     lock: ServerLock, variables: _Variables, wire: _Wire
-) -> AsyncGenerator[TransportStreams]:
+) -> AsyncGenerator[_Streams]:
     expand = variables.expand
     async with AsyncExitStack() as stack:
         if lock.url is not None:

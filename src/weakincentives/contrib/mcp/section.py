@@ -13,10 +13,10 @@ from typing import Unpack
 from ...limits import utc_now
 from ...prompt.context import ToolContext
 from ...prompt.errors import PromptValidationError
-from ...prompt.sections import AnySection, MarkdownSection, Section, SectionArguments, substitute
+from ...prompt.sections import AnySection, MarkdownSection, Section, SectionArguments
 from ...prompt.tool import AnyTool, Effect, JsonParams, Tool, ToolResult
 from ...protocols import Resources
-from ...resources import Binding, ResourceRegistry
+from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
 from ...visibility import SectionPath, SectionVisibility
 from .connection import Connection, ServerError, ServerKey
@@ -44,6 +44,8 @@ class MCPSection(Section[None]):
 
     Raises `PromptValidationError` for a lock that cannot be read and for globs that fit no tool.
     """
+
+    literal = True  # a server's texts may hold any `$`
 
     def __init__(
         self,
@@ -89,10 +91,10 @@ class MCPSection(Section[None]):
 
     def body_text(self) -> str:
         """The server's instructions, as its lock has them."""
-        return self.lock.instructions.replace("$", "$$")
+        return self.lock.instructions
 
     def render_body(self, params: None, *, path: SectionPath) -> str:
-        return substitute(self.body_text(), params, path)
+        return self.body_text()
 
     def resources(self) -> ResourceRegistry:
         """Binds the connection to the server, and its state if there is one."""
@@ -105,7 +107,13 @@ class MCPSection(Section[None]):
         from .state import ServerState, StateKey
 
         def open_state(resources: Resources) -> ServerState:
-            return ServerState(folder, resources.get(ServerKey(server)))
+            try:
+                return ServerState(folder, resources.get(ServerKey(server)))
+            except OSError as error:
+                raise ResourceError(
+                    f"the folder of MCP server {server!r} cannot be opened: {error}; "
+                    "create it, or correct folder="
+                ) from error
 
         return ResourceRegistry.of(connection, Binding(StateKey(server), open_state, eager=True))
 
@@ -177,6 +185,7 @@ def _group(title: str, tools: Sequence[AnyTool]) -> AnySection:
     return MarkdownSection(
         title=title,
         template="",
+        literal=True,
         summary=_summary(title, [tool.name for tool in tools]),
         tools=tools,
         visibility=SectionVisibility.SUMMARY,
@@ -184,7 +193,7 @@ def _group(title: str, tools: Sequence[AnyTool]) -> AnySection:
 
 
 def _summary(title: str, names: Sequence[str]) -> str:
-    text = f"{title}: {', '.join(names)}".replace("$", "$$")
+    text = f"{title}: {', '.join(names)}"
     return text if len(text) <= _MAX_SUMMARY else f"{text[:_MAX_SUMMARY]}…"
 
 
