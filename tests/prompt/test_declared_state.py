@@ -86,7 +86,7 @@ def test_a_session_has_the_reducers_of_the_prompts_that_use_it_once() -> None:
     adapter = run(session, 3)
     assert session[Booking].all() == (Booking(5),)
     assert session[Line].all() == (Line("BOOKED"), Line("BOOKED"))
-    assert "2 seats." in adapter.requests[0].messages[0].content  # type: ignore[union-attr]
+    assert "2 seats." in repr(adapter.requests[0].messages[0])
 
 
 def test_the_reducers_are_there_after_a_restore_and_in_forks() -> None:

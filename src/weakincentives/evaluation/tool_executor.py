@@ -352,7 +352,7 @@ class ToolExecutor:
             call,
             identity,
             partial(accept, output),
-            lambda *_: None,
+            _ignore,
         )
         if isinstance(failure, OutputRejected | ToolValidationError):
             message = ToolMessage(call.call_id, sendable(message_of(failure)), success=False)
@@ -496,6 +496,9 @@ class ToolExecutor:
             resources=resources,
             idempotency_key=key if identity is None else identity.idempotency_key,
         )
+
+
+def _ignore(result: object, transaction: tool_transaction, /) -> None: ...
 
 
 def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]:

@@ -52,7 +52,7 @@ class StructuredOutputConfig[Out](Parametrized):
                 f"output type {self.output_type!r} has no JSON schema ({error}); "
                 "use types that JSON can hold and that are defined by now"
             ) from error
-        if not schema or self.output_type in _BARE:
+        if not schema or _BARE.intersection([self.output_type]):
             raise PromptValidationError(
                 f"output type {self.output_type!r} says nothing about the answer; declare its type"
             )
@@ -80,7 +80,7 @@ class StructuredOutputConfig[Out](Parametrized):
         return item
 
 
-_BARE = (dict, list, tuple, set, frozenset)
+_BARE: frozenset[object] = frozenset({dict, list, tuple, set, frozenset})
 
 
 class OutputCheck[Out](Protocol):
