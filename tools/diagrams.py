@@ -16,7 +16,7 @@ from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from textwrap import wrap
+from textwrap import shorten, wrap
 from types import ModuleType
 from typing import Any, get_args
 
@@ -29,6 +29,7 @@ from weakincentives import (
     Tool,
     ToolContext,
 )
+from weakincentives.contrib.mcp import MCPSection
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import LimitError, PromptEvaluationError
 from weakincentives.evaluation.inner_loop import (
@@ -513,6 +514,46 @@ def layers() -> Picture:
     return picture
 
 
+def mcp_levels() -> Picture:
+    """What the model sees of a locked server, turn by turn, and when its process starts."""
+    groups = {"History": ["git_log", "git_show"], "Commits": ["git_add", "git_commit"]}
+    path = ROOT / "examples/repository_assistant/git.json"
+    git = MCPSection("git", title="Git", lock=path, groups=groups)
+    reads = [call(("read_section", {"section_key": key})) for key in ("git", "git.history")]
+    adapter = ScriptedAdapter([*reads, say("")])
+    prompt = PromptTemplate[str](ns="docs", key="git", sections=[git]).bind()
+    adapter.evaluate(prompt, session=Session())
+    offered = [
+        [name for name in seen.tool_names if name.startswith("git_")] for seen in adapter.requests
+    ]
+    locked = f"{len(git.lock.tools)} tools, {len(path.read_text()):,} characters, reviewed once"
+    steps: list[tuple[str, str, str, Kind]] = [
+        ("wink mcp lock git -- mcp-server-git", locked, "the server runs, once", "box")
+    ]
+    for number, (title, names) in enumerate(
+        zip(
+            ["the prompt begins", "read_section git", "read_section git.history"],
+            offered,
+            strict=True,
+        )
+    ):
+        new = [name for name in names if name not in offered[max(number - 1, 0)] or not number]
+        text = f"+ {', '.join(new)}" if new else f"one line: {git.summary}"
+        steps.append((title, shorten(text, 72, placeholder=" …"), "no process", "accent"))
+    steps += [
+        ("git_log {…}", "its answer, if the tool is as locked", "the server starts", "accent"),
+        ("git_log {…}", "a refusal, if the tool differs from its lock", "no call", "warning"),
+    ]
+    picture = Picture("A locked server opens level by level, and starts at the first call")
+    for number, (title, text, process, kind) in enumerate(steps):
+        y = 10.0 + 60 * number
+        picture.box(10, y, 560, 44, [(title, "strong"), (text, "muted")], kind=kind)
+        picture.text(584, y + 26, process, look="muted")
+        if 0 < number < len(steps) - 1:
+            picture.line((40, y - 16), (40, y), arrow=True)
+    return picture
+
+
 DRAWING: dict[str, Callable[[], Figure]] = {
     draw.__name__.replace("_", "-"): draw
     for draw in (
@@ -523,6 +564,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
         inner_loop,
         override_merge,
         layers,
+        mcp_levels,
     )
 }
 
