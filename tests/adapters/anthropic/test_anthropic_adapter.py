@@ -365,6 +365,8 @@ def test_the_cache_can_be_kept_longer_or_not_at_all() -> None:
         for block in (bodies[0]["tools"][2], bodies[0]["messages"][0]["content"][0])
     ]
     assert marks == [{"type": "ephemeral", "ttl": "1h"}] * 2
+    bodies, _, _ = played("inline", Say("x"))
+    assert bodies[0]["tools"][2]["cache_control"] == {"type": "ephemeral"}
     bodies, api, response = played("inline", Say(calls=(Call("probe"),)), Say("x"), cache=None)
     assert "cache_control" not in json.dumps(bodies)
     assert [use.stored for use in api.uses] == [0, 0]

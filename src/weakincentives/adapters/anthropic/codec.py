@@ -104,7 +104,9 @@ class MessagesCodec(Codec):
         if self._discloses and self._settings.tool_changes == "inline":
             body["betas"] = [*body.get("betas", ()), _INLINE_BETA]
         if self._settings.cache is not None:
-            self._mark_cache(body, {"type": "ephemeral", "ttl": self._settings.cache})
+            # not every server knows `ttl`, whose default is five minutes
+            ttl = {"ttl": "1h"} if self._settings.cache == "1h" else {}
+            self._mark_cache(body, {"type": "ephemeral", **ttl})
         return body
 
     def encode_items(self, output: OutputSpec | None) -> Wire:
@@ -234,7 +236,7 @@ class MessagesCodec(Codec):
                 break
         for block in self._marked:
             del block["cache_control"]
-        ends = [self._system, self.items[-1]["content"]]
+        ends = [self._system, *[item["content"] for item in self.items[-1:]]]
         for index in range(len(self.items) - 1, 0, -1):
             if self.items[index]["role"] == "assistant":
                 ends.append(self.items[index - 1]["content"])
