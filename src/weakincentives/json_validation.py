@@ -67,7 +67,8 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
         reduce(getitem, parents, shortened).pop(name)
     if shortened != value and next(_errors(schema, shortened), None) is None:
         return shortened
-    raise SerdeError("arguments", tuple(map(_issue, errors[:_MAX_ISSUES])))
+    issues = dict.fromkeys(map(_issue, errors))  # several missing properties are one issue
+    raise SerdeError("arguments", tuple(issues)[:_MAX_ISSUES])
 
 
 def _is_null(error: _Error) -> bool:

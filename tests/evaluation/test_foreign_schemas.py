@@ -48,10 +48,25 @@ def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         max_size=1,
     )
     arrays = st.fixed_dictionaries({"type": st.just("array")}, optional={"items": inner})
+    rare = st.fixed_dictionaries(
+        {"type": st.just("object")},
+        optional={
+            "properties": st.dictionaries(names, inner, max_size=2),
+            "additionalProperties": st.booleans(),
+            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=1),
+            "propertyNames": inner,
+            "not": inner,
+            "if": inner,
+            "then": inner,
+            "dependentSchemas": st.dictionaries(names, inner, max_size=1),
+            "dependentRequired": st.just({"a": ["b"]}),
+            "contains": inner,
+        },
+    )
     nullable = st.fixed_dictionaries(
         {"type": st.just(["array", "null"])}, optional={"items": inner, "default": st.none()}
     )
-    return _objects(inner) | arrays | unions | nullable
+    return _objects(inner) | arrays | unions | nullable | rare
 
 
 leaves = st.one_of(
@@ -129,6 +144,21 @@ def test_a_schema_that_says_little_is_offered_as_an_object(parameters: JsonSchem
     check_plain(spec.parameters)
 
 
+@pytest.mark.parametrize(
+    "broken", [{"properties": []}, {"properties": {"a": {"$ref": 3}}}, {"anyOf": 3}, {"type": 3}]
+)
+def test_what_is_no_schema_is_offered_as_an_open_object_and_refuses_every_call(
+    broken: JsonSchema,
+) -> None:
+    parameters = {"type": "object", **broken} if "type" not in broken else broken
+    tool = Tool.from_schema(
+        name="t", description="T.", parameters=parameters, handler=ok, check_schema=False
+    )
+    check_plain(tool_to_spec(tool).parameters)
+    with pytest.raises(SerdeError):
+        tool.parse_params("{}")
+
+
 def test_a_tool_without_params_is_strict() -> None:
     spec = spec_of({"type": "object", "properties": {}})
     assert spec.strict
@@ -200,7 +230,7 @@ def test_a_union_at_the_root_moves_into_the_description() -> None:
     )
     check_plain(spec.parameters)
     assert spec.parameters["description"] == (
-        'Words.\nThe arguments also fit {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}'
+        'Words.\nIt also fits {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}'
     )
 
 
@@ -208,7 +238,9 @@ def test_a_property_whose_name_a_provider_refuses_stands_in_words() -> None:
     spec = spec_of({"type": "object", "properties": {"$top": {"type": "integer"}}})
     check_plain(spec.parameters)
     assert spec.parameters["properties"] == {}
-    assert spec.parameters["description"] == 'Further properties: {"$top": {"type": "integer"}}'
+    assert spec.parameters["description"] == (
+        'It also fits {"properties": {"$top": {"type": "integer"}}}'
+    )
 
 
 @pytest.mark.parametrize(

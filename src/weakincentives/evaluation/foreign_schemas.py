@@ -21,10 +21,13 @@ _DROPPED = {
     *("definitions", "examples", "deprecated", "readOnly", "writeOnly"),
 }
 _PROPERTY = r"[A-Za-z0-9_.-]{1,64}"  # Anthropic's
-_UNIONS = {"oneOf", "anyOf", "allOf", "prefixItems"}
-_NOT_AT_ROOT = {
-    *("oneOf", "anyOf", "allOf", "enum", "const", "not", "if", "then", "else"),
-    *("dependentSchemas", "dependentRequired", "patternProperties"),
+_UNIONS = {"anyOf", "allOf", "prefixItems"}
+_NOT_AT_ROOT = {"oneOf", "anyOf", "allOf", "enum", "const"}
+# rules that few decoders know; a wider form of what they negate would narrow the whole
+_DESCRIBED = {
+    *("not", "if", "then", "else", "dependentSchemas", "dependentRequired", "patternProperties"),
+    *("propertyNames", "contains", "minContains", "maxContains"),
+    *("unevaluatedItems", "unevaluatedProperties", "additionalItems"),
 }
 
 
@@ -33,18 +36,26 @@ def to_provider_form(schema: JsonSchema) -> JsonSchema:
 
     What may not stand at the root moves into its description.
     """
+    try:
+        return _root_form(schema)
+    # It is no valid schema. A check would have refused it, or refuses every call.
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return {"type": "object", "properties": {}, "additionalProperties": True}
+
+
+def _root_form(schema: JsonSchema) -> JsonSchema:
     form = _Form(schema)
     references = set[str]()
-    while isinstance(reference := schema.get("$ref"), str) and reference not in references:
+    while (reference := schema.get("$ref")) is not None and reference not in references:
         references.add(reference)
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**form.target(reference), **rest}
-    root = form.of({**schema, "type": "object"})
-    root.pop("$ref", None)
-    rules = {key: root.pop(key) for key in sorted(root.keys() & _NOT_AT_ROOT)}
-    if rules:
+    unions = {key: schema[key] for key in sorted(schema.keys() & _NOT_AT_ROOT)}
+    ours = {key: value for key, value in schema.items() if key not in {"$ref", *unions}}
+    root = form.of({**ours, "type": "object"})
+    if unions:
         root.setdefault("additionalProperties", True)  # a union may name other properties
-        _describe(root, f"The arguments also fit {json.dumps(rules, ensure_ascii=False)}")
+        _describe(root, unions)
     return {**root, "$defs": form.definitions} if form.definitions else root
 
 
@@ -60,7 +71,16 @@ class _Form:
         """Returns the form of a schema or of a part."""
         if not isinstance(schema, dict):  # `true` or `false`
             return {}
-        form = {key: value for key, value in schema.items() if key not in _DROPPED}
+        rules = {key: schema[key] for key in sorted(schema.keys() & _DESCRIBED)}
+        form = {
+            key: value for key, value in schema.items() if key not in _DROPPED and key not in rules
+        }
+        if rules:
+            _describe(form, rules)
+        if "patternProperties" in rules:
+            form["additionalProperties"] = True
+        if "oneOf" in form:  # wider members could both fit
+            form.setdefault("anyOf", form.pop("oneOf"))
         if "$ref" in form:
             form["$ref"] = f"#/$defs/{self._define(form['$ref'])}"
         if isinstance(items := form.get("items"), list):  # of earlier drafts
@@ -91,7 +111,7 @@ class _Form:
                 name for name in form.get("required", ()) if name in form["properties"]
             ]
             form["additionalProperties"] = True
-            _describe(form, f"Further properties: {json.dumps(others, ensure_ascii=False)}")
+            _describe(form, {"properties": others})
 
     def _define(self, reference: str) -> str:
         """Returns the name of the definition that a reference leads to."""
@@ -116,7 +136,9 @@ class _Form:
         return value if isinstance(value, dict) and reference.startswith("#") else {}
 
 
-def _describe(form: JsonSchema, text: str) -> None:
+def _describe(form: JsonSchema, rules: JsonSchema) -> None:
+    """Adds rules to the description of a form that cannot hold them."""
+    text = f"It also fits {json.dumps(rules, ensure_ascii=False)}"
     form["description"] = f"{form.get('description', '')}\n{text}".strip()
 
 

@@ -227,12 +227,12 @@ class Tool[P, R](Parametrized):
         """
         try:
             schema = {"type": "object"} if parameters is None else dict(parameters)
-            types = schema.get("type", "object")
-            if "object" not in (types if isinstance(types, list) else [types]):
-                raise TypeError(f"the type {types!r} admits no object")
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
             if check_schema:
                 json_validation.check_schema(schema)
+                types = schema.get("type", "object")
+                if "object" not in (types if isinstance(types, list) else [types]):
+                    raise TypeError(f"the type {types!r} admits no object")
                 for example in examples:
                     json_validation.parse_object(text, serde.dump_json(example.input))
         except (SerdeError, TypeError, ValueError) as error:
