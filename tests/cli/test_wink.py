@@ -280,12 +280,16 @@ def test_a_run_shows_the_models_mistakes_and_the_feedback(shop: Path, wink: Wink
     assert len(shown) == 9
 
 
-def test_the_last_answer_of_a_run_that_failed_is_shown(shop: Path, wink: Wink) -> None:
+def test_every_answer_that_is_rejected_is_shown(shop: Path, wink: Wink) -> None:
     (shop / "agents.py").write_text(AGENTS)
     done = wink("run", "agents:typed", "--adapter", "agents:stubborn", "--log", "run.jsonl")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-2] == '  says: {"reply": 1}'
-    assert wink("show", "run.jsonl").stdout.splitlines()[-1].strip() == 'says: {"reply": 1}'
+    assert done.stderr.splitlines()[-3] == '  rejected: {"reply": 1}'
+    assert done.stderr.splitlines()[-2].startswith("  feedback: Your answer does not fit")
+    shown = [line[15:].strip() for line in wink("show", "run.jsonl").stdout.splitlines()]
+    assert [line for line in shown if line.startswith(("says", "reject"))] == [
+        'rejected: {"reply": 1}'
+    ] * 3
 
 
 def test_an_expected_failure_of_a_tool_is_one_line_that_says_where(shop: Path) -> None:

@@ -12,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
+from weakincentives.evaluation.response import Completed
+from weakincentives.inspection.costs import section_costs
 from weakincentives.inspection.event_log import (
+    LOG_START,
     RunningEvaluations,
     event_record,
     read_events,
@@ -29,7 +34,13 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime.events import Event, PromptRendered, ProviderCalled, ToolInvoked
+from weakincentives.runtime.events import (
+    AnswerRejected,
+    Event,
+    PromptRendered,
+    ProviderCalled,
+    ToolInvoked,
+)
 from weakincentives.runtime.session import Session
 from weakincentives.testing import Reply, ScriptedAdapter, call, say
 
@@ -117,8 +128,9 @@ def test_the_log_has_the_models_text_and_the_feedback_on_a_rejected_answer() -> 
     records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
     asked = [record for record in records if record["event"] == "ProviderCalled"]
     assert [record["text"] for record in asked] == ["Let me see.", '{"sum": 1}', '{"total": 1}']
-    assert [bool(record["repair"]) for record in asked] == [False, False, True]
-    assert asked[2]["repair"].startswith(
+    [rejected] = [record for record in records if record["event"] == "AnswerRejected"]
+    assert records.index(asked[1]) < records.index(rejected) < records.index(asked[2])
+    assert rejected["reason"].startswith(
         "Your answer does not fit the required JSON schema: Answer: total: Field"
     )
 
@@ -229,6 +241,168 @@ def test_a_run_after_a_failed_or_restarted_one_is_not_nested_in_it() -> None:
     records = logged(run)
     assert "VisibilityExpanded" in [record["event"] for record in records]
     assert {depth for _, depth in depths(records)} == {1}
+
+
+def test_an_evaluation_in_a_session_of_its_own_is_nested_in_the_call_that_runs_it() -> None:
+    inner = PromptTemplate(
+        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
+    )
+
+    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        answer = context.adapter.evaluate(inner.bind(), session=Session(), bus=context.event_bus)
+        return ToolResult(message=answer.text)
+
+    async def ask_async(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        answer = await context.adapter.evaluate_async(
+            inner.bind(), session=Session(), bus=context.event_bus
+        )
+        return ToolResult(message=answer.text)
+
+    tools = [Tool(name="ask", handler=ask), Tool(name="ask_async", handler=ask_async)]
+    sections = [MarkdownSection(title="Task", template="Help.", tools=tools)]
+    outer = PromptTemplate(ns="shop", key="outer", sections=sections)
+    order = {"number": "A-7"}
+    script: list[Reply] = [
+        call(("ask", order), ("ask_async", order)),
+        say("thought"),
+        say("thought again"),
+        say("Done."),
+    ]
+
+    def run(session: Session) -> None:
+        adapter = ScriptedAdapter(script)
+        for event in adapter.stream(outer.bind(), session=session):
+            if isinstance(event, Completed):  # what the reader runs is not nested
+                ScriptedAdapter([say("")]).evaluate(inner.bind(), session=session)
+
+    nested = [
+        ("PromptRendered", 2),
+        ("ProviderCalled", 2),
+        ("PromptExecuted", 2),
+        ("ToolInvoked", 1),
+    ]
+    assert depths(logged(run)) == [
+        ("PromptRendered", 1),
+        ("ProviderCalled", 1),
+        *nested,
+        *nested,
+        ("ProviderCalled", 1),
+        ("PromptExecuted", 1),
+        ("PromptRendered", 1),
+        ("ProviderCalled", 1),
+        ("PromptExecuted", 1),
+    ]
+
+
+def test_a_run_after_one_that_was_interrupted_in_a_call_is_not_nested_in_it() -> None:
+    def interrupt(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        raise KeyboardInterrupt
+
+    tools = [Tool(name="stop", handler=interrupt)]
+    sections = [MarkdownSection(title="Task", template="Help.", tools=tools)]
+    prompt = PromptTemplate(ns="shop", key="stop", sections=sections).bind()
+
+    def run(session: Session) -> None:
+        adapter = ScriptedAdapter([call(("stop", {"number": "A-7"})), say("Done.")])
+        with suppress(KeyboardInterrupt):
+            adapter.evaluate(prompt, session=session)
+        adapter.evaluate(prompt, session=session)
+
+    assert {depth for _, depth in depths(logged(run))} == {1}
+
+
+@dataclass(frozen=True)
+class Tone:
+    word: str
+
+
+def test_the_log_holds_all_that_was_said_in_a_conversation() -> None:
+    tone = MarkdownSection[Tone](title="Tone", template="Be $word.")
+    template = PromptTemplate[Answer](ns="shop", key="talk", sections=[*PROMPT.sections, tone])
+    prompt = template.bind(Tone("kind"))
+    look = AssistantMessage(
+        text="Let me see.",
+        tool_calls=call(("read_section", {"section_key": "refunds"})).tool_calls,
+    )
+    script: list[Reply] = [
+        look,
+        call(("refund", {"number": "A-7"})),
+        call(("refund", {"number": 7})),
+        say('{"sum": 1}'),
+        say('{"total": 1}'),
+        say('{"total": 2}'),
+    ]
+    session, file = Session(), io.StringIO()
+    write_events(session.bus, file)
+    chat = Chat(MainLoop(ScriptedAdapter(script)), prompt, session=session)
+    chat.send("I want my money back.")
+    prompt.bind(Tone("brief"))
+    chat.send("And for A-8?")
+    assert chat.conversation is not None
+    said = [
+        text
+        for message in chat.conversation.messages
+        for text in (
+            *[getattr(message, "content", ""), getattr(message, "text", "")],
+            *[call.name for call in getattr(message, "tool_calls", ())],
+        )
+    ]
+    records = list(read_events(file.getvalue().splitlines()))
+    written = [text for record in records for text in record.values() if isinstance(text, str)]
+    assert [text for text in said if text not in written] == []
+    begun = [record for record in records if record["event"] == "PromptRendered"]
+    assert [record["message"] for record in begun] == ["I want my money back.", "And for A-8?"]
+    assert begun[0]["changes"] == ""
+    assert str(begun[1]["changes"]).endswith("## 3. Tone\n\nBe brief.")
+
+
+def test_a_rejected_answer_is_an_event_also_when_the_model_is_not_asked_again() -> None:
+    prompt = Prompt[Answer](ns="shop", key="sum", sections=PROMPT.sections)
+    adapter = ScriptedAdapter([say("no")] * 3)
+    session = Session()
+    with suppress(PromptEvaluationError):
+        adapter.evaluate(prompt, session=session)
+    assert len(session[AnswerRejected].all()) == 3
+
+
+def test_the_log_begins_with_its_version() -> None:
+    file = io.StringIO()
+    write_events(Session().bus, file)
+    assert file.getvalue() == LOG_START
+    assert list(read_events(file.getvalue().splitlines())) == []
+    later = LOG_START.replace("2", "3")
+    with pytest.raises(ValueError, match="line 1 begins a log of version 3, which is later than 2"):
+        list(read_events([later]))
+
+
+def test_a_log_of_0_1_0_is_read_and_its_runs_nest_within_their_session() -> None:
+    def of_0_1_0(record: dict[str, Any]) -> dict[str, Any]:
+        new = {"message", "changes", "parent_id", "text", "model", "arguments"}
+        if record["event"] == "PromptRendered":
+            new -= {"text"}
+        return {key: value for key, value in record.items() if key not in new}
+
+    records = [of_0_1_0(record) for record in logged(delegate)]
+    lines = [json.dumps(record) for record in records]
+    assert depths(list(read_events(lines))) == depths(logged(delegate))
+    assert section_costs(records) == section_costs(logged(delegate))
+
+
+def delegate(session: Session) -> None:
+    """A run whose tool calls evaluate another prompt: once well, once in vain."""
+
+    def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+        answer = context.adapter.evaluate(PROMPT.bind(), session=context.session)
+        return ToolResult(message=answer.text)
+
+    sections = [
+        MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])
+    ]
+    outer = PromptTemplate(ns="shop", key="outer", sections=sections)
+    asking = call(("ask", {"number": "A-7"}))
+    failure = RuntimeError("no provider")
+    script: list[Reply] = [asking, say("thought"), asking, failure, say("Done.")]
+    ScriptedAdapter(script).evaluate(outer.bind(), session=session)
 
 
 def test_runs_of_several_sessions_are_not_nested() -> None:

@@ -13,7 +13,7 @@ from typer import Option
 
 from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
-from ..inspection.event_log import event_record
+from ..inspection.event_log import LOG_START, event_record
 from ..protocols import EventBus
 from ..runtime.events import Event
 from .output import single_line
@@ -82,6 +82,7 @@ def log_events(bus: EventBus, log: Path) -> Generator[None]:
             except OSError as error:
                 failures.append(error)
 
+    file.write(LOG_START)
     bus.subscribe(Event, write)
     try:
         yield

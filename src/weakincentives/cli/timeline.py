@@ -32,6 +32,11 @@ class Timeline:
         if running:
             lines += self._rejected_answer(running[-1], margin, record)
         lines.append(short_line(margin, _line(record)))
+        if record["event"] == "PromptRendered":
+            texts = {"changed": record.get("changes"), "user": record.get("message")}
+            lines += [
+                short_line(margin, f"  {name}: {text}") for name, text in texts.items() if text
+            ]
         if record["event"] == "ProviderCalled" and (text := record.get("text")):
             if record["tool_calls"]:
                 lines.append(short_line(margin, f"  says: {text}"))
@@ -56,10 +61,9 @@ class Timeline:
         match record:
             case {"event": "PromptExecuted"}:
                 self._answers.pop(evaluation, None)  # the line of the record has it
-            case {"event": "ProviderCalled", "repair": str(repair)} if repair:
+            case {"event": "AnswerRejected"}:
                 _, answer = self._answers.pop(evaluation, ("", ""))
-                texts = f"  rejected: {answer}", f"  feedback: {repair}"
-                return [short_line(margin, text) for text in texts]
+                return [short_line(margin, f"  rejected: {answer}")]
             case _:
                 pass
         return []
@@ -81,18 +85,30 @@ def _line(record: Any) -> str:  # Any: JSON, read key by key
             if record["params"] is None:  # the call was refused before its handler ran
                 params = record.get("arguments", "")
             return f"  {record['name']} {params} {outcome}: {record['content']}"
+        case "AnswerRejected":
+            return f"  feedback: {record['reason']}"
+        case "PromptExecuted":
+            return f"answer after {count_of(record['turns'], 'turn')}: {record['text']}"
+        case _:
+            return _change_line(record)
+
+
+def _change_line(record: Any) -> str:  # Any: likewise
+    """Returns the line of a change of the prompt, its tools or the conversation."""
+    match record["event"]:
         case "ToolsInjected":
             return f"  new tools: {', '.join(record['tool_names'])}"
         case "ToolsWithdrawn":
             return f"  closed tools: {', '.join(record['tool_names'])}"
         case "VisibilityExpanded":
             return f"restarts with {', '.join(record['section_keys'])} open: {record['reason']}"
+        case "Compacted":
+            sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
+            return f"shorter conversation: {sizes}"
         case "OverridesDropped":
             return f"stale overrides: {', '.join(record['texts'])}"
         case "ParamsMissing":
             sections = ", ".join(record["sections"])
             return f"sections that cannot be opened: {sections}; {record['remedy']}"
-        case "PromptExecuted":
-            return f"answer after {count_of(record['turns'], 'turn')}: {record['text']}"
         case other:
             return str(other)

@@ -9,6 +9,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import aclosing, closing
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -30,6 +31,7 @@ from ..runtime.events import (
     PromptExecuted,
     PromptRendered,
     ProviderCalled,
+    new_id,
 )
 from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
 from .conversation import Conversation, begin, rendered_tools
@@ -52,6 +54,7 @@ from .inner_loop import (
 from .journal import CallIdentity, Journal
 from .messages import (
     AssistantMessage,
+    Instructions,
     ToolCall,
     ToolExecutionOutcome,
     ToolsAdded,
@@ -198,6 +201,7 @@ class Evaluation[Out]:
         **options: Unpack[LoopOptions],
     ) -> None:
         self._started = perf_counter()
+        self._id, self._parent_id = new_id(), _running_id.get()
         check_arguments(prompt, options, LoopOptions, Prompt, RenderedPrompt)
         session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
         conversation = options.get("conversation")
@@ -256,9 +260,17 @@ class Evaluation[Out]:
             self.tools.recall_unknown(earlier.unknown_calls)
         self._accept = prompt.prompt.template.accept
         self._finished: Finished | None = None
-        self._announce(rendered, prompt.prompt)
+        self._feedback: UserMessage | None = None  # the last one that was published
+        changes = _changes(options.get("conversation"), conversation)
+        self._announce(rendered, prompt.prompt, options.get("message"), changes)
 
-    def _announce(self, rendered: RenderedPrompt[Out], prompt: Prompt[Out]) -> None:
+    def _announce(
+        self,
+        rendered: RenderedPrompt[Out],
+        prompt: Prompt[Out],
+        message: str | None,
+        changes: str,
+    ) -> None:
         """Publishes the rendered prompt, its stale overrides, and sections that cannot open."""
         self._publish(
             PromptRendered(
@@ -268,6 +280,10 @@ class Evaluation[Out]:
                 adapter=self._operation.provider,
                 text=rendered.text,
                 tool_names=tuple([tool.name for tool in rendered.tools]),
+                message=message or "",
+                changes=changes,
+                parent_id=self._parent_id,
+                event_id=self._id,
                 visibility={
                     **{node.path: None for node in rendered.registry.sections},
                     **rendered.visibility,
@@ -348,11 +364,16 @@ class Evaluation[Out]:
             if isinstance(action, ToolCalls):
                 action = yield from self._run_calls(action, journal)
             elif isinstance(action, ProviderRequest):
-                action = yield from self._send(action, journal)
-                if isinstance(action, Finished):
-                    action = yield from self._check_output(action, journal)
-                if self._operation.streamed and isinstance(action, ProviderRequest):
-                    yield AnswerRejected(_repair(action))
+                try:
+                    action = yield from self._send(action, journal)
+                    if isinstance(action, Finished):
+                        action = yield from self._check_output(action, journal)
+                except PromptEvaluationError:
+                    self._publish_rejection()
+                    raise
+                rejected = self._publish_rejection()
+                if self._operation.streamed and rejected is not None:
+                    yield rejected
             else:
                 self._finished = action
                 return
@@ -376,13 +397,28 @@ class Evaluation[Out]:
         # As a call, so that a journal records it; no tool can have this name.
         call = ToolCall(f"accept_{self._loop.turns}", "<accept>", finished.text)
         check = partial(self.tools.check_output, call, self._accept, finished.output)
-        if journal is None:
-            outcome = yield from check()
-        else:
-            outcome = journal.execute(call, lambda identity: run(check(identity)))
+        _running_id.set(self._id)
+        try:
+            if journal is None:
+                outcome = yield from check()
+            else:
+                outcome = journal.execute(call, lambda identity: run(check(identity)))
+        finally:
+            _running_id.set(self._parent_id)
         if outcome.success:
             return finished
         return self._loop.reject(outcome.message.content, self._clock())
+
+    def _publish_rejection(self) -> AnswerRejected | None:
+        """Publishes that the model's answer was rejected, if it was; returns the event."""
+        match self._loop.transcript[-1]:
+            case UserMessage(reason, repair=True) as feedback if feedback is not self._feedback:
+                self._feedback = feedback
+                rejected = AnswerRejected(reason, session_id=self._session_id)
+                self._publish(rejected)
+                return rejected
+            case _:
+                return None
 
     def finish(self) -> PromptResponse[Out]:
         """Publishes the end of the evaluation and returns its response."""
@@ -423,12 +459,16 @@ class Evaluation[Out]:
         self._loop.running = calls
         call, signal = calls[0], None
         outcomes: Sequence[ToolExecutionOutcome]
-        if journal is not None:
-            outcomes = [journal.execute(call, partial(self._execute, call))]
-        elif len(calls) == 1:
-            outcomes = [(yield from tools.execute(call))]
-        else:
-            outcomes, signal = yield from tools.execute_parallel(calls)
+        _running_id.set(self._id)
+        try:
+            if journal is not None:
+                outcomes = [journal.execute(call, partial(self._execute, call))]
+            elif len(calls) == 1:
+                outcomes = [(yield from tools.execute(call))]
+            else:
+                outcomes, signal = yield from tools.execute_parallel(calls)
+        finally:
+            _running_id.set(self._parent_id)
         try:  # before a reader of the stream can end the run: these calls have been run
             next_action = self._loop.submit(outcomes, self._clock())
         except WeakIncentivesError:  # a limit, or a request for sections
@@ -511,7 +551,6 @@ class Evaluation[Out]:
                         tool_calls=len(answer.tool_calls),
                         error=None if failure is None else f"{type(failure).__name__}: {failure}",
                         text=answer.text,
-                        repair=_repair(request),
                         model=answer.model or model,
                         session_id=self._session_id,
                     )
@@ -550,10 +589,15 @@ class Evaluation[Out]:
 _NO_ANSWER = AssistantMessage()
 
 
-def _repair(request: ProviderRequest) -> str:
-    """Returns what the request says about the rejected answer before it; `""` without one."""
-    last = request.transcript[-1]
-    return last.content if isinstance(last, UserMessage) and last.repair else ""
+# Only the log reads it: which evaluation's tool call runs here, in this thread or task. It is set
+# back without `reset`, which an interrupt may run in another context.
+_running_id: ContextVar[str | None] = ContextVar("weakincentives_running_id", default=None)
+
+
+def _changes(earlier: Conversation | None, conversation: Conversation) -> str:
+    """Returns what the conversation says of sections that have changed since the earlier one."""
+    new = () if earlier is None else conversation.messages[len(earlier.messages) :]
+    return "\n\n".join([item.content for item in new if isinstance(item, Instructions)])
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:

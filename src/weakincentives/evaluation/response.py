@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ..generics import Parametrized
 from ..limits import TokenUsage
-from ..runtime.events import Compacted
+from ..runtime.events import AnswerRejected, Compacted
 from .conversation import Conversation
 from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
 
@@ -65,13 +65,6 @@ class ToolCallFinished:
 
     call: ToolCall
     message: ToolMessage
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerRejected:
-    """The text since the last request is void: `reason` says why the model is asked again."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

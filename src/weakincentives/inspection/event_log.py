@@ -14,6 +14,7 @@ from ..runtime.events import Event, PromptRendered, SectionTexts
 from ..serde import Json
 
 __all__ = [
+    "LOG_START",
     "LoggedEvaluation",
     "Record",
     "RunningEvaluations",
@@ -25,11 +26,19 @@ __all__ = [
 type Record = dict[str, Json]
 """An event as plain JSON values; `event` is the name of its type."""
 
+LOG_START = '{"event": "LogStart", "version": 2}\n'
+"""The first line of a log. 0.1.0 wrote none; its events have fewer fields."""
+
+_VERSION = 2
 _MAX_DEPTH = 8
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
-    """Writes each later `Event` on `bus` to `file` as a line; returns a function that stops it."""
+    """Writes each later `Event` on `bus` to `file` as a line; returns a function that stops it.
+
+    The first line is `LOG_START`.
+    """
+    file.write(LOG_START)
 
     def write(event: object) -> None:
         file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
@@ -58,7 +67,8 @@ def event_record(event: object) -> Record:
 def read_events(lines: Iterable[str]) -> Iterator[Record]:
     """Yields the events that `write_events` wrote.
 
-    Raises `ValueError` with the number of a line that is no event.
+    Logs of earlier versions are read too. Raises `ValueError` with the number of a line that is no
+    event or begins a log of a later version.
     """
     for number, line in enumerate(lines, start=1):
         try:
@@ -67,17 +77,26 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
             record = None
         if not isinstance(record, dict) or not isinstance(record.get("event"), str):
             raise ValueError(f"line {number} is no event; it may have been cut off")  # noqa: TRY004 - not a matter of types
-        yield record
+        if record["event"] != "LogStart":
+            yield record
+        elif record.get("version") != _VERSION:
+            raise ValueError(
+                f"line {number} begins a log of version {record.get('version')!r}, which is later "
+                f"than {_VERSION}; update weakincentives to read it"
+            )
 
 
 @dataclass(slots=True, eq=False)
 class LoggedEvaluation:
     """An evaluation in a log; it continues the `restarted` one with other sections open.
 
-    `unanswered` counts the tool calls of its last turn that have not ended yet.
+    `unanswered` counts the tool calls of its last turn that have not ended yet. `outer` has the
+    evaluations of other sessions around it.
     """
 
     name: Json
+    event_id: Json = None
+    outer: tuple["LoggedEvaluation", ...] = ()
     restarted: "LoggedEvaluation | None" = None
     turn: int = 0
     unanswered: int = 0
@@ -89,11 +108,13 @@ class RunningEvaluations:
 
     A log has a record for the start of an evaluation and one for its response, but none for its
     failure, which follows from the next record of the session. Evaluations of different sessions
-    may overlap, and an evaluation runs only inside those of its own session.
+    may overlap. `parent_id` says in which evaluation one runs; 0.1.0 did not write it, and there an
+    evaluation runs only inside those of its own session.
     """
 
     def __init__(self) -> None:
         self._by_session: defaultdict[Json, list[LoggedEvaluation]] = defaultdict(list)
+        self._by_id: dict[Json, tuple[LoggedEvaluation, ...]] = {}  # each with those around it
 
     def add(self, record: Record) -> tuple[LoggedEvaluation, ...]:
         """Returns the evaluations around `record`, outermost first; the last one published it."""
@@ -101,9 +122,14 @@ class RunningEvaluations:
         match record:
             case {"event": "PromptRendered"}:
                 restarted = running.pop() if running and running[-1].restarting else None
-                while running and not running[-1].unanswered:
-                    running.pop()  # it has failed: only a tool call can start another inside it
-                running.append(LoggedEvaluation(record.get("name"), restarted))
+                parent_id = record.get("parent_id")
+                while running and not _is_around(running[-1], record):
+                    self._by_id.pop(running.pop().event_id, None)  # it has failed
+                apart = not running and parent_id is not None
+                outer = self._by_id.get(parent_id, ()) if apart else ()
+                event_id = record.get("event_id")
+                running.append(LoggedEvaluation(record.get("name"), event_id, outer, restarted))
+                self._by_id[event_id] = (*running[0].outer, *running)
             case {"event": "ProviderCalled", "turn": int(turn)}:
                 while len(running) > 1 and running[-1].turn + 1 != turn:
                     running.pop()  # it has failed inside a tool call of the one around it
@@ -120,10 +146,19 @@ class RunningEvaluations:
                 for evaluation in running[-1:]:
                     evaluation.restarting = True
             case {"event": "PromptExecuted"} if running:
-                return (*running[:-1], running.pop())
+                around = self._by_id.pop(running[-1].event_id, ())
+                running.pop()
+                return around
             case _:
                 pass
-        return tuple(running)
+        return (*running[0].outer, *running) if running else ()
+
+
+def _is_around(evaluation: LoggedEvaluation, record: Record) -> bool:
+    """Whether a tool call of the evaluation can have started the one that `record` begins."""
+    if "parent_id" in record:
+        return evaluation.event_id == record["parent_id"]
+    return evaluation.unanswered > 0
 
 
 def _to_json(value: object, depth: int = 0) -> Json:

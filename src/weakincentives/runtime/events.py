@@ -17,6 +17,7 @@ from ..protocols import EventBus, ToolOutcome
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
+    "AnswerRejected",
     "Compacted",
     "Event",
     "EventBus",
@@ -87,6 +88,9 @@ class SectionTexts:
 class PromptRendered(Event):
     """An evaluation begins with this text and the tools of these names.
 
+    In a conversation, `message` is what the user says now, and `changes` what the model is told of
+    sections that have changed since it last read them. `parent_id` is the `event_id` with which the
+    evaluation began whose tool call runs this one.
     `visibility` has every section of the prompt, with `None` for hidden and disabled ones.
     `measure` renders the texts of all enabled sections, hidden ones included. Call it only when you
     need these texts, since it costs more than rendering the prompt.
@@ -98,6 +102,9 @@ class PromptRendered(Event):
     adapter: str
     text: str
     tool_names: tuple[str, ...]
+    message: str = ""
+    changes: str = ""
+    parent_id: str | None = None
     visibility: Mapping[SectionPath, SectionVisibility | None] = field(
         default_factory=dict[SectionPath, SectionVisibility | None], repr=False
     )
@@ -131,8 +138,7 @@ class ProviderCalled(Event):
     """A request to the provider ended, after `seconds` of wall-clock time.
 
     `error` is the text of the failure, `None` without one. `text` is what the model wrote, as an
-    answer or beside tool calls. `repair` is what the request said about a rejected answer before
-    it; empty if there was none. `model` is the model that answered, as the provider names it; else
+    answer or beside tool calls. `model` is the model that answered, as the provider names it; else
     the one that the request named.
     """
 
@@ -144,7 +150,6 @@ class ProviderCalled(Event):
     tool_calls: int = 0
     error: str | None = None
     text: str = field(default="", repr=False)
-    repair: str = field(default="", repr=False)
     model: str = ""
 
 
@@ -203,9 +208,22 @@ class ToolsWithdrawn(Event):
     section_key: str
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerRejected(Event):
+    """The model's last answer does not count; it reads `reason`, and is asked again if it may be.
+
+    A stream yields this event too: the text since the last request is void.
+    """
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisibilityExpanded(Event):
-    """An evaluation ended, and another starts with these sections open."""
+    """An evaluation ended, and another starts with these sections open.
+
+    A stream tells its reader so by `Restarted`.
+    """
 
     section_keys: tuple[str, ...]
     reason: str
