@@ -23,6 +23,7 @@ from benchmarks import (
     w8_memory,
     w9_files,
     w11_mcp,
+    w12_chat,
 )
 from benchmarks.measure import Row
 
@@ -39,6 +40,7 @@ WORKLOADS = {
     "W8": w8_memory,
     "W9": w9_files,
     "W11": w11_mcp,
+    "W12": w12_chat,
 }
 # Why a target is missed, by the beginning of a row's workload and case.
 REASONS = {

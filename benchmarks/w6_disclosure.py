@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from os.path import commonprefix
 from typing import Any
 
+from benchmarks.captured import APIS, fresh_share, shared_prefix
 from benchmarks.measure import Row
 from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions, ToolChanges
 from weakincentives.adapters.codec import Codec, CodecOptions, Wire
@@ -223,11 +223,6 @@ class Counts:
     fresh: float
 
 
-def shared_prefix(a: str, b: str) -> int:
-    """Returns how many characters both begin with."""
-    return len(commonprefix([a, b]))  # noqa: RUF071 - of texts, not of paths
-
-
 def count_characters(sent: list[str]) -> Counts:
     total = sum(map(len, sent))
     fresh = total - sum(shared_prefix(before, after) for before, after in pairwise(sent))
@@ -295,3 +290,20 @@ def rows() -> Iterator[Row]:
     yield Row("W6", "restart, three at once", "calls", calls, 5, "value")
     fresh = {"floor": floor.fresh, "ours": together.fresh}
     yield Row("W6", "restart, three at once, fresh", "k chars", fresh, 70, "value")
+
+    chat = PromptTemplate[None](
+        ns="bench",
+        key="chat",
+        sections=[
+            *[section(number) for number in range(SECTIONS)],
+            MarkdownSection(
+                title="Look",
+                template="Look first.",
+                tools=[Tool[Query, Entries](name="look", description="Looks.", handler=look)],
+            ),
+        ],
+    ).bind()
+    for codec, api in APIS.items():
+        new, sent_anew = fresh_share(codec, chat, 3)
+        case = f"3 turns of a chat, {api}, fresh (floor: new)"
+        yield Row("W6", case, "k chars", {"floor": new, "ours": sent_anew}, 1.1)

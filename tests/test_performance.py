@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.captured import APIS, Captured, talk
+from benchmarks.w12_chat import PROMPT
 from weakincentives import serde
+from weakincentives.adapters.codec import Codec
 from weakincentives.adapters.core import Connection, LoopAdapter
 from weakincentives.evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from weakincentives.evaluation.messages import AssistantMessage, ToolCall
@@ -255,6 +258,20 @@ def test_a_tool_call_takes_as_many_calls_late_in_a_session_as_early() -> None:
 def generators(calls: Counter[CodeType]) -> int:
     """How much pydantic worked on schemas; parsing and dumping by a finished one is not that."""
     return sum(count for code, count in calls.items() if "Generate" in code.co_qualname)
+
+
+@pytest.mark.parametrize("codec", APIS, ids=APIS.values())
+def test_a_turn_of_a_long_chat_takes_as_many_calls_as_one_of_a_short_chat(
+    codec: type[Codec],
+) -> None:
+    adapter, counts = Captured(codec), list[Counter[CodeType]]()
+    conversation = talk(adapter, PROMPT, 3).conversation
+    for turns in (0, 1, 200):
+        if turns:
+            conversation = talk(adapter, PROMPT, turns, conversation).conversation
+        counts.append(calls_during(partial(talk, adapter, PROMPT, 1, conversation)))
+    assert counts[0].total() > 100
+    assert counts[1].total() == counts[2].total()
 
 
 def test_a_second_evaluation_builds_no_schema_and_no_parser() -> None:

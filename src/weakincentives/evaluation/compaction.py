@@ -131,7 +131,9 @@ def plan_compaction(
         max_note = max(round(space * _BYTES_PER_TOKEN / 4), _MIN_NOTE)
         last, dropped = _without_oldest_calls(turns[-1], -room, max_note)
         messages = [message for turn in (*turns[:-1], last) for message in turn]
-        conversation = replace(conversation, messages=(conversation.messages[0], *messages))
+        conversation = replace(
+            conversation, messages=(conversation.messages[0], *messages), tool_changes=()
+        )
     plan = Plan(
         conversation=conversation,
         kept_turns=count,

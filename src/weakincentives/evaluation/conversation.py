@@ -86,8 +86,9 @@ class Conversation:
     """A conversation with a model: a value that goes on at any adapter and in any process.
 
     `ns` and `key` name its prompt, `messages` begin with the prompt's text. `tools` are those at
-    the start; later changes are messages. `sections` records what the model has read of the prompt,
-    `usage` counts the tokens of the whole conversation. Every tool call has an answer.
+    the start; later changes are messages, at the positions `tool_changes`. `sections` records what
+    the model has read of the prompt, `usage` counts the tokens of the whole conversation. Every
+    tool call has an answer.
     """
 
     ns: str
@@ -96,6 +97,7 @@ class Conversation:
     tools: tuple[ToolSpec, ...] = field(default=(), repr=False)
     sections: tuple[SectionRecord, ...] = field(default=(), repr=False)
     usage: TokenUsage = field(default_factory=TokenUsage)
+    tool_changes: tuple[int, ...] = field(default=(), repr=False)
     version: Literal[1] = 1
 
     def to_json(self) -> str:
@@ -110,7 +112,10 @@ class Conversation:
         other, and without messages.
         """
         conversation = serde.parse_json(cls, text)
-        if problem := _invalid(conversation.messages):
+        problem = _invalid(conversation.messages)
+        if conversation.tool_changes != _positions_of_tool_changes(conversation.messages):
+            problem = problem or "tool_changes has other positions than the messages"
+        if problem:
             raise SerdeError("conversation", (ValidationIssue(("messages",), problem),))
         return conversation
 
@@ -127,7 +132,9 @@ class Conversation:
     @property
     def available_tools(self) -> Mapping[str, ToolSpec]:
         """The tools that the model may call now, by name."""
-        return apply_tool_changes(self.tools, self.messages)
+        # a scan of the messages would cost more each turn than all the rest of a long chat's turn
+        changes = [self.messages[position] for position in self.tool_changes]
+        return apply_tool_changes(self.tools, changes)
 
     @property
     def unknown_calls(self) -> Sequence[ToolCall]:
@@ -160,6 +167,16 @@ class Conversation:
         Another prompt, and with `on_change="restate"` a changed one, restates the conversation.
         Raises `ValueError` without a message when the model has already answered.
         """
+        if message is None and isinstance(last := self.messages[-1], AssistantMessage):
+            if last.finish in ("stop", "tool_calls"):
+                raise ValueError(
+                    "the conversation ends with the model's answer; "
+                    "pass message= with what comes next"
+                )
+            # the provider stopped this answer: the model answers again
+            return replace(self, messages=self.messages[:-1]).continued(
+                rendered, tools, on_change=on_change
+            )
         conversation = self
         if (self.ns, self.key) != _name_of(rendered):
             conversation = self._restated(rendered, tools, self.messages)
@@ -167,20 +184,11 @@ class Conversation:
         if text and on_change == "restate" and conversation is self:
             conversation = self._restated(rendered, tools, self.messages)
             text, records = _changes(conversation.sections, rendered)
-        messages = list(conversation.messages)
-        if text:
-            messages.append(Instructions(text))
-        messages += _tool_changes(conversation.available_tools, tools)
+        added: list[Message] = [Instructions(text)] if text else []
+        added += _tool_changes(conversation.available_tools, tools)
         if message is not None:
-            messages.append(UserMessage(sendable(message)))
-        elif isinstance(last := self.messages[-1], AssistantMessage):
-            if last.finish in ("stop", "tool_calls"):
-                raise ValueError(
-                    "the conversation ends with the model's answer; "
-                    "pass message= with what comes next"
-                )
-            messages.remove(last)  # the provider stopped it: the model answers again
-        return replace(conversation, messages=tuple(messages), sections=tuple(records.values()))
+            added.append(UserMessage(sendable(message)))
+        return replace(conversation.extended(added), sections=tuple(records.values()))
 
     # Any: as above
     def restated(
@@ -252,6 +260,7 @@ class Conversation:
             ns=ns,
             key=key,
             messages=(prompt, *kept),
+            tool_changes=(),
             tools=tools,
             sections=tuple(records.values()),
         )
@@ -282,10 +291,19 @@ class Conversation:
                         summary = record.summary if path == closed else None
                         records[path] = replace(record, summary=summary, full=None)
         return replace(
-            self,
-            messages=tuple(messages),
+            self.extended(messages[len(self.messages) :]),
             usage=self.usage + usage,
             sections=tuple(records.values()),
+        )
+
+    def extended(self, added: Iterable[Message]) -> Self:
+        """Returns the conversation with further messages."""
+        added = tuple(added)
+        changes = _positions_of_tool_changes(added, len(self.messages))
+        return replace(
+            self,
+            messages=(*self.messages, *added),
+            tool_changes=(*self.tool_changes, *changes),
         )
 
 
@@ -507,6 +525,16 @@ def _last_compaction(messages: Sequence[Message]) -> list[Message]:
 
 def _is_compaction(item: serde.Json) -> bool:
     return isinstance(item, dict) and str(item.get("type", "")).startswith("compaction")
+
+
+def _positions_of_tool_changes(messages: Iterable[Message], start: int = 0) -> tuple[int, ...]:
+    return tuple(
+        [
+            position
+            for position, message in enumerate(messages, start)
+            if isinstance(message, ToolsAdded | ToolsRemoved)
+        ]
+    )
 
 
 def _invalid(messages: Sequence[Message]) -> str:

@@ -262,6 +262,7 @@ class Evaluation[Out]:
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
         changes = _changes(options.get("conversation"), conversation)
+        self._conversation: Conversation | None = None
         self._announce(rendered, prompt.prompt, options.get("message"), changes)
 
     def _announce(
@@ -347,9 +348,12 @@ class Evaluation[Out]:
             del complete  # else the exception's traceback would refer to the exception
 
     def _save_conversation(self) -> None:
-        if self._save is not None:
+        if self._save is None:
+            return
+        if self._conversation is None:
             self._stop()
-            self._save(self._loop.conversation_now)
+            self._conversation = self._loop.conversation_now
+        self._save(self._conversation)
 
     def _stop(self) -> None:
         """Makes the conversation one that can go on, with the calls of earlier evaluations."""
@@ -424,6 +428,7 @@ class Evaluation[Out]:
         """Publishes the end of the evaluation and returns its response."""
         assert self._finished is not None  # noqa: S101 - `effects` has set it or raised
         loop, text = self._loop, self._finished.text
+        self._conversation = loop.conversation_now
         # Any: parsed by the prompt's own declaration, which is what Out stands for
         output: Any = self._finished.output
         self._publish(
@@ -444,7 +449,7 @@ class Evaluation[Out]:
             output=output,
             usage=loop.usage,
             turns=loop.turns,
-            conversation=loop.conversation_now,
+            conversation=self._conversation,
         )
         self._operation.set_result(response)
         return response
