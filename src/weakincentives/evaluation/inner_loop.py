@@ -259,7 +259,8 @@ class InnerLoop:
             return self._next_disclosure_calls()
         if self.pending:
             return self._next_calls(now)
-        self._add_tool_changes()
+        if self.tool_changes:
+            self._add_tool_changes()
         limit = self.max_request_tokens
         if limit and request_tokens(self.transcript, self.conversation.tools) > limit:
             raise CompactionRequired(f"the next request has more than {limit:,} tokens")
@@ -329,9 +330,11 @@ class InnerLoop:
 
     def _request(self, now: datetime) -> ProviderRequest:
         self._check_limits(now, before="request")
-        self._add_tool_changes()
-        changes, self.transcribed_changes = tuple(self.tool_changes), 0
-        self.tool_changes.clear()
+        changes = tuple(self.tool_changes)
+        if changes:
+            self._add_tool_changes()
+            self.tool_changes.clear()
+            self.transcribed_changes = 0
         self.turns += 1
         config = self.structured_output
         return ProviderRequest(

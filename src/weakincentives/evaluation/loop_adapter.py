@@ -588,7 +588,9 @@ class Evaluation[Out]:
         if answer is None:
             name = type(self.connection).__name__
             raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
-        return without_surrogates(answer)
+        texts = [f"{call.call_id}{call.name}{call.arguments}" for call in answer.tool_calls]
+        is_ascii = all(map(str.isascii, (answer.text, *texts)))
+        return answer if is_ascii else without_surrogates(answer)
 
 
 _NO_ANSWER = AssistantMessage()

@@ -166,11 +166,6 @@ def sendable(text: str) -> str:
 
 def without_surrogates(answer: AssistantMessage) -> AssistantMessage:
     """Returns `answer` with sendable text and calls: the same object if they are so already."""
-    # each reply of a model comes here, and nearly all are ASCII
-    if answer.text.isascii() and all(
-        f"{call.call_id}{call.name}{call.arguments}".isascii() for call in answer.tool_calls
-    ):
-        return answer
     calls = [ToolCall(*map(sendable, astuple(call))) for call in answer.tool_calls]
     sent = replace(answer, text=sendable(answer.text), tool_calls=tuple(calls))
     return answer if sent == answer else sent
