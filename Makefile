@@ -110,7 +110,7 @@ soak: $(VENV)/.test-stamp ## random scripts over all adapters for an hour: make 
 		$(MAKE) --no-print-directory .venv-$$sdk/.$$sdk-stamp VENV=.venv-$$sdk || exit; \
 	done
 	@export PYTHONPATH=tests; failed=; \
-	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses > .soak-ours.log & ours=$$!; \
+	$(PY) tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) scripted restarts chat responses anthropic > .soak-ours.log & ours=$$!; \
 	.venv-litellm/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) litellm litellm-anthropic > .soak-litellm.log 2>&1 & litellm=$$!; \
 	.venv-claude/bin/python tests/soak.py --minutes $(MINUTES) --pause $(PAUSE) claude claude-injects > .soak-claude.log & claude=$$!; \
 	for job in $$ours $$litellm $$claude; do wait $$job || failed=yes; done; \

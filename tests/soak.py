@@ -72,6 +72,7 @@ def subjects(wanted: list[str]) -> list[Subject]:
         "restarts": lambda: _of("testing.test_conformance", "scripted, starting again"),
         "chat": lambda: _of("testing.test_conformance", "chat"),
         "responses": lambda: _of("testing.test_conformance", "responses"),
+        "anthropic": lambda: _of("adapters.anthropic.test_anthropic_conformance", "inline"),
         "litellm": lambda: _of("adapters.litellm.test_litellm_conformance", "openai"),
         "litellm-anthropic": lambda: _of("adapters.litellm.test_litellm_conformance", "anthropic"),
         "claude": lambda: _claude("RESTARTS"),

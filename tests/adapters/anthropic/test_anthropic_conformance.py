@@ -55,6 +55,7 @@ class AnthropicHarness(HttpHarness):
             yield stage
 
 
+HARNESSES = {way: AnthropicHarness(way) for way in WAYS}
 # A tool that was loaded by reference cannot be taken away: the loop refuses its calls.
 NEVER_CLOSED = {"closing", "a closed tool", "opening again"}
 
@@ -64,20 +65,20 @@ NEVER_CLOSED = {"closing", "a closed tool", "opening again"}
     [
         pytest.param(way, scenario, id=f"{way}: {scenario}")
         for way in WAYS
-        for scenario in scenarios(AnthropicHarness(way))
+        for scenario in scenarios(HARNESSES[way])
         if way != "deferred" or scenario.name not in NEVER_CLOSED
     ],
 )
 def test_the_anthropic_adapter_does_as_the_scenario_says(
     way: ToolChanges, scenario: Scenario
 ) -> None:
-    check(scenario, AnthropicHarness(way))
+    check(scenario, HARNESSES[way])
 
 
 def test_no_scenario_is_left_out_but_the_filter() -> None:
     for way in WAYS:
         left_out = {scenario.name for scenario in SCENARIOS} - {
-            scenario.name for scenario in scenarios(AnthropicHarness(way))
+            scenario.name for scenario in scenarios(HARNESSES[way])
         }
         assert left_out == {"a filtered answer"}
     assert {scenario.name for scenario in SCENARIOS} > NEVER_CLOSED
