@@ -155,6 +155,7 @@ _INCIDENTAL = {
     "event_id",
     "created_at",
     "session_id",
+    "parent_id",
     "seconds",
     "timestamp",
     "adapter",
