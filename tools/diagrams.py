@@ -527,9 +527,7 @@ def mcp_levels() -> Picture:
         [name for name in seen.tool_names if name.startswith("git_")] for seen in adapter.requests
     ]
     locked = f"{len(git.lock.tools)} tools, {len(path.read_text()):,} characters, reviewed once"
-    steps: list[tuple[str, str, str, Kind]] = [
-        ("wink mcp lock git -- mcp-server-git", locked, "the server runs, once", "box")
-    ]
+    steps = [("wink mcp lock git -- mcp-server-git", locked, "the server runs, once")]
     for number, (title, names) in enumerate(
         zip(
             ["the prompt begins", "read_section git", "read_section git.history"],
@@ -539,17 +537,19 @@ def mcp_levels() -> Picture:
     ):
         new = [name for name in names if name not in offered[max(number - 1, 0)] or not number]
         text = f"+ {', '.join(new)}" if new else f"one line: {git.summary}"
-        steps.append((title, shorten(text, 72, placeholder=" …"), "no process", "accent"))
+        steps.append((title, shorten(text, 72, placeholder=" …"), "no process"))
     steps += [
-        ("git_log {…}", "its answer, if the tool is as locked", "the server starts", "accent"),
-        ("git_log {…}", "a refusal, if the tool differs from its lock", "no call", "warning"),
+        ("git_log {…}", "its answer, if the tool is as locked", "the server starts"),
+        ("git_log {…}", "a refusal, if the tool differs from its lock", "no call"),
     ]
     picture = Picture("A locked server opens level by level, and starts at the first call")
-    for number, (title, text, process, kind) in enumerate(steps):
+    last = len(steps) - 1
+    for number, (title, text, process) in enumerate(steps):
         y = 10.0 + 60 * number
+        kind: Kind = "box" if number == 0 else "warning" if number == last else "accent"
         picture.box(10, y, 560, 44, [(title, "strong"), (text, "muted")], kind=kind)
         picture.text(584, y + 26, process, look="muted")
-        if 0 < number < len(steps) - 1:
+        if 0 < number < last:
             picture.line((40, y - 16), (40, y), arrow=True)
     return picture
 

@@ -5,12 +5,15 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from support.mcp_prompts import children
 from weakincentives.adapters.portal import portal
+
+import_module("weakincentives.contrib.mcp.client")  # slow, and else a part of a first call's time
 
 
 def descriptors() -> Counter[str]:

@@ -126,12 +126,12 @@ def test_a_server_that_died_between_two_calls_is_started_for_any_call(tmp_path: 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_hanging_server_is_ended_after_the_timeout(tmp_path: Path, mode: str) -> None:
-    section = section_of(tmp_path, timeout=1.0)
+    section = section_of(tmp_path, timeout=2.0)
     calls: list[Call] = [("hang", {"text": "stubborn"}), ("echo", {"text": "hi"})]
     watcher = run(section, *calls, mode=mode)
     (hung, text), after = answers(watcher)
     assert not hung
-    assert text.startswith("MCP server 'plain' gave no answer within 1 seconds and was ended.")
+    assert text.startswith("MCP server 'plain' gave no answer within 2 seconds and was ended.")
     assert after == (True, "hi")
 
 
@@ -167,7 +167,7 @@ def test_a_cancelled_run_ends_its_server(tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('no such token: ' + 'sesame-open-wide')", "no such token: ***"),
         ("print('Welcome!', flush=True); input()", "failed: Connection closed"),
-        ("import time; print('Welcome!', flush=True); time.sleep(60)", "no answer within 1 sec"),
+        ("import time; print('Welcome!', flush=True); time.sleep(60)", "no answer within 2 sec"),
     ],
 )
 def test_a_server_that_does_not_start_is_an_answer(
@@ -175,7 +175,7 @@ def test_a_server_that_does_not_start_is_an_answer(
 ) -> None:
     monkeypatch.setenv("DOOR_TOKEN", "sesame-open-wide")
     lock = replace(lock_of(tmp_path), command=(sys.executable, "-c", program), env=("DOOR_TOKEN",))
-    (answer,) = answers(run(section_of(tmp_path, lock=lock, timeout=1.0), ("echo", {})))
+    (answer,) = answers(run(section_of(tmp_path, lock=lock, timeout=2.0), ("echo", {})))
     assert not answer[0]
     assert words in answer[1]
 

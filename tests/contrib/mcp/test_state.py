@@ -65,7 +65,7 @@ def test_a_server_that_still_writes_is_ended_before_its_folder_is_put_back(
     tmp_path: Path, mode: str
 ) -> None:
     calls: list[Call] = [("append", {"text": "a"}), ("hang", {"text": "b"})]
-    run(stateful(tmp_path, timeout=1.0), *calls, mode=mode)
+    run(stateful(tmp_path, timeout=2.0), *calls, mode=mode)
     assert lines(tmp_path) == "a"
 
 

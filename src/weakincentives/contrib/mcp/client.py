@@ -253,7 +253,8 @@ def _stderr(last_lines: deque[str]) -> Generator[TextIO]:
 
     def read() -> None:
         with os.fdopen(reading, errors="replace") as lines:
-            last_lines.extend(line.strip()[:_STDERR_CHARS] for line in lines if line.strip())
+            for line in iter(partial(lines.readline, _STDERR_CHARS), ""):
+                last_lines.extend([line.strip()] if line.strip() else [])
 
     reader = Thread(target=read, name="weakincentives-mcp-stderr", daemon=True)
     reader.start()

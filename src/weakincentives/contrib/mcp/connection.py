@@ -6,7 +6,7 @@ any thread or event loop run beside this task. Nothing here imports the SDK.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -231,8 +231,8 @@ class Connection:
         name = self._lock.name
         failure: Exception = ServerEndedError(f"MCP server {name!r} was ended.", sent=False)
         try:
-            from .client import open_server
-
+            # In a thread, since the import takes 0.7 s and the portal serves others too.
+            open_server = await asyncio.to_thread(_load_client)
             async with open_server(self._lock, self._notify) as server:
                 self._compare(run, server)
                 run.ready.set_result(server)
@@ -270,3 +270,9 @@ class Connection:
             f"Tool {difference.tool!r} is refused: MCP server {self._lock.name!r} has {change} it "
             f"since a person reviewed it{where}. Do without it."
         )
+
+
+def _load_client() -> Callable[[ServerLock, Notify], AbstractAsyncContextManager[LiveServer]]:
+    from .client import open_server
+
+    return open_server
