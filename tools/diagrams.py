@@ -493,6 +493,19 @@ def override_merge() -> str:
     )
 
 
+def conversation_messages() -> str:
+    """The messages of the conversation on its page."""
+    messages = example("conversations")["second"].conversation.messages
+    texts = [getattr(message, "content", "") or message.text for message in messages]
+    return table(
+        ("message", "kind", "text"),
+        [
+            (str(number), message.kind, code(text.replace("\n", " ")))
+            for number, (message, text) in enumerate(zip(messages, texts, strict=True))
+        ],
+    )
+
+
 def layers() -> Picture:
     """The layers that import-linter checks: the packages of each, or what its one package holds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -563,6 +576,7 @@ DRAWING: dict[str, Callable[[], Figure]] = {
         tool_transaction,
         inner_loop,
         override_merge,
+        conversation_messages,
         layers,
         mcp_levels,
     )
