@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Self, Unpack
 
 from ..errors import WeakIncentivesError
-from ..limits import Budget, Clock, Deadline, TokenUsage, utc_now
+from ..limits import Budget, Clock, Deadline, utc_now
 from ..prompt.context import Evaluator
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.progressive_disclosure import disclosure_tool
@@ -30,16 +30,13 @@ from ..runtime.events import (
     ParamsMissing,
     PromptExecuted,
     PromptRendered,
-    ProviderCalled,
     new_id,
 )
 from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
 from .conversation import Conversation, begin, rendered_tools
-from .effects import Ask, Effects, perform, perform_async, run
+from .effects import Effects, perform, perform_async, run
 from .errors import (
     CompactionRequired,
-    DeadlineExceededError,
-    LimitError,
     PromptEvaluationError,
 )
 from .inner_loop import (
@@ -49,19 +46,17 @@ from .inner_loop import (
     InnerLoopConfig,
     ProviderRequest,
     ToolCalls,
-    unfinished_error,
 )
 from .journal import CallIdentity, Journal
 from .messages import (
-    AssistantMessage,
     Instructions,
     ToolCall,
     ToolExecutionOutcome,
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
-    without_surrogates,
 )
+from .requests import ProviderRequests
 from .response import (
     AnswerRejected,
     Completed,
@@ -246,6 +241,9 @@ class Evaluation[Out]:
             streamed=streamed,
             session_id=self._session_id,
         )
+        self._requests = ProviderRequests(
+            self.connection, self._loop, self._operation, self._publish, self._clock
+        )
         self.tools = ToolExecutor(
             prompt=prompt.prompt,
             rendered=rendered,
@@ -389,9 +387,9 @@ class Evaluation[Out]:
             for change in changes:  # noqa: UP028 - `yield from` a list cannot take the outcomes
                 yield change
         if journal is None:
-            answer = yield from self._ask(request)
+            answer = yield from self._requests.send(request)
         else:
-            answer = journal.ask(request, partial(run, self._ask(request)))
+            answer = journal.ask(request, partial(run, self._requests.send(request)))
         return self._loop.receive(answer, self._clock())
 
     def _check_output(self, finished: Finished, journal: Journal | None) -> Effects[Action]:
@@ -503,97 +501,6 @@ class Evaluation[Out]:
                     break
                 entries.insert(0, message)
         return entries
-
-    def _ask(self, request: ProviderRequest) -> Effects[AssistantMessage]:
-        """Asks for a message, by another provider as long as the connection falls back to one.
-
-        The message's usage has that of void ones; an error's notes have the earlier failures.
-        """
-        spent, notes = TokenUsage(), list[str]()
-        while True:
-            provider = self.connection.asked()[0] or self._operation.provider
-            try:
-                answer = yield from self._ask_once(request)
-                void = unfinished_error(answer)
-                if void is None or not self.connection.fall_back(void):
-                    return replace(answer, usage=answer.usage + spent) if notes else answer
-                spent += answer.usage
-                notes.append(f"{provider} failed before: {void}")
-            except PromptEvaluationError as error:
-                if isinstance(error, LimitError) or not self.connection.fall_back(error):
-                    for note in notes:
-                        error.add_note(note)
-                    self._loop.usage += spent
-                    raise
-                notes.append(f"{provider} failed before: {error}")
-            self._loop.check_again(spent, self._clock())
-
-    def _ask_once(self, request: ProviderRequest) -> Effects[AssistantMessage]:
-        """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
-        operation = self._operation
-        provider, model = self.connection.asked()
-        provider, model = provider or operation.provider, model or operation.model
-        started, answer = perf_counter(), _NO_ANSWER
-        failure: BaseException | None = None
-        part = operation.part("request", model, streamed=operation.streamed)
-        set_result = part.__enter__()
-        try:
-            ask = Ask(self.connection, request, operation.streamed)
-            answer = self._check_answer(request, *(yield ask))
-            set_result(answer)
-        except BaseException as raised:  # an interrupt, and the end of a stream, too
-            failure = raised
-            raise
-        finally:
-            try:
-                self._publish(
-                    ProviderCalled(
-                        adapter=provider,
-                        turn=request.turn,
-                        seconds=perf_counter() - started,
-                        usage=answer.usage,
-                        finish=answer.finish if failure is None else "",
-                        tool_calls=len(answer.tool_calls),
-                        error=None if failure is None else f"{type(failure).__name__}: {failure}",
-                        text=answer.text,
-                        model=answer.model or model,
-                        session_id=self._session_id,
-                    )
-                )
-            finally:  # an interrupt of an event's handler is none of the request
-                part.__exit__(None if failure is None else type(failure), failure, None)
-                del failure  # as in `_check_answer`
-        return answer
-
-    def _check_answer(
-        self,
-        request: ProviderRequest,
-        answer: AssistantMessage | None,
-        failure: BaseException | None,
-    ) -> AssistantMessage:
-        """Returns the answer or raises the failure, as `DeadlineExceededError` if too late."""
-        deadline = request.deadline
-        if isinstance(failure, Exception) and deadline and deadline.has_passed(self._clock()):
-            raise DeadlineExceededError(
-                "the deadline passed during a request",
-                phase="limit",
-                code="deadline",
-                provider=self._operation.provider,
-            ) from failure
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                del failure  # else the exception's traceback would refer to the exception
-        if answer is None:
-            name = type(self.connection).__name__
-            raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
-        texts = [f"{call.call_id}{call.name}{call.arguments}" for call in answer.tool_calls]
-        is_ascii = all(map(str.isascii, (answer.text, *texts)))
-        return answer if is_ascii else without_surrogates(answer)
-
-
-_NO_ANSWER = AssistantMessage()
 
 
 # Only the log reads it: which evaluation's tool call runs here, in this thread or task. It is set

@@ -1,0 +1,130 @@
+"""`ProviderRequests`: sends the requests of one evaluation and publishes how each ended."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+
+from ..limits import Clock
+from ..runtime.events import Operation, ProviderCalled
+from .adapter import Connection
+from .effects import Ask, Effects
+from .errors import DeadlineExceededError, LimitError, PromptEvaluationError
+from .inner_loop import InnerLoop, ProviderRequest, unfinished_error
+from .messages import AssistantMessage, without_surrogates
+
+__all__ = ["ProviderRequests"]
+
+_NO_ANSWER = AssistantMessage()
+
+
+class ProviderRequests:
+    """The requests that the inner loop of one evaluation sends over a connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        loop: InnerLoop,
+        operation: Operation,
+        publish: Callable[[object], None],
+        clock: Clock,
+    ) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._operation = operation
+        self._publish = publish
+        self._clock = clock
+
+    def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
+        """Asks for a message, by another provider as long as the connection falls back to one.
+
+        The message's usage has that of void ones; an error's notes have the earlier failures.
+        """
+        spent, notes = _NO_ANSWER.usage, list[str]()
+        while True:
+            try:
+                answer = yield from self._send_once(request)
+                if not notes and answer.finish in ("stop", "tool_calls"):
+                    return answer
+                void = unfinished_error(answer)
+                provider = self._asked()[0]
+                if void is None or not self._connection.fall_back(void):
+                    return replace(answer, usage=answer.usage + spent) if notes else answer
+                spent += answer.usage
+                notes.append(f"{provider} failed before: {void}")
+            except PromptEvaluationError as error:
+                provider = self._asked()[0]
+                if isinstance(error, LimitError) or not self._connection.fall_back(error):
+                    for note in notes:
+                        error.add_note(note)
+                    self._loop.usage += spent
+                    raise
+                notes.append(f"{provider} failed before: {error}")
+            self._loop.check_again(spent, self._clock())
+
+    def _asked(self) -> tuple[str, str]:
+        """Returns the adapter and the model that are asked now."""
+        provider, model = self._connection.asked()
+        return provider or self._operation.provider, model or self._operation.model
+
+    def _send_once(self, request: ProviderRequest) -> Effects[AssistantMessage]:
+        """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
+        operation = self._operation
+        provider, model = self._asked()
+        started, answer = perf_counter(), _NO_ANSWER
+        failure: BaseException | None = None
+        part = operation.part("request", model, streamed=operation.streamed)
+        set_result = part.__enter__()
+        try:
+            ask = Ask(self._connection, request, operation.streamed)
+            answer = self._check_answer(request, *(yield ask))
+            set_result(answer)
+        except BaseException as raised:  # an interrupt, and the end of a stream, too
+            failure = raised
+            raise
+        finally:
+            try:
+                self._publish(
+                    ProviderCalled(
+                        adapter=provider,
+                        turn=request.turn,
+                        seconds=perf_counter() - started,
+                        usage=answer.usage,
+                        finish=answer.finish if failure is None else "",
+                        tool_calls=len(answer.tool_calls),
+                        error=None if failure is None else f"{type(failure).__name__}: {failure}",
+                        text=answer.text,
+                        model=answer.model or model,
+                        session_id=self._operation.session_id,
+                    )
+                )
+            finally:  # an interrupt of an event's handler is none of the request
+                part.__exit__(None if failure is None else type(failure), failure, None)
+                del failure  # as in `_check_answer`
+        return answer
+
+    def _check_answer(
+        self,
+        request: ProviderRequest,
+        answer: AssistantMessage | None,
+        failure: BaseException | None,
+    ) -> AssistantMessage:
+        """Returns the answer or raises the failure, as `DeadlineExceededError` if too late."""
+        deadline = request.deadline
+        if isinstance(failure, Exception) and deadline and deadline.has_passed(self._clock()):
+            raise DeadlineExceededError(
+                "the deadline passed during a request",
+                phase="limit",
+                code="deadline",
+                provider=self._operation.provider,
+            ) from failure
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # else the exception's traceback would refer to the exception
+        if answer is None:
+            name = type(self._connection).__name__
+            raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
+        texts = [f"{call.call_id}{call.name}{call.arguments}" for call in answer.tool_calls]
+        is_ascii = all(map(str.isascii, (answer.text, *texts)))
+        return answer if is_ascii else without_surrogates(answer)
