@@ -166,6 +166,12 @@ EXPORTS = {
         "install",
         "to_input",
     ],
+    "weakincentives.contrib.mcp": [
+        "MCPLogMessage",
+        "MCPProgress",
+        "MCPSection",
+        "MCPServerChanged",
+    ],
     "weakincentives.contrib.otel": [
         "instrument",
     ],
