@@ -54,11 +54,12 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A request without its marks."""
+    """A request without its marks; its first `foreign` messages another provider has heard."""
 
     fixed: Json
     tools: list[Json]
     messages: list[Json]
+    foreign: int
 
 
 class MessagesAPI:
@@ -110,21 +111,28 @@ class MessagesAPI:
         messages: list[Json] = plain.pop("messages")
         tools: list[Json] = plain.pop("tools", [])
         plain.pop("stream", None)
-        sent = _Sent(plain, tools, messages)
         said = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-        if said:
+        begun = any(old.messages[:1] == messages[:1] for old in self._sent)
+        foreign = 0 if begun or not said else said[-1] + 1  # said to another provider
+        if said and not foreign:
+            before = messages[: said[-1]]
             earlier = [
                 old
                 for old in self._sent
-                if old.messages == messages[: said[-1]]
-                and old.fixed == plain
-                and (self._growing_tools or old.tools == tools)
+                if old.fixed == plain
+                and (
+                    (before == old.messages and (self._growing_tools or old.tools == tools))
+                    # a new start repeats what another provider has heard, and binds no thinking
+                    or (old.foreign and before == old.messages[: old.foreign - 1])
+                )
             ]
             rule(bool(earlier), "the beginning of the request is no earlier request")
+            foreign = earlier[0].foreign
         for at in said:
             first = messages[at]["content"][0]
-            rule(first.get("type") == "thinking" and "signature" in first, "thinking is missing")
-        self._sent.append(sent)
+            is_thinking = first.get("type") == "thinking" and "signature" in first
+            rule(is_thinking is (at >= foreign), "thinking is missing, or another provider's")
+        self._sent.append(_Sent(plain, tools, messages, foreign))
 
     def _use_cache(self, body: Json) -> CacheUse:
         """Reads the longest stored prefix within reach of a mark, and stores those at marks."""

@@ -335,6 +335,27 @@ class EndsWithoutAnEnd(ScriptedAdapter):
         return list(super().stream(prompt, **options))[:-1]
 
 
+class ForgetsTheConversation(Evaluates):
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        return super().evaluate(prompt, **{**options, "conversation": None})
+
+
+class ForgetsTheMessage(Evaluates):
+    def evaluate(self, prompt: Any, /, **options: Any) -> PromptResponse[Any]:
+        message = options.pop("message", None)
+        return super().evaluate(prompt, **options, message=message and "Go.")
+
+
+class ForgetsEarlierAnswers(Sends):
+    def altered(self, transcript: list[Message]) -> Sequence[Message]:
+        return [
+            replace(message, content="Gone.")
+            if isinstance(message, ToolMessage) and message.call_id == "call_1"
+            else message
+            for message in transcript
+        ]
+
+
 class AsksOnceMore(ScriptedAdapter):
     def ask(self, request: ProviderRequest, /) -> AssistantMessage:
         try:
@@ -370,6 +391,9 @@ class AsksOnceMore(ScriptedAdapter):
         (IgnoresTheDeadline, True, "a tool outlasts the deadline", "no reply for request 2"),
         (IgnoresTheBudget, True, "a tool outlasts the budget", "no reply for request 2"),
         (AsksOnceMore, True, "a failure at once", "no reply for request 2"),
+        (ForgetsTheConversation, True, "one call", "execute with a conversation:"),
+        (ForgetsTheMessage, True, "one call", "execute with a message:"),
+        (ForgetsEarlierAnswers, True, "one call", "the earlier turn's answers"),
         (StartsEachBudgetAnew, False, "a section with tools", "usage"),
         (SwallowsTheNewStart, False, "a section with tools", "notes: '' instead of 'a b'"),
         (LosesTheOutput, True, "an object", "output: None instead of"),

@@ -1,28 +1,32 @@
 """The conformance suite plays scenarios with any `ProviderAdapter` and compares the outcomes.
 
 Each scenario says what it expects. Besides, every adapter must reach the outcome of
-`ScriptedAdapter`, whether it injects tools or restarts. An adapter's author writes a `Harness`.
+`ScriptedAdapter`, whether it injects tools or restarts. It plays each scenario with the prompt
+alone, with a message of the user, and in a conversation that another adapter began. An adapter's
+author writes a `Harness`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, Protocol
 
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
 from ..adapters.provider_errors import error_from_request, error_from_status
+from ..evaluation.conversation import Conversation
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.main_loop import MainLoop
 from ..evaluation.messages import AssistantMessage, ToolMessage, UserMessage
 from ..evaluation.response import Completed, TextDelta
 from ..limits import Clock, Deadline, TokenUsage
+from ..prompt.prompt import Prompt
 from ..prompt.registry import RESERVED_TOOL_NAMES
 from ..runtime.session import Session
 from ..visibility import SectionVisibility, VisibilityOverrides
 from .scenarios import SCENARIOS, Capability, Note, ProviderFault, Scenario, Step, World
-from .scripted import ScriptedAdapter, SeenRequest
+from .scripted import ScriptedAdapter, SeenRequest, call, say
 
 __all__ = [
     "ConformanceError",
@@ -39,6 +43,9 @@ __all__ = [
 type Way = Literal[
     "execute", "execute_async", "evaluate", "evaluate_async", "stream", "stream_async"
 ]
+type Beginning = Literal["prompt", "message", "conversation"]
+"""How a scenario begins: with the prompt alone, with a message, or as a later turn."""
+
 type _Any = Any  # Any: results, events and adapters of every kind
 
 
@@ -165,10 +172,16 @@ _INCIDENTAL = {
 }
 
 
-def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> RunOutcome:
+def run(
+    scenario: Scenario, harness: Harness, way: Way = "execute", beginning: Beginning = "prompt"
+) -> RunOutcome:
     """Plays a scenario with `MainLoop` or the adapter alone; raises all but evaluation errors."""
     world, session = World(), Session()
     prompt = scenario.prompt().bind(resources={World: world})
+    options: dict[str, _Any] = {} if beginning == "prompt" else {"message": "Go on."}
+    earlier: dict[str, str] = {}
+    if beginning == "conversation":
+        options["conversation"], earlier = _earlier_turn(prompt)
     published: list[_Any] = []
     session.bus.subscribe(object, published.append)
     seconds = scenario.seconds
@@ -179,11 +192,11 @@ def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> RunOutcom
         evaluate: _Any = getattr(evaluator, way)
         budget = scenario.budget
         try:
-            running = evaluate(prompt, session=session, deadline=deadline, budget=budget)
+            running = evaluate(prompt, session=session, deadline=deadline, budget=budget, **options)
             result: _Any = _result(running, way)
         except PromptEvaluationError as error:
             result = error
-        sent = tuple(stage.sent())
+        sent = tuple([_without_earlier(request, earlier) for request in stage.sent()])
     names = [type(event).__name__ for event in published]
     events = [
         (_LETTERS[name], event)
@@ -209,6 +222,35 @@ def run(scenario: Scenario, harness: Harness, way: Way = "execute") -> RunOutcom
     )
 
 
+def _earlier_turn(prompt: Prompt[_Any]) -> tuple[Conversation, dict[str, str]]:
+    """Returns the conversation of an earlier turn after its JSON, and its answers by call id."""
+    output = prompt.template.structured_output
+    answer = "[]" if output is not None and output.container == "array" else '{"count": 1}'
+    replies = [call(("peek", {}), ("peek", {"last": 1})), say(answer)]
+    response = ScriptedAdapter(replies).evaluate(prompt, session=Session(), message="Look first.")
+    assert response.conversation is not None  # noqa: S101 - a loop adapter's
+    conversation = Conversation.from_json(response.conversation.to_json())
+    answers = [message for message in conversation.messages if isinstance(message, ToolMessage)]
+    return conversation, {message.call_id: message.content for message in answers}
+
+
+def _without_earlier(request: SentRequest, earlier: Mapping[str, str]) -> SentRequest:
+    """Returns a request of the later turn without the answers of the earlier one.
+
+    Adapters may send these under new call ids. Raises `ConformanceError` if one is missing. A
+    nested evaluation has a conversation of its own.
+    """
+    if not earlier or not any("Look first." in text for text in request.texts):
+        return request
+    answers = request.answers[: len(earlier)]
+    if len({call_id for call_id, _ in answers}) < len(earlier) or any(
+        content not in answer
+        for content, (_, answer) in zip(earlier.values(), answers, strict=True)
+    ):
+        raise ConformanceError(f"the earlier turn's answers are {answers!r} in the request")
+    return replace(request, answers=request.answers[len(earlier) :])
+
+
 def _result(running: _Any, way: Way) -> _Any:
     """Awaits a call or reads a stream to its end, and checks that its pieces make up the text."""
     if "stream" not in way:
@@ -216,10 +258,10 @@ def _result(running: _Any, way: Way) -> _Any:
     events = asyncio.run(_collect(running)) if way.endswith("async") else list(running)
     if not events or not isinstance(events[-1], Completed):
         raise ConformanceError(f"a stream must end with Completed, not with {events[-1:]!r}")
-    response = events[-1].response
+    response: _Any = events[-1].response
     pieces = "".join([event.text for event in events if isinstance(event, TextDelta)])
     replies = [reply for reply in response.transcript if isinstance(reply, AssistantMessage)]
-    text = "".join([reply.text for reply in replies])
+    text = "".join([reply.text for reply in replies[-response.turns :]])
     if pieces != text:
         raise ConformanceError(f"the stream's pieces are {pieces!r}, and the model said {text!r}")
     return response
@@ -257,10 +299,16 @@ def scenarios(harness: Harness) -> tuple[Scenario, ...]:
     return tuple([scenario for scenario in SCENARIOS if scenario.needs in harness.capabilities])
 
 
-def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
+def check(
+    scenario: Scenario,
+    harness: Harness,
+    *ways: Way,
+    beginnings: Sequence[Beginning] = ("prompt", "message", "conversation"),
+) -> None:
     """Plays a scenario in these ways, by default in all that make sense, and checks the outcome.
 
-    Raises `ConformanceError` with all that differs.
+    It plays the first of `beginnings` in all ways, the others in the first way, and the last one in
+    the last way too. Raises `ConformanceError` with all that differs.
     """
     if not ways:
         ways = "execute", "execute_async"
@@ -268,30 +316,36 @@ def check(scenario: Scenario, harness: Harness, *ways: Way) -> None:
         if "V" not in _reference(scenario, inject=Capability.INJECT in harness.capabilities).events:
             ways += "evaluate", "evaluate_async"
             ways += ("stream", "stream_async") if Capability.STREAM in harness.capabilities else ()
-    for way in ways:
+    first_way, *_, last_way = *ways, ways[-1]
+    plays = dict[tuple[Way, Beginning], None]()
+    plays |= {(way, beginnings[0]): None for way in ways}
+    plays |= {(first_way, beginning): None for beginning in beginnings}
+    plays[last_way, beginnings[-1]] = None
+    for way, beginning in plays:
         try:
-            outcome = run(scenario, harness, way)
-            differences = list(_differences(scenario, harness.capabilities, outcome))
+            outcome = run(scenario, harness, way, beginning)
+            differences = list(_differences(scenario, harness.capabilities, outcome, beginning))
         except AssertionError as error:  # a harness raises it for requests outside of its script
             differences = [str(error)]
         if differences:
-            raise ConformanceError("\n  ".join([f"{scenario.name}, by {way}:", *differences]))
+            play = way if beginning == "prompt" else f"{way} with a {beginning}"
+            raise ConformanceError("\n  ".join([f"{scenario.name}, by {play}:", *differences]))
 
 
 @cache
-def _reference(scenario: Scenario, *, inject: bool) -> RunOutcome:
-    return run(scenario, ScriptedHarness(inject=inject))
+def _reference(scenario: Scenario, *, inject: bool, beginning: Beginning = "prompt") -> RunOutcome:
+    return run(scenario, ScriptedHarness(inject=inject), beginning=beginning)
 
 
 def _differences(
-    scenario: Scenario, capabilities: Capability, outcome: RunOutcome
+    scenario: Scenario, capabilities: Capability, outcome: RunOutcome, beginning: Beginning
 ) -> Iterator[str]:
     inject = Capability.INJECT in capabilities
-    reference = _reference(scenario, inject=inject)
+    reference = _reference(scenario, inject=inject, beginning=beginning)
     yield from _unmet_expectations(scenario, capabilities, outcome)
     references = [reference]
     if Capability.INJECT not in scenario.needs:
-        references.append(_reference(scenario, inject=not inject))
+        references.append(_reference(scenario, inject=not inject, beginning=beginning))
     for other in references:
         # an adapter may write the JSON of typed output differently
         for name in _END if other.output is None else _END[1:]:

@@ -15,8 +15,9 @@ from ..evaluation.messages import (
     Message,
     ToolCall,
     ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
     UserMessage,
-    apply_tool_changes,
 )
 from ..evaluation.schemas import ToolSpec
 from ..limits import Clock, TokenUsage, utc_now
@@ -77,8 +78,17 @@ class SeenRequest:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """Every tool that the model could call."""
-        return tuple(apply_tool_changes(self.request.tools, self.messages).values())
+        """Every tool that the model could call; one that was added twice stands there twice."""
+        tools = list(self.request.tools)
+        for message in self.messages:
+            match message:
+                case ToolsAdded(added):
+                    tools += added
+                case ToolsRemoved(names):
+                    tools = [tool for tool in tools if tool.name not in names]
+                case _:
+                    pass
+        return tuple(tools)
 
     @property
     def tool_names(self) -> tuple[str, ...]:

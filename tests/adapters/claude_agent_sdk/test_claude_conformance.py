@@ -87,16 +87,32 @@ INJECTING = {
 }
 
 
+CHATTING = {
+    "three calls of one turn",
+    "a section with tools",
+    "a tool raises",
+    "typed output after an opening",
+    "turns",
+}
+
+
 @pytest.mark.parametrize("scenario", scenarios(RESTARTS), ids=str)
 def test_claude_does_as_the_scenario_says(scenario: Scenario) -> None:
-    check(scenario, RESTARTS, "execute_async")
+    check(scenario, RESTARTS, "execute_async", beginnings=["prompt"])
+
+
+@pytest.mark.parametrize(
+    "scenario", [scenario for scenario in scenarios(RESTARTS) if scenario.name in CHATTING], ids=str
+)
+def test_claude_does_as_the_scenario_says_in_a_conversation(scenario: Scenario) -> None:
+    check(scenario, RESTARTS, "execute", beginnings=["message", "conversation"])
 
 
 @pytest.mark.parametrize(
     "scenario", [scenario for scenario in scenarios(INJECTS) if scenario.name in INJECTING], ids=str
 )
 def test_claude_does_as_the_scenario_says_with_tools_that_come_later(scenario: Scenario) -> None:
-    check(scenario, INJECTS, "evaluate")
+    check(scenario, INJECTS, "evaluate", beginnings=["prompt"])
 
 
 def test_left_out_scenarios_are_those_that_the_cli_decides_by_itself() -> None:

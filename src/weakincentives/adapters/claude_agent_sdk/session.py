@@ -77,7 +77,7 @@ def _encode(messages: Sequence[Message], encode_call: Callable[[ToolCall], Wire]
                 blocks: list[AnyJson] = [{"type": "text", "text": text}] if text else []
                 for call in calls:
                     count += 1
-                    ids[call.call_id] = f"call_{count}"
+                    ids[call.call_id] = f"earlier{count}"
                     blocks.append(
                         {"type": "tool_use", "id": ids[call.call_id], **encode_call(call)}
                     )
