@@ -50,6 +50,9 @@ FOREIGN = set(
     SetEnqueueOptions app_version cancel_workflow create_schedule delay_seconds delete_workflows
     engine_kwargs
     function_name global_concurrency list_workflow_steps partition_concurrency queue_partition_key
+    FallbackModel ModelFallbackMiddleware ModelRetry SummarizationMiddleware UsageLimits as_tool
+    create_agent output_guardrails output_validator run_stream run_streamed run_sync stream_mode
+    system_prompt thread_id request_limit output_type
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")
 )
 

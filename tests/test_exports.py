@@ -101,6 +101,7 @@ EXPORTS = {
         "StateView",
     ],
     "weakincentives.runtime.events": [
+        "AnswerRejected",
         "Compacted",
         "Event",
         "EventBus",
