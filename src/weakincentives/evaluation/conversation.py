@@ -302,8 +302,8 @@ class Conversation:
         changes = _positions_of_tool_changes(added, len(self.messages))
         return replace(
             self,
-            messages=(*self.messages, *added),
-            tool_changes=(*self.tool_changes, *changes),
+            messages=self.messages + added,
+            tool_changes=self.tool_changes + changes,
         )
 
 
