@@ -165,13 +165,13 @@ class Terminal:
         return before + text
 
     def press_until(self, key: str, text: str) -> None:
-        """Presses the key until it has an effect: readline misses a signal while it starts."""
+        """Presses the key until it has an effect: readline misses a signal between two keys."""
         for _ in range(15):
             self.keys(key)
             with suppress(TimeoutError):
                 self.read_until(text, 2)
                 return
-        raise TimeoutError(f"{key!r} does not bring {text!r}")
+        raise TimeoutError(f"{key!r} does not bring {text!r} after {self._unread!r}")
 
     def _read(self) -> str:
         try:
@@ -238,6 +238,7 @@ def test_ctrl_c_ends_the_turn_and_not_the_chat(folder: Path) -> None:
         assert screen.read_until("\n> ").endswith("stopped; Ctrl-D ends the chat\n> ")
         assert "You said: order elephant, still there? \n" in screen.say("still there?")
         screen.keys("half a mess")
+        screen.read_until("half a mess")  # else readline may miss the signal while it starts
         screen.press_until("\x03", "Ctrl-D ends the chat\n> ")
         screen.keys("yes\n")
         screen.read_until("You said: order elephant, still there?, yes \n")
