@@ -18,6 +18,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from types import ModuleType
 
+import pytest
 from hypothesis import settings
 from sybil import Document, Example, Region, Sybil
 from sybil.document import PythonDocStringDocument
@@ -45,7 +46,29 @@ atexit.register(_refusal.close)
 
 # --- Hypothesis: time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)
+# for a second Python, after one on which all examples ran
+settings.register_profile("second", settings.get_profile("ci"), max_examples=25)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
+
+# --- What takes minutes, most of it in other processes, and depends little on Python's version.
+_SLOW = (
+    "tests/contrib/mcp",
+    "tests/cli/test_chat.py",
+    "tests/examples",
+    "tests/test_benchmarks.py",
+    "tests/test_typing.py",
+    "tests/testing/test_contract_in_pytest.py",
+    "tests/testing/test_plugin.py",
+    "tests/testing/test_snapshots.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks slow tests, so that `-m "not slow"` leaves them out."""
+    root = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(root).as_posix().startswith(_SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 # --- Documents: every ```python block runs, in order, in one namespace a file; so does every

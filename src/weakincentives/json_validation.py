@@ -65,8 +65,10 @@ def parse_object(schema: str, text: str) -> dict[str, Json]:
     shortened = deepcopy(value)
     for *parents, name in {tuple(error.absolute_path) for error in errors if _is_null(error)}:
         reduce(getitem, parents, shortened).pop(name)
-    if shortened != value and next(_errors(schema, shortened), None) is None:
-        return shortened
+    if shortened != value:
+        errors = list(islice(_errors(schema, shortened), _MAX_ERRORS))
+        if not errors:
+            return shortened
     issues = dict.fromkeys(map(_issue, errors))  # several missing properties are one issue
     raise SerdeError("arguments", tuple(issues)[:_MAX_ISSUES])
 

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from typer import Argument, Exit, Option, Typer
 
 from .. import serde
-from ..contrib.mcp.connection import ServerError
 from ..contrib.mcp.differences import differences
+from ..contrib.mcp.live_server import ServerError
 from ..contrib.mcp.lock import (
     LockError,
     ServerLock,

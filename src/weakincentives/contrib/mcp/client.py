@@ -32,8 +32,8 @@ from ...prompt.tool import ToolResult
 from ...redaction import Redactor, credentials_in
 from ...serde import Json
 from ...version import __version__
-from .connection import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 from .events import MCPLogMessage, MCPProgress
+from .live_server import UNKNOWN_EFFECT, Notify, ServerEndedError, ServerError
 from .lock import ServerLock, ToolLock
 from .results import to_tool_result
 

@@ -9,67 +9,18 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ...adapters.portal import portal, run_on
-from ...errors import WeakIncentivesError
 from ...prompt.tool import ToolResult
 from ...serde import Json
 from .differences import ToolDifference, differences
 from .events import MCPServerChanged
+from .live_server import UNKNOWN_EFFECT, LiveServer, Notify, ServerEndedError, ServerError
 from .lock import ServerLock
 
-__all__ = [
-    "UNKNOWN_EFFECT",
-    "Connection",
-    "LiveServer",
-    "Notify",
-    "ServerEndedError",
-    "ServerError",
-    "ServerKey",
-]
+__all__ = ["Connection", "ServerKey"]
 
-UNKNOWN_EFFECT = "The call may have taken effect; look before you call again."
 _END_SECONDS = 10.0  # the SDK gives a server 2 s to end by itself, and kills it after 2 s more
-
-type Notify = Callable[[object], object]
-"""Receives an event; any thread may call it."""
-
-
-class ServerError(WeakIncentivesError):
-    """A server gave no answer; the text, which the model reads, says why."""
-
-
-class ServerEndedError(ServerError):
-    """The connection was lost; `sent` says whether the server may have begun the call."""
-
-    def __init__(self, message: str, *, sent: bool = True) -> None:
-        super().__init__(message)
-        self.sent = sent
-
-
-class LiveServer(Protocol):
-    """A server that runs, seen through the SDK's client."""
-
-    @property
-    def lock(self) -> ServerLock:
-        """What the server offers, in the form of a lock."""
-        ...
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the connection is known to be lost."""
-        ...
-
-    async def refresh(self) -> bool:
-        """Lists the tools again if the server said that they changed; returns whether it did."""
-        ...
-
-    async def call(
-        self, tool: str, arguments: Mapping[str, Json], notify: Notify
-    ) -> ToolResult[Json]:
-        """Returns the server's answer; raises `ServerError` without one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from ...protocols import Resources
 from ...resources import Binding, ResourceError, ResourceRegistry
 from ...serde import Json
 from ...visibility import SectionPath, SectionVisibility
-from .connection import Connection, ServerError, ServerKey
+from .connection import Connection, ServerKey
+from .live_server import ServerError
 from .lock import ServerLock, ToolLock, lock_path, model_names, read_lock
 
 __all__ = ["MCPSection"]

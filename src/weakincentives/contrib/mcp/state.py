@@ -11,7 +11,8 @@ from ...filesystem.host import HostEntry
 from ...filesystem.undo import Version
 from ...prompt.tool import ToolResult
 from ...serde import Json
-from .connection import Connection, Notify
+from .connection import Connection
+from .live_server import Notify
 from .lock import ServerLock
 
 __all__ = ["ServerState", "StateKey", "UndoVerdict", "probe_undo"]
