@@ -47,7 +47,7 @@ atexit.register(_refusal.close)
 # --- Hypothesis: time per example says nothing on a shared machine.
 settings.register_profile("house", deadline=None)
 # for a second Python, after one on which all examples ran
-settings.register_profile("second", settings.get_profile("ci"), max_examples=25)
+settings.register_profile("second", settings.get_profile("ci"), max_examples=40)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 # --- What takes minutes, most of it in other processes, and depends little on Python's version.

@@ -40,6 +40,9 @@ class Database:
         self.connection = sqlite3.connect(":memory:", check_same_thread=False)
         self.connection.execute("create table tea (name text)")
 
+    def close(self) -> None:
+        self.connection.close()
+
 
 def explain(output: Query, /, *, context: ToolContext) -> None:
     context.session.dispatch(Tried(output.sql))
