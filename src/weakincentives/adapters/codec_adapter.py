@@ -53,7 +53,7 @@ class CodecAdapter(LoopAdapter):
         self.model = options.model
         self._codec = codec
         self._options = options
-        self._codecs: dict[int, _KeptCodec] = {}
+        self._codecs: dict[int, _CodecEntry] = {}
 
     @property
     def cancellable(self) -> bool:
@@ -104,8 +104,11 @@ class CodecAdapter(LoopAdapter):
     def keep_codec(self, codec: Codec, first: Message, answer: AssistantMessage) -> None:
         """Keeps `codec` for the next run of its conversation, as long as `answer` lives."""
         key = id(answer)
-        forget = ref(answer, lambda _: self._codecs.pop(key, None) and None)
-        self._codecs[key] = _KeptCodec(codec, first, forget)
+
+        def forget(_: object) -> None:
+            self._codecs.pop(key, None)
+
+        self._codecs[key] = _CodecEntry(codec, first, ref(answer, forget))
 
     def take_codec(self, request: ProviderRequest) -> Codec | None:
         """Returns the codec that has written the conversation up to the model's last answer."""
@@ -119,12 +122,15 @@ class CodecAdapter(LoopAdapter):
         return None
 
 
-class _KeptCodec(NamedTuple):
-    """The codec of a conversation, whose first message is `first`."""
+class _CodecEntry(NamedTuple):
+    """The codec of a conversation, its first message, and a reference to its last answer.
+
+    When nothing else refers to the answer, the reference removes the entry.
+    """
 
     codec: Codec
     first: Message
-    forget: object
+    answer: ref[AssistantMessage]
 
 
 @dataclass(slots=True)

@@ -97,9 +97,9 @@ class _FallbackConnection(Connection):
         self._shown = False
         self._void = ""
 
-    def asked(self) -> tuple[str, str]:
+    def target(self) -> tuple[str, str]:
         adapter = self._adapters[self._current]
-        name, model = self._connection.asked()
+        name, model = self._connection.target()
         return name or adapter.name, model or adapter.model
 
     @property

@@ -146,8 +146,8 @@ class Connection(Protocol):
 
     provider_tools: Sequence[AnyTool] = ()
 
-    def asked(self) -> tuple[str, str]:
-        """Returns the adapter and the model that are asked now, `""` for the connection's own."""
+    def target(self) -> tuple[str, str]:
+        """Returns the adapter and the model of the next request, `""` for the connection's own."""
         return "", ""
 
     def fall_back(self, error: PromptEvaluationError, /) -> bool:

@@ -199,17 +199,17 @@ class Evaluation[Out]:
         self._id, self._parent_id = new_id(), _running_id.get()
         check_arguments(prompt, options, LoopOptions, Prompt, RenderedPrompt)
         session, bus, deadline = options["session"], options.get("bus"), options.get("deadline")
-        conversation = options.get("conversation")
-        if isinstance(prompt, Prompt):
-            prompt.declare_state(session)
-            decisions = None if conversation is None else conversation.decisions_for(prompt)
-            prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
-        if prompt.prompt is None:
+        earlier = options.get("conversation")
+        source = prompt if isinstance(prompt, Prompt) else prompt.prompt
+        if source is None:
             raise ValueError(
                 "evaluate needs a prompt rendered by Prompt.render, not by a bare PromptRenderer"
             )
-        prompt.prompt.declare_state(session)  # again, for one that the caller has rendered
-        self.resources = prompt.prompt.resources
+        source.declare_state(session)
+        if isinstance(prompt, Prompt):
+            decisions = None if earlier is None else earlier.decisions_for(prompt)
+            prompt = prompt.render(session=session, decisions=decisions, deadline=deadline)
+        self.resources = source.resources
         self.connection = adapter.connect(prompt)
         rendered = prompt
         if self.connection.provider_tools:
@@ -234,7 +234,7 @@ class Evaluation[Out]:
         self._operation = Operation(
             bus=session.bus if bus is None else bus,
             kind="evaluation",
-            name=prompt.prompt.name,
+            name=source.name,
             provider=adapter.name,
             model=adapter.model,
             text=prompt.text,
@@ -245,7 +245,7 @@ class Evaluation[Out]:
             self.connection, self._loop, self._operation, self._publish, self._clock
         )
         self.tools = ToolExecutor(
-            prompt=prompt.prompt,
+            prompt=source,
             rendered=rendered,
             adapter=adapter.evaluator,
             config=self._loop.config,
@@ -254,14 +254,14 @@ class Evaluation[Out]:
             operation=self._operation,
             call_history=options.get("call_history"),
         )
-        if earlier := options.get("conversation"):  # its last turn, and not the one that begins
+        if earlier is not None:  # its last turn, and not the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
-        self._accept = prompt.prompt.template.accept
+        self._accept = source.template.accept
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
-        changes = _changes(options.get("conversation"), conversation)
+        changes = _changes(earlier, conversation)
         self._conversation: Conversation | None = None
-        self._announce(rendered, prompt.prompt, options.get("message"), changes)
+        self._announce(rendered, source, options.get("message"), changes)
 
     def _announce(
         self,

@@ -11,7 +11,6 @@ from ..limits import Clock, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
-from ..prompt.tool import NON_REPEATABLE
 from ..runtime.events import Compacted, Operation, VisibilityExpanded
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, SetVisibilityOverride
 from .adapter import (
@@ -247,8 +246,7 @@ class _Evaluations[Out]:
         if "save" in _parameters(type(self.adapter).evaluate):
             self._options["save"] = self._keep
         self._take_conversation(loop, options.get("message"))
-        tools = [tool for node in prompt.template.registry.sections for tool in node.tools]
-        if any(tool.effect in NON_REPEATABLE for tool in tools):
+        if prompt.template.registry.has_non_repeatable_tools:
             self._options["call_history"] = CallHistory()
         for name in self._options.keys() - _parameters(type(self.adapter).evaluate):
             raise TypeError(

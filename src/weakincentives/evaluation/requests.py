@@ -46,13 +46,13 @@ class ProviderRequests:
                 if not notes and answer.finish in ("stop", "tool_calls"):
                     return answer
                 void = unfinished_error(answer)
-                provider = self._asked()[0]
+                provider = self._target()[0]
                 if void is None or not self._connection.fall_back(void):
                     return replace(answer, usage=answer.usage + spent) if notes else answer
                 spent += answer.usage
                 notes.append(f"{provider} failed before: {void}")
             except PromptEvaluationError as error:
-                provider = self._asked()[0]
+                provider = self._target()[0]
                 if isinstance(error, LimitError) or not self._connection.fall_back(error):
                     for note in notes:
                         error.add_note(note)
@@ -61,15 +61,15 @@ class ProviderRequests:
                 notes.append(f"{provider} failed before: {error}")
             self._loop.check_again(spent, self._clock())
 
-    def _asked(self) -> tuple[str, str]:
+    def _target(self) -> tuple[str, str]:
         """Returns the adapter and the model that are asked now."""
-        provider, model = self._connection.asked()
+        provider, model = self._connection.target()
         return provider or self._operation.provider, model or self._operation.model
 
     def _send_once(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
         operation = self._operation
-        provider, model = self._asked()
+        provider, model = self._target()
         started, answer = perf_counter(), _NO_ANSWER
         failure: BaseException | None = None
         part = operation.part("request", model, streamed=operation.streamed)
@@ -125,6 +125,8 @@ class ProviderRequests:
         if answer is None:
             name = type(self._connection).__name__
             raise TypeError(f"{name} streamed no whole AssistantMessage; yield one last")
-        texts = [f"{call.call_id}{call.name}{call.arguments}" for call in answer.tool_calls]
+        texts = [
+            text for call in answer.tool_calls for text in (call.call_id, call.name, call.arguments)
+        ]
         is_ascii = all(map(str.isascii, (answer.text, *texts)))
         return answer if is_ascii else without_surrogates(answer)

@@ -19,7 +19,7 @@ from ..prompt.tool import AnyTool
 from ..serde import JsonSchema
 from .foreign_schemas import to_provider_form
 
-__all__ = ["OutputSpec", "ToolSpec", "output_to_spec", "tool_to_spec"]
+__all__ = ["OutputSpec", "ToolSpec", "describe_keywords", "output_to_spec", "tool_to_spec"]
 
 _KEYWORDS = {
     *("$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum"),
@@ -198,14 +198,7 @@ def _strict(schema: JsonSchema) -> JsonSchema:
         }
         strict["required"] = list(properties)
         strict["additionalProperties"] = False
-    notes = [
-        f"{words}: {json.dumps(schema[key], ensure_ascii=False)}"
-        for key, words in _DESCRIBED_KEYWORDS.items()
-        if key in schema and key not in strict and schema[key] not in (None, "", [], {})
-    ]
-    if notes:
-        text = schema.get("description", "")
-        strict["description"] = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
+    describe_keywords(strict, schema, _DESCRIBED_KEYWORDS)
     if "$ref" in strict and len(strict) > 1:
         # Strict decoders accept no keyword beside a reference, so `anyOf` wraps it.
         reference = {"$ref": strict.pop("$ref")}
@@ -234,6 +227,18 @@ def _parts(schema: JsonSchema, depth: int) -> Iterator[tuple[JsonSchema, int]]:
         yield from _parts(inner, depth)
     for inner in (*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])):
         yield from _parts(inner, depth + 1)
+
+
+def describe_keywords(strict: JsonSchema, schema: JsonSchema, words: Mapping[str, str]) -> None:
+    """Adds keywords of `schema` that `strict` lacks to its description, in these `words`."""
+    notes = [
+        f"{name}: {json.dumps(schema[key], ensure_ascii=False)}"
+        for key, name in words.items()
+        if key in schema and key not in strict and schema[key] not in (None, "", [], {})
+    ]
+    if notes:
+        text = schema.get("description", "")
+        strict["description"] = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
 
 
 def _nullable(schema: JsonSchema) -> JsonSchema:

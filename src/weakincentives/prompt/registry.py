@@ -14,7 +14,7 @@ from .conditions import BoundSelector, bind_selector
 from .errors import PromptValidationError
 from .sections import AnySection, MarkdownSection, Section
 from .text_template import CompiledTemplate, compiled
-from .tool import AnyTool
+from .tool import NON_REPEATABLE, AnyTool
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -95,6 +95,7 @@ class RegistrySnapshot:
 
     __slots__ = (
         "_by_key",
+        "has_non_repeatable_tools",
         "params_types",
         "required_params",
         "resources",
@@ -105,6 +106,7 @@ class RegistrySnapshot:
 
     def __init__(self, roots: Iterable[AnySection]) -> None:
         self.tool_paths: dict[str, SectionPath] = {}
+        self.has_non_repeatable_tools = False
         self.resources = ResourceRegistry()
         self.state: dict[type[Any], DeclaredState] = {}
         self._by_key: dict[str, SectionNode] = {}
@@ -242,6 +244,7 @@ class RegistrySnapshot:
                     section_path=path,
                 )
             self.tool_paths[tool.name] = path
+            self.has_non_repeatable_tools |= tool.effect in NON_REPEATABLE
             try:
                 tool.params_schema()
             except SerdeError as error:

@@ -1,10 +1,10 @@
 """The profile of strict JSON schemas that Anthropic's API accepts, and its limits per request."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...evaluation.schemas import describe_keywords
 from ...serde import JsonSchema
 
 __all__ = ["StrictLimits"]
@@ -103,14 +103,7 @@ class StrictLimits:
                 name: self._strict(inner, definitions) for name, inner in properties.items()
             }
             strict["additionalProperties"] = False
-        notes = [
-            f"{words}: {json.dumps(schema[key], ensure_ascii=False)}"
-            for key, words in _DESCRIBED_KEYWORDS.items()
-            if key in schema and key not in strict and schema[key] not in (None, "", [], {})
-        ]
-        if notes:
-            text = schema.get("description", "")
-            strict["description"] = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
+        describe_keywords(strict, schema, _DESCRIBED_KEYWORDS)
         return strict
 
 
