@@ -17,11 +17,14 @@ DOORS = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("_
 EXPORTS = {
     "weakincentives": [
         "Budget",
+        "Chat",
         "Deadline",
+        "MainLoop",
         "MarkdownSection",
         "Prompt",
         "PromptTemplate",
         "SectionVisibility",
+        "Session",
         "TokenUsage",
         "Tool",
         "ToolContext",
@@ -227,10 +230,15 @@ def test_a_door_exports_exactly_what_is_written_here(name: str) -> None:
     assert [export for export in EXPORTS[name] if not hasattr(door, export)] == []
 
 
-@pytest.mark.parametrize("path", DOORS)
+@pytest.mark.parametrize("path", [path for path in DOORS if path != "__init__.py"])
 def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> None:
     docstring, *statements = ast.parse((PACKAGE / path).read_text()).body
     assert isinstance(docstring, ast.Expr)
+    imported, exported = imports_and_exports(path, statements)
+    assert sorted(imported) == sorted(exported)
+
+
+def imports_and_exports(path: str, statements: list[ast.stmt]) -> tuple[list[str], list[str]]:
     imported: list[str] = []
     exported: list[str] = []
     for statement in statements:
@@ -241,7 +249,43 @@ def test_a_door_defines_nothing_and_exports_all_that_it_imports(path: str) -> No
                 exported = ast.literal_eval(value)
             case _:
                 pytest.fail(f"{path}:{statement.lineno} is neither a relative import nor __all__")
+    return imported, exported
+
+
+def test_the_root_imports_later_what_type_checkers_read_there_as_an_import() -> None:
+    _, _, _, *statements = ast.parse((PACKAGE / "__init__.py").read_text()).body
+    *imports, late = statements
+    assert isinstance(late, ast.If)
+    imported, exported = imports_and_exports("__init__.py", [*imports, *late.body])
     assert sorted(imported) == sorted(exported)
+    modules, *_ = late.orelse
+    assert isinstance(modules, ast.Assign)
+    assert ast.literal_eval(modules.value) == {
+        alias.name: f".{statement.module}"
+        for statement in late.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+def test_the_root_knows_its_names_and_no_others() -> None:
+    code = """
+import sys, weakincentives
+assert set(weakincentives.__all__) <= set(dir(weakincentives))
+assert "weakincentives.evaluation" not in sys.modules
+from weakincentives import Chat, MainLoop, Session
+from weakincentives.evaluation import chat, main_loop
+from weakincentives.runtime import session
+assert (Chat, MainLoop, Session) == (chat.Chat, main_loop.MainLoop, session.Session)
+assert vars(weakincentives)["Chat"] is Chat
+weakincentives.MainLop
+"""
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert process.stderr.splitlines()[-1].startswith(
+        "AttributeError: module 'weakincentives' has no attribute 'MainLop'"
+    )
 
 
 def test_the_door_for_tests_loads_no_optional_package() -> None:
