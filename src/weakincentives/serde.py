@@ -37,6 +37,7 @@ __all__ = [
     "dump_lossless",
     "json_schema",
     "line_matcher",
+    "load_unique",
     "parse",
     "parse_json",
 ]
@@ -247,6 +248,14 @@ def _issues_of(error: Exception) -> tuple[ValidationIssue, ...]:
             message = f"Input should have as {context.get('discriminator')} one of {tags}"
         issues.append(ValidationIssue(detail["loc"], message))
     return tuple(issues)
+
+
+def load_unique(subject: str, text: str | bytes) -> AnyValue:
+    """Returns the values in JSON `text`; raises `SerdeError` if an object has a key twice.
+
+    Raises `ValueError` for text that is no JSON.
+    """
+    return json.loads(text, object_pairs_hook=partial(_unique_keys, subject))
 
 
 def check_unique_keys(subject: str, text: str | bytes) -> None:

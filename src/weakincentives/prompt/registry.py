@@ -245,6 +245,8 @@ class RegistrySnapshot:
                 )
             self.tool_paths[tool.name] = path
             self.has_non_repeatable_tools |= tool.effect in NON_REPEATABLE
+            if tool.schema is not None:
+                continue
             try:
                 tool.params_schema()
             except SerdeError as error:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
+from types import MethodType
 from typing import (
     Any,
     Literal,
@@ -313,18 +314,30 @@ def check_handler(subject: str, handler: AnyHandler, first: str = "params: Param
     """Raises `PromptValidationError` unless `handler` can be called with a value and a context."""
     handler_name = _handler_name(handler)
     try:
-        inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
+        if isinstance(handler, MethodType):
+            yields = _method_yields(handler.__func__)
+        else:
+            inspect.signature(handler, follow_wrapped=False).bind(None, context=None)
+            yields = _yields(handler) or _yields(type(handler).__call__)
     except (TypeError, ValueError) as error:
         raise PromptValidationError(
             f"{subject}: handler {handler_name} cannot be called as "
             f"handler({first.partition(':')[0]}, context=…) ({error}); "
             f"declare it as def {handler_name}({first}, *, context: ToolContext)"
         ) from error
-    for function in (handler, type(handler).__call__):
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise PromptValidationError(
-                f"{subject}: handler {handler_name} yields; return its result"
-            )
+    if yields:
+        raise PromptValidationError(f"{subject}: handler {handler_name} yields; return its result")
+
+
+@lru_cache(maxsize=256)  # the handlers of a hundred foreign tools are methods of one class
+def _method_yields(function: Callable[..., object]) -> bool:
+    """Returns whether a method yields; raises `TypeError` unless it fits a handler's call."""
+    inspect.signature(function, follow_wrapped=False).bind(None, None, context=None)
+    return _yields(function)
+
+
+def _yields(function: object) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _handler_name(handler: AnyHandler) -> str:

@@ -125,6 +125,8 @@ def test_a_failing_write_leaves_the_old_file(tmp_path: Path) -> None:
         ('"tools": [', '"url": "http://x", "tools": [', "the key 'url' stands twice"),
         ('"title": "Read"', '"title": "Read", "title": "Read"', "the key 'title' stands twice"),
         ('"command": [', '"command": [3,', "cannot be read"),
+        ('"default": 1', '"default": ' + "[" * 100_000, "cannot be read"),
+        ('"default": 1', '"default": ' + "1" * 5_000, "cannot be read"),
         ("{", "", "cannot be read"),
     ],
 )

@@ -37,6 +37,7 @@ _FORMAT = 1
 _SERVER_NAME = r"[a-z0-9][a-z0-9-]{0,31}"
 _MAX_TOOL_NAME = 64
 _HIDDEN = ("Cc", "Cf", "Cn", "Co", "Zl", "Zp")
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _ROOT_MARKERS = (".weakincentives", ".git", "pyproject.toml")
 
 
@@ -192,9 +193,8 @@ def read_lock(path: Path) -> ServerLock:
     """
     relock = f"run `wink mcp lock {path.stem} -- COMMAND` and review the difference"
     try:
-        text = path.read_bytes()
-        content = json.loads(text)
-        serde.check_unique_keys("lock", text)  # else a reviewer reads one value and we another
+        # Unique keys: else a reviewer reads one value and we another.
+        content = serde.load_unique("lock", path.read_bytes())
         if content.pop("format") != _FORMAT:
             raise LockError(f"the lock file {path} has another format than {_FORMAT}; {relock}")
         tools = content.pop("tools")
@@ -206,7 +206,7 @@ def read_lock(path: Path) -> ServerLock:
         lock = replace(server, tools=tuple(ToolLock(**tool) for tool in tools))
     except FileNotFoundError as error:
         raise LockError(f"MCP server {path.stem!r} has no lock file {path}; {relock}") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, *_UNREADABLE) as error:
         problem = message_of(error)
         raise LockError(f"the lock file {path} cannot be read: {problem}; {relock}") from error
     for subject, digest in zip((None, *lock.tools), digests, strict=True):
