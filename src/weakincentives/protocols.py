@@ -81,7 +81,8 @@ class Snapshotable(Protocol):
 
     A class may also have `release(snapshot)`. A transaction calls it once for each of its
     snapshots, newest first, when it has ended and after any `restore`. After an interrupt it may
-    call `restore` and `release` again.
+    call `restore` and `release` again. With `changes_since(snapshot)`, a class describes its
+    changes for logs, as names and JSON values below the kind of change: `{"files": {"a.txt": …}}`.
     """
 
     # Any: only the object that made a snapshot reads it.

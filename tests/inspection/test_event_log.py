@@ -144,7 +144,7 @@ def test_the_log_has_the_models_text_and_the_feedback_on_a_rejected_answer() -> 
         ("look", "\ud800"),
     ],
 )
-def test_the_log_has_refused_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
+def test_the_log_has_arguments_as_the_model_wrote_them(name: str, arguments: str) -> None:
     mistaken = AssistantMessage(tool_calls=(ToolCall("1", name, arguments),), finish="tool_calls")
     sections = [
         MarkdownSection(title="Task", template="Help.", tools=[Tool(name="look", handler=refund)])
@@ -154,7 +154,7 @@ def test_the_log_has_refused_arguments_as_the_model_wrote_them(name: str, argume
     records = logged(lambda session: ScriptedAdapter(script).evaluate(prompt, session=session))
     refused, fine = (record for record in records if record["event"] == "ToolInvoked")
     assert (refused["params"], refused["arguments"]) == (None, arguments.replace("\ud800", "?"))
-    assert (fine["params"], fine["arguments"]) == ({"number": "A-7"}, "")
+    assert (fine["params"], fine["arguments"]) == ({"number": "A-7"}, '{"number": "A-7"}')
 
 
 def test_refused_arguments_of_any_length_make_a_short_event() -> None:
@@ -370,14 +370,15 @@ def test_the_log_begins_with_its_version() -> None:
     write_events(Session().bus, file)
     assert file.getvalue() == LOG_START
     assert list(read_events(file.getvalue().splitlines())) == []
-    later = LOG_START.replace("2", "3")
-    with pytest.raises(ValueError, match="line 1 begins a log of version 3, which is later than 2"):
+    assert list(read_events([LOG_START.replace("3", "2")])) == []
+    later = LOG_START.replace("3", "4")
+    with pytest.raises(ValueError, match="line 1 begins a log of version 4, which is later than 3"):
         list(read_events([later]))
 
 
 def test_a_log_of_0_1_0_is_read_and_its_runs_nest_within_their_session() -> None:
     def of_0_1_0(record: dict[str, Any]) -> dict[str, Any]:
-        new = {"message", "changes", "parent_id", "text", "model", "arguments"}
+        new = {"message", "changes", "parent_id", "text", "model", "cost", "arguments"}
         if record["event"] == "PromptRendered":
             new -= {"text"}
         return {key: value for key, value in record.items() if key not in new}

@@ -1,6 +1,5 @@
 """What `wink run` and `wink chat` share: the adapter, the log, and how failures are reported."""
 
-import json
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -13,9 +12,8 @@ from typer import Option
 
 from ..adapters.core import ProviderAdapter
 from ..errors import WeakIncentivesError
-from ..inspection.event_log import LOG_START, event_record
+from ..inspection.event_log import write_lines
 from ..protocols import EventBus
-from ..runtime.events import Event
 from .output import single_line
 from .target import UsageError, load
 
@@ -74,16 +72,15 @@ def log_events(bus: EventBus, log: Path) -> Generator[None]:
     failures: list[OSError] = []
     file = log.open("w", encoding="utf-8")
 
-    def write(event: object) -> None:
+    def write(line: str) -> None:
         if not failures:
             try:
-                file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+                file.write(line)
                 file.flush()
             except OSError as error:
                 failures.append(error)
 
-    file.write(LOG_START)
-    bus.subscribe(Event, write)
+    write_lines(bus, write)
     try:
         yield
     finally:

@@ -70,6 +70,7 @@ class ProviderRequests:
         """Asks the provider and publishes `ProviderCalled`, whether it answers or fails."""
         operation = self._operation
         provider, model = self._target()
+        prices = self._loop.config.prices
         started, answer = perf_counter(), _NO_ANSWER
         failure: BaseException | None = None
         part = operation.part("request", model, streamed=operation.streamed)
@@ -94,6 +95,9 @@ class ProviderRequests:
                         error=None if failure is None else f"{type(failure).__name__}: {failure}",
                         text=answer.text,
                         model=answer.model or model,
+                        cost=prices(answer.usage, answer.model or model)
+                        if prices and failure is None
+                        else None,
                         session_id=self._operation.session_id,
                     )
                 )

@@ -46,6 +46,7 @@ from ..protocols import EventBus, Forkable, Resources, SessionProtocol
 from ..resources import NotIsolatedError
 from ..runtime.events import Operation, ToolInvoked, new_id
 from ..runtime.transactions import tool_transaction
+from ..serde import Json
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
 from .call_history import UNKNOWN, CallHistory, CallRecord
@@ -67,12 +68,15 @@ __all__ = ["ToolExecutor"]
 _log = logging.getLogger(__name__)
 
 _MAX_FAILURE = 1_000
-_MAX_REFUSED_ARGUMENTS = 10_000
+_MAX_ARGUMENTS = 10_000  # characters of a call that its event has
 _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 
 # Any: handlers and results of all tools.
 type _Handler = ToolHandler[Any, Any]
 type _Result = ToolResult[Any]
+
+type _Changes = Mapping[str, Mapping[str, Json]]
+_NO_CHANGES: _Changes = {}
 
 
 class ToolExecutor:
@@ -305,14 +309,16 @@ class ToolExecutor:
                 _check_restart(result.value, params)
             return content
 
-        visibility, content = _NO_VISIBILITY, None
+        visibility, content, changes = _NO_VISIBILITY, None, _NO_CHANGES
         result: _Result = ToolResult("")
         failure: Exception | None = None
         try:
             if call.name in RESERVED_TOOL_NAMES:
                 visibility = self.available.visibility()
             invoke = forked.merge if forked else partial(handler, params)
-            result, content, failure = yield from self._transact(call, identity, invoke, read)
+            result, content, failure, changes = yield from self._transact(
+                call, identity, invoke, read
+            )
         except ControlFlow as signal:
             result = ToolResult(message=message_of(signal))
             outcome = self._answer(
@@ -333,7 +339,14 @@ class ToolExecutor:
         if record is not None:
             record.result = result
         return self._answer(
-            call, started, params, result, content or "", visibility=visibility, error=failure
+            call,
+            started,
+            params,
+            result,
+            content or "",
+            visibility=visibility,
+            error=failure,
+            changes=changes,
         )
 
     def check_output(
@@ -348,7 +361,7 @@ class ToolExecutor:
         The outcome of a rejection has its reason. Raises what `accept` raises otherwise.
         """
         message = ToolMessage(call.call_id, "")
-        _, _, failure = yield from self._transact(
+        _, _, failure, _ = yield from self._transact(
             call,
             identity,
             partial(accept, output),
@@ -366,14 +379,14 @@ class ToolExecutor:
         identity: CallIdentity | None,
         invoke: Callable[..., Any],  # Any: handlers of all types, with their params
         read: Callable[[Any, tool_transaction], T],  # Any: results of all handlers
-    ) -> Effects[tuple[Any, T | None, Exception | None]]:
+    ) -> Effects[tuple[Any, T | None, Exception | None, _Changes]]:
         """Performs a handler in a transaction, which a failure rolls back.
 
         `invoke` is the handler, which lacks the context, and `read` reads its result. Returns the
-        result, what was read, and the failure: a StopIteration of a handler cannot leave a
-        generator. Raises `ControlFlow` and interrupts.
+        result, what was read, the failure, and what the handler changed: a StopIteration of a
+        handler cannot leave a generator. Raises `ControlFlow` and interrupts.
         """
-        result, answer = None, None
+        result, answer, changes = None, None, _NO_CHANGES
         try:
             with (
                 self._resources.for_call() as resources,
@@ -383,7 +396,10 @@ class ToolExecutor:
                     bus = self._operation.bus
                     context = self._context(call, resources, self._session, bus, identity=identity)
                     try:
-                        result = _result_of((yield partial(invoke, context=context)))
+                        outcome: Outcome = yield partial(invoke, context=context)
+                        if self._operation.records_changes:  # before a failure rolls them back
+                            changes = transaction.changes()
+                        result = _result_of(outcome)
                         answer = read(result, transaction)
                     finally:
                         revoke(context)
@@ -396,8 +412,8 @@ class ToolExecutor:
         except ControlFlow:
             raise
         except Exception as error:
-            return result, answer, error
-        return result, answer, None
+            return result, answer, error, changes
+        return result, answer, None, changes
 
     def _admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
         """Returns the tool, its handler and the parsed params of a call.
@@ -435,6 +451,7 @@ class ToolExecutor:
         visibility: Mapping[SectionPath, SectionVisibility] = _NO_VISIBILITY,
         replayed: bool = False,
         error: Exception | None = None,
+        changes: _Changes = _NO_CHANGES,
     ) -> ToolExecutionOutcome:
         """Publishes the call and returns its outcome with the answer that the model reads."""
         self._answered += 1
@@ -455,7 +472,8 @@ class ToolExecutor:
                 requested_sections=_requested_sections(params),
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
                 current_visibility_state=visibility,
-                arguments=call.arguments[:_MAX_REFUSED_ARGUMENTS] if params is None else "",
+                arguments=call.arguments[:_MAX_ARGUMENTS],
+                changes=changes,
                 session_id=self._session.session_id,
             )
         )

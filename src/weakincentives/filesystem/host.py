@@ -194,6 +194,11 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
     def _new_entry(self, data: bytes | None) -> HostEntry:
         return HostEntry(data)
 
+    def _files(self, path: str, entry: HostEntry) -> Iterator[tuple[str, bytes]]:
+        content = entry.content
+        if content is not None:
+            yield path, content if isinstance(content, bytes) else b"".join(content.chunks())
+
     def _get(self, path: str, version: Version[HostEntry]) -> HostEntry | None:
         try:
             with self._open_parent(path) as (parent, name):

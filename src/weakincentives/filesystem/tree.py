@@ -3,6 +3,7 @@
 A `File` never changes; a write puts another one in its place.
 """
 
+from collections.abc import Iterator
 from time import time
 
 from .paths import FilesystemLimits, normal_path
@@ -112,6 +113,15 @@ class TreeFilesystem(VersionedFilesystem[Node]):
 
     def _new_entry(self, data: bytes | None) -> Node:
         return Directory() if data is None else File(data)
+
+    def _files(self, path: str, entry: Node) -> Iterator[tuple[str, bytes]]:
+        if isinstance(entry, File):
+            yield path, entry.read()
+            return
+        for stat in entry.list(f"{path}/"):
+            child = entry.get(stat.path.rpartition("/")[2])
+            if child is not None:
+                yield from self._files(stat.path, child)
 
     def _get(self, path: str, version: Version[Node]) -> Node | None:
         try:

@@ -7,14 +7,20 @@ records nothing while nobody holds a snapshot.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from difflib import unified_diff
 from threading import RLock
 from typing import Any, Protocol
 from weakref import ref
 
-from .paths import FilesystemLimitError, FilesystemLimits, normal_path
+from .paths import FilesystemLimitError, FilesystemLimits, PathError, normal_path
 from .protocol import Filesystem, Kind, file_error
+from .search import is_text
 
 __all__ = ["Version", "VersionedFilesystem"]
+
+
+_LARGEST_DIFF = 200_000  # bytes; comparing takes more than linear time
 
 
 class _Entry(Protocol):
@@ -62,6 +68,10 @@ class VersionedFilesystem[E: _Entry](Filesystem):
     @abstractmethod
     def _move(self, path: str, to: str) -> None:
         """Moves a file into a directory that is there."""
+
+    @abstractmethod
+    def _files(self, path: str, entry: E) -> Iterator[tuple[str, bytes]]:
+        """Yields path and content of the file `entry`, or of the files that a directory holds."""
 
     @abstractmethod
     def _new_entry(self, data: bytes | None) -> E:
@@ -150,6 +160,30 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 version.newer = None
             self._put_back(snapshot)
 
+    def changes_since(self, snapshot: Version[E], /) -> dict[str, dict[str, str]]:
+        """Returns what has changed since `snapshot` as a unified diff by path, under "files".
+
+        A file that is large or no text has its sizes instead. Takes time for what has changed.
+        """
+        with self.lock:
+            version: Version[E] | None = snapshot
+            before: dict[str, bytes | None] = {}
+            while version is not None:
+                for path, entry in version.originals.items():
+                    for name, data in self._files(path, entry) if entry is not None else ():
+                        before.setdefault(name, data)
+                    before.setdefault(path, None)
+                version = version.newer
+            after = {path: self._content(path) for path in before}
+        differences = {path: _difference(path, before[path], after[path]) for path in before}
+        return {"files": {path: text for path, text in differences.items() if text}}
+
+    def _content(self, path: str) -> bytes | None:
+        try:
+            return self.read_bytes(path)
+        except (OSError, PathError):  # gone, or a directory
+            return None
+
     def _put_back(self, version: Version[E]) -> None:
         """Puts back what `version` recorded, the last first; keeps the record of what fails."""
         entries = [*reversed(version.originals.items())]
@@ -236,3 +270,17 @@ class VersionedFilesystem[E: _Entry](Filesystem):
                 f"{path!r} cannot be changed: this filesystem is read-only; write elsewhere"
             )
         return name
+
+
+def _difference(path: str, before: bytes | None, after: bytes | None) -> str:
+    """Returns a unified diff of two contents, or their sizes; empty if they are equal."""
+    if before == after:
+        return ""
+    contents = [b"" if data is None else data for data in (before, after)]
+    sizes = ["none" if data is None else f"{len(data):,} bytes" for data in (before, after)]
+    if max(map(len, contents)) > _LARGEST_DIFF or not all(map(is_text, filter(None, contents))):
+        return " -> ".join(sizes)
+    old_name, new_name = ["/dev/null" if data is None else path for data in (before, after)]
+    old, new = (data.decode(errors="replace").splitlines() for data in contents)
+    lines = unified_diff(old, new, old_name, new_name, lineterm="")
+    return "\n".join(lines) or " -> ".join(sizes)

@@ -10,7 +10,7 @@ from .. import serde
 from ..errors import SerdeError
 from ..evaluation.messages import sendable
 from ..protocols import EventBus
-from ..runtime.events import Event, PromptRendered, SectionTexts
+from ..runtime.events import Event, Operation, PromptRendered, SectionTexts
 from ..serde import Json
 
 __all__ = [
@@ -21,30 +21,52 @@ __all__ = [
     "event_record",
     "read_events",
     "write_events",
+    "write_lines",
 ]
 
 type Record = dict[str, Json]
 """An event as plain JSON values; `event` is the name of its type."""
 
-LOG_START = '{"event": "LogStart", "version": 2}\n'
-"""The first line of a log. 0.1.0 wrote none; its events have fewer fields."""
+_VERSION = 3
+LOG_START = f'{{"event": "LogStart", "version": {_VERSION}}}\n'
+"""The first line of a log. 0.1.0 wrote none, and events of earlier versions have fewer fields."""
 
-_VERSION = 2
 _MAX_DEPTH = 8
 
 
 def write_events(bus: EventBus, file: TextIO) -> Callable[[], None]:
-    """Writes each later `Event` on `bus` to `file` as a line; returns a function that stops it.
+    """Writes each later `Event` on `bus` to `file` as a line; returns a function that stops it."""
 
-    The first line is `LOG_START`.
-    """
-    file.write(LOG_START)
-
-    def write(event: object) -> None:
-        file.write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+    def write(line: str) -> None:
+        file.write(line)
         file.flush()
 
-    return bus.subscribe(Event, write)
+    return write_lines(bus, write)
+
+
+def write_lines(bus: EventBus, write: Callable[[str], object]) -> Callable[[], None]:
+    """Passes a log to `write`, line by line, as `write_events` writes it; returns how to stop.
+
+    The first line is `LOG_START`. Evaluations that begin later also record what each tool call
+    changes.
+    """
+    write(LOG_START)
+
+    def write_event(event: object) -> None:
+        write(json.dumps(event_record(event), ensure_ascii=False) + "\n")
+
+    ends = bus.subscribe(Operation, _record_changes), bus.subscribe(Event, write_event)
+
+    def stop() -> None:
+        for end in ends:
+            end()
+
+    return stop
+
+
+def _record_changes(operation: Operation) -> None:
+    if operation.kind == "evaluation":
+        operation.record_changes()
 
 
 def event_record(event: object) -> Record:
@@ -79,7 +101,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Record]:
             raise ValueError(f"line {number} is no event; it may have been cut off")  # noqa: TRY004 - not a matter of types
         if record["event"] != "LogStart":
             yield record
-        elif record.get("version") != _VERSION:
+        elif record.get("version") not in range(2, _VERSION + 1):
             raise ValueError(
                 f"line {number} begins a log of version {record.get('version')!r}, which is later "
                 f"than {_VERSION}; update weakincentives to read it"

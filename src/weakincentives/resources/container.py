@@ -186,6 +186,15 @@ class Instances:
         error = ResourceError("created in a transaction that was rolled back")
         _close_now(savepoint.to_close, error, savepoint.initial_states)
 
+    def changes_since(self, savepoint: Savepoint, /) -> dict[str, Any]:
+        """Describes the changes of the resources created since, as far as they can tell."""
+        changes: dict[str, Any] = {}
+        for instance, snapshot in savepoint.initial_states.items():
+            describe = getattr(type(instance.value), "changes_since", None)
+            for kind, values in describe(instance.value, snapshot).items() if describe else ():
+                changes.setdefault(kind, {}).update(values)
+        return changes
+
     def release(self, savepoint: Savepoint, /) -> None:
         """Releases the initial states, newest first; the transaction is over."""
         self._savepoints.pop(id(savepoint), None)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from ..limits import TokenUsage, utc_now
 from ..protocols import EventBus, ToolOutcome
+from ..serde import Json
 from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
@@ -139,7 +140,8 @@ class ProviderCalled(Event):
 
     `error` is the text of the failure, `None` without one. `text` is what the model wrote, as an
     answer or beside tool calls. `model` is the model that answered, as the provider names it; else
-    the one that the request named.
+    the one that the request named. `cost` is in dollars, by `InnerLoopConfig.prices`; `None` if
+    unknown.
     """
 
     adapter: str
@@ -151,18 +153,21 @@ class ProviderCalled(Event):
     error: str | None = None
     text: str = field(default="", repr=False)
     model: str = ""
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvoked(Event):
     """A tool call ended; `content` is exactly what the model receives.
 
-    `params` is `None` when the call was refused before its handler ran; `arguments` then has the
-    first 10,000 characters of what the model wrote, and is empty otherwise. `replayed` says that
-    the executor repeated the answer of an earlier evaluation without running the handler. Three
-    fields are empty except for disclosure tools: `requested_sections` are the keys that the model
-    asked for, `reason` is the model's reason, and `current_visibility_state` is the visibility of
-    the shown sections before the call.
+    `arguments` has the first 10,000 characters of what the model wrote. `params` is `None` when the
+    call was refused before its handler ran. `replayed` says that the executor repeated the answer
+    of an earlier evaluation without running the handler. `changes` is what the handler changed, as
+    `runtime.transactions.changes_since` describes it, if a handler of the evaluation's `Operation`
+    called `record_changes`; a call that failed was rolled back. Three fields are empty except for
+    disclosure tools: `requested_sections` are the keys that the model asked for, `reason` is the
+    model's reason, and `current_visibility_state` is the visibility of the shown sections before
+    the call.
     """
 
     name: str
@@ -179,6 +184,9 @@ class ToolInvoked(Event):
         default_factory=dict[SectionPath, SectionVisibility]
     )
     arguments: str = ""
+    changes: Mapping[str, Mapping[str, Json]] = field(
+        default_factory=dict[str, Mapping[str, Json]], repr=False
+    )
 
     @property
     def success(self) -> bool:
@@ -289,6 +297,7 @@ class Operation:
     session_id: str | None = None
     parent: "Operation | None" = field(default=None, repr=False)
     result: object = field(default=None, repr=False)
+    records_changes: bool = field(default=False, init=False, repr=False)
     _end_handlers: list[_EndHandler] = field(
         default_factory=list[_EndHandler], init=False, repr=False
     )
@@ -299,6 +308,10 @@ class Operation:
         Handlers run where the operation ran, newest first.
         """
         self._end_handlers.append(handler)
+
+    def record_changes(self) -> None:
+        """Asks an evaluation to describe in `ToolInvoked.changes` what each tool call changes."""
+        self.records_changes = True
 
     @property
     def observed(self) -> bool:

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple, Self
 from ..errors import ControlFlow
 from ..protocols import SessionProtocol, Snapshotable
 from ..resources import release
+from ..serde import Json
 
 __all__ = [
     "CompositeSnapshot",
+    "changes_since",
     "create_snapshot",
     "release_snapshot",
     "restore_snapshot",
@@ -68,6 +70,27 @@ def release_snapshot(snapshot: CompositeSnapshot) -> None:
     """Releases each part of `snapshot`, newest first; stops at the first part that raises."""
     for part, part_snapshot in reversed(snapshot.parts):
         release(part, part_snapshot)
+
+
+def changes_since(snapshot: CompositeSnapshot) -> dict[str, dict[str, Json]]:
+    """Describes what has changed since `snapshot`, as far as its parts can tell.
+
+    Under `"state"` are the differences of the session's slices, under `"files"` unified diffs by
+    path; other parts may add more. A part that fails is logged and left out.
+    """
+    changes: dict[str, dict[str, Json]] = {}
+    for part, part_snapshot in snapshot.parts:
+        # Any: as for `release`, only the part knows its snapshots
+        describe: Any = getattr(type(part), "changes_since", None)
+        if describe is None:
+            continue
+        try:
+            for kind, values in describe(part, part_snapshot).items():
+                if values:
+                    changes.setdefault(kind, {}).update(values)
+        except Exception:
+            _log_failure("Changes are unknown", part, snapshot)
+    return changes
 
 
 def _restore_parts(snapshot: CompositeSnapshot) -> tuple[list[Exception], BaseException | None]:
@@ -172,6 +195,10 @@ class tool_transaction:  # noqa: N801 - a block that is called like a function, 
         """
         if self._snapshot is not None:
             restore_snapshot(self._snapshot)
+
+    def changes(self) -> dict[str, dict[str, Json]]:
+        """Describes what has changed since the start of the block, as `changes_since` does."""
+        return {} if self._snapshot is None else changes_since(self._snapshot)
 
     def end(self, error: BaseException | None = None) -> None:
         """Ends the transaction like leaving the block with `error`; a second call does nothing.

@@ -8,8 +8,10 @@ from typing import Any
 from weakref import ref
 
 from ...protocols import DeclaredState, EventBus, SliceView
+from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
 from ..events import Event, InProcessEventBus, new_id
+from .differences import state_differences
 from .fork import SessionFork
 from .reducers import declared_reducers
 from .slices import EMPTY, Append, Reducer, Replace, Slice, SliceOp
@@ -133,6 +135,10 @@ class Session:
         """Returns the content of every STATE slice as a value, in O(number of slices)."""
         with self._lock:
             return SessionSnapshot({state.slice_type: state.head for state in self._state})
+
+    def changes_since(self, snapshot: SessionSnapshot, /) -> dict[str, dict[str, Json]]:
+        """Returns the differences of the STATE slices since `snapshot`, by name, under "state"."""
+        return {"state": state_differences(snapshot, self.snapshot())}
 
     def parse_snapshot(
         self, text: str | bytes, *, types: Iterable[type[Any]] = ()
