@@ -210,8 +210,10 @@ def check_tools(tools: list[Json]) -> None:
 
 
 def check_tool(tool: Json) -> None:
+    if "type" in tool:
+        return  # the provider runs it
     known = {"name", "description", "input_schema", "strict", "defer_loading", "cache_control"}
-    rule(tool.keys() <= known | {"type"}, f"a tool has {tool.keys() - known}")
+    rule(tool.keys() <= known, f"a tool has {tool.keys() - known}")
     rule(bool(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool["name"])), "a tool's name")
     rule(tool["input_schema"].get("type") == "object", "a tool's root is no object")
     rule(not {"anyOf", "oneOf", "allOf"} & tool["input_schema"].keys(), "a union at a tool's root")
@@ -220,23 +222,27 @@ def check_tool(tool: Json) -> None:
 def check_messages(messages: list[Json], tools: list[Json], *, inline: bool) -> None:
     rule(bool(messages), "no messages")
     rule(messages[0]["role"] == "user", "the first message is not the user's")
-    rule(messages[-1]["role"] != "assistant", "the last message is the model's")
+    last = messages[-1]
+    rule(last["role"] != "assistant" or is_paused(last), "the last message is the model's")
     available = {tool["name"] for tool in tools if not tool.get("defer_loading")}
     deferred = {tool["name"] for tool in tools if tool.get("defer_loading")}
     awaited: list[str] = []
     before = ""
+    paused = False
     for message in messages:
         role, blocks = message["role"], message["content"]
         rule(isinstance(blocks, list) and bool(blocks), "a message without content")
         for block in blocks:
             rule(block.get("type") != "text" or bool(block["text"]), "an empty text")
         if role == "assistant":
-            rule(before in ("user", "system"), "two messages of the model in a row")
+            rule(before in ("user", "system") or paused, "two messages of the model in a row")
+            paused = is_paused(message)
             awaited = [block["id"] for block in blocks if block["type"] == "tool_use"]
             for block in blocks:
                 rule(block["type"] != "tool_use" or isinstance(block["input"], dict), "an input")
         elif role == "user":
             rule(before in ("", "assistant"), "two messages of the user in a row")
+            rule(not paused, "a call of the provider's own tool without a result")
             check_results(blocks, awaited, deferred)
             awaited = []
         else:
@@ -246,6 +252,11 @@ def check_messages(messages: list[Json], tools: list[Json], *, inline: bool) -> 
             rule(not awaited, "a system message between a call and its result")
             check_changes(blocks, available)
         before = role
+
+
+def is_paused(message: Json) -> bool:
+    """Whether a message of the model ends with a call that the provider runs itself."""
+    return bool(message["content"][-1]["type"] == "server_tool_use")
 
 
 def check_results(blocks: list[Json], awaited: list[str], deferred: set[str]) -> None:

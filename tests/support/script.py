@@ -10,7 +10,7 @@ from typing import Any, Literal
 # Wire JSON. `Any`, because tests index into it and a wrong guess should fail there, as a KeyError.
 type Json = dict[str, Any]
 type Headers = tuple[tuple[str, str], ...]
-type Finish = Literal["stop", "tool_calls", "length", "content_filter"]
+type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Say:
 
     `finish` defaults to what the turn implies. `reasoning` becomes the format's own kind: an item
     with encrypted content (Responses), a signed block (Anthropic), an unofficial field (Chat).
-    `model` is the one that answers, by default the one that was asked.
+    `model` is the one that answers, by default the one that was asked. `blocks` are those of
+    Anthropic's own tools, which stand before the text.
     """
 
     text: str = ""
@@ -53,6 +54,7 @@ class Say:
     refusal: str | None = None
     reasoning: str | None = None
     model: str | None = None
+    blocks: tuple[Json, ...] = ()
 
     @property
     def ending(self) -> Finish:

@@ -280,6 +280,7 @@ def _responses_events(reply: Json, _asked: Json) -> Iterator[Event]:
 _STOP_REASONS = {
     "stop": "end_turn",
     "tool_calls": "tool_use",
+    "pause": "pause_turn",
     "length": "max_tokens",
     "content_filter": "refusal",
 }
@@ -296,6 +297,7 @@ def _anthropic_input(call: Call) -> object:
 def _anthropic_blocks(say: Say, ids: Ids) -> Iterator[Json]:
     if say.reasoning is not None:
         yield {"type": "thinking", "thinking": say.reasoning, "signature": "scripted"}
+    yield from say.blocks
     for text in (say.text, say.refusal):
         if text:
             yield {"type": "text", "text": text}
@@ -335,6 +337,8 @@ def _block_deltas(block: Json) -> tuple[Json, list[Json]]:
             parts = [{"type": "thinking_delta", "thinking": part} for part in _halves(text)]
             parts.append({"type": "signature_delta", "signature": block["signature"]})
             return {**block, "thinking": "", "signature": ""}, parts
+        case _ if "input" not in block:
+            return block, []
         case _:
             value = block["input"]
             text = value if isinstance(value, str) else json.dumps(value)

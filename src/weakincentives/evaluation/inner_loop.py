@@ -3,7 +3,7 @@
 No clock, no I/O and no handler runs here. `Evaluation` performs each action and passes its result:
 
     start ──► ProviderRequest ──receive──► ToolCalls ──submit──► ProviderRequest …
-                                      └──► ProviderRequest (repair of the output)
+                                      └──► ProviderRequest (repair of the output, or after a pause)
                                       └──► Finished
 
 When calls of a turn request sections that only a new evaluation can open, `submit` raises one
@@ -231,7 +231,9 @@ class InnerLoop:
             raise self.failed(error)
         if self.pending:
             return self._next_calls(now)
-        return self._finish(answer.text, now)
+        if answer.finish == "pause":
+            return self._request(now)
+        return self._finish(self._final_text(), now)
 
     def submit(self, outcomes: Sequence[ToolExecutionOutcome], now: datetime) -> Action:
         """Takes the outcomes of the first pending calls, in order, and returns the next action.
@@ -364,6 +366,15 @@ class InnerLoop:
             self.transcript.append(
                 ToolsAdded(tuple([tool_to_spec(tool, texts.get(tool.name)) for tool in added]))
             )
+
+    def _final_text(self) -> str:
+        """Returns the text of the last answer, with that before its pauses."""
+        texts: list[str] = []
+        for message in reversed(self.transcript):
+            if not isinstance(message, AssistantMessage) or (texts and message.finish != "pause"):
+                break
+            texts.append(message.text)
+        return "".join(reversed(texts))
 
     def _finish(self, text: str, now: datetime) -> Action:
         if self.structured_output is None:

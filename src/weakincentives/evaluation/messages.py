@@ -30,8 +30,8 @@ __all__ = [
     "without_surrogates",
 ]
 
-type Finish = Literal["stop", "tool_calls", "length", "content_filter", "refusal"]
-"""Why the model stopped writing."""
+type Finish = Literal["stop", "tool_calls", "pause", "length", "content_filter", "refusal"]
+"""Why the model stopped writing; after a `"pause"` it goes on with its answer when asked again."""
 
 
 @dataclass(frozen=True, slots=True)

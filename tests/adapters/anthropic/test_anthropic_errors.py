@@ -203,12 +203,10 @@ def test_a_refusal_without_text_quotes_the_provider_s_explanation() -> None:
     assert failure(evaluate, Raw.json({**reply, "stop_details": None})).code == "refused"
 
 
-def test_a_window_that_is_full_is_a_cut_answer_and_a_paused_turn_is_named() -> None:
+def test_a_window_that_is_full_is_a_cut_answer() -> None:
     reply: dict[str, Any] = {"content": [{"type": "text", "text": "x"}]}
     full = {**reply, "stop_reason": "model_context_window_exceeded"}
     assert failure(evaluate, Raw.json(full)).code == "truncated"
-    paused = failure(evaluate, Raw.json({**reply, "stop_reason": "pause_turn"}))
-    assert (paused.code, "paused" in paused.message) == ("provider_failed", True)
 
 
 # --- Secrets

@@ -24,9 +24,11 @@ type ToolChanges = Literal["inline", "deferred", "list"]
 """How tools reach a model in a running conversation; see `AnthropicAdapter`."""
 
 _INLINE_BETA = "inline-tools-2026-09-15"
+_MAX_MARKS = 4  # of the cache in one request
 _FINISH: Mapping[str, Finish] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
+    "pause_turn": "pause",
     "refusal": "refusal",
 }
 # UNVERIFIED: clients saw the first change of tools miss the whole cache unless the first request
@@ -37,6 +39,7 @@ _PLACEHOLDER: Wire = {
     "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
     "defer_loading": True,
 }
+_NO_TEXT: Wire = {"type": "text", "text": "(no text)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +139,7 @@ class MessagesCodec(Codec):
         if not message.wire:
             blocks += [{"type": "text", "text": message.text}] if message.text else []
             blocks += [_encode_call(call) for call in message.tool_calls]
-        content = blocks or [{"type": "text", "text": "(no text)"}]
-        return [{"role": "assistant", "content": content}]
+        return [{"role": "assistant", "content": blocks or [_NO_TEXT], "finish": message.finish}]
 
     def encode_answer(self, message: ToolMessage) -> Wire:
         block: Wire = {"type": "tool_result", "tool_use_id": message.call_id}
@@ -177,9 +179,11 @@ class MessagesCodec(Codec):
         """Joins new items to messages, in the order that the API demands.
 
         After a message of the model comes one of the user, with the results of all calls and then
-        the texts, and after it one of the system, with the changes of tools.
+        the texts, and after it one of the system, with the changes of tools. Only the rest of a
+        paused answer follows it directly.
         """
         messages: list[Wire] = []
+        finish = ""
         results: list[Wire] = []
         texts: list[Wire] = []
         changes: list[Wire] = []
@@ -199,9 +203,12 @@ class MessagesCodec(Codec):
                     texts.append({"type": "text", "text": text})
                 case _:
                     content = [*results, *self._place_references(references, results), *texts]
+                    if finish == "pause" and content:  # the user interrupts the model
+                        messages[-1]["content"] = _without_open_calls(messages[-1]["content"])
                     messages += [{"role": "user", "content": content}] if content else []
                     messages += [{"role": "system", "content": changes}] if changes else []
                     messages.append(item)
+                    finish = item.pop("finish", "")
                     results, texts, changes, references = [], [], [], []
         return messages[:-1]
 
@@ -236,11 +243,14 @@ class MessagesCodec(Codec):
                 break
         for block in self._marked:
             del block["cache_control"]
-        ends = [self._system, *[item["content"] for item in self.items[-1:]]]
-        for index in range(len(self.items) - 1, 0, -1):
-            if self.items[index]["role"] == "assistant":
-                ends.append(self.items[index - 1]["content"])
-                break
+        ends, after = [self._system], "assistant"
+        for item in reversed(self.items):
+            role = item["role"]
+            if role != "assistant" and after == "assistant":
+                ends.append(item["content"])
+                if len(ends) == _MAX_MARKS - 1:  # the tools have one
+                    break
+            after = role
         self._marked = [blocks[-1] for blocks in ends if blocks]
         for block in self._marked:
             block["cache_control"] = mark
@@ -253,9 +263,6 @@ class MessagesCodec(Codec):
                 pass
             case _:
                 raise error_from_reply(self.provider, "no content, or no end of it")
-        if reason == "pause_turn":
-            message = "the provider paused its own tools in the middle of a turn"
-            raise error_from_request(self.provider, "provider_failed", message)
         texts: list[str] = []
         calls: list[ToolCall] = []
         for index, block in enumerate(blocks):
@@ -268,7 +275,9 @@ class MessagesCodec(Codec):
                     pass  # thinking, and blocks of the provider's own tools, go back as they are
                 case _:
                     raise error_from_reply(self.provider, "a block without a type")
-        finish = _FINISH.get(reason, "tool_calls" if calls else "stop")
+        finish = _FINISH.get(reason, "stop")
+        if calls and finish in ("stop", "pause"):
+            finish = "tool_calls"
         if finish == "refusal" and not texts:
             texts.append(str((reply.get("stop_details") or {}).get("explanation") or ""))
         return AssistantMessage(
@@ -360,6 +369,17 @@ def _encode_call(call: ToolCall) -> Wire:
     if not isinstance(arguments, dict):
         arguments = {"INVALID_JSON": call.arguments}
     return {"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments}
+
+
+def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
+    """Returns the blocks without calls of the provider's own tools that have no result."""
+    answered = {block.get("tool_use_id") for block in blocks}
+    whole = [
+        block
+        for block in blocks
+        if block["type"] not in ("server_tool_use", "mcp_tool_use") or block.get("id") in answered
+    ]
+    return whole or [_NO_TEXT]
 
 
 def _is_empty_text(block: AnyJson) -> bool:
