@@ -5,6 +5,7 @@ from contextlib import aclosing, closing, contextmanager
 from threading import Lock
 from typing import TypedDict, Unpack
 
+from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..prompt.prompt import Prompt
 from ..protocols import EventBus, SessionProtocol
@@ -47,7 +48,12 @@ class Chat[Out]:
         prompt.declare_state(session)
 
     def __repr__(self) -> str:
-        return f"<Chat {self.prompt.ns}/{self.prompt.key} in {self.session!r}>"
+        return f"<Chat with {self.prompt!r} in {self.session!r}>"
+
+    def _repr_markdown_(self) -> str:
+        """Shows the conversation in a notebook."""
+        conversation = self.conversation
+        return "No messages yet." if conversation is None else markdown(conversation)
 
     @property
     def conversation(self) -> Conversation | None:

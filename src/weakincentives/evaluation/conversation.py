@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Literal, Self
 
 from .. import serde
+from ..displays import code_span, one_line
 from ..errors import SerdeError, ValidationIssue
 from ..limits import TokenUsage
 from ..prompt.errors import PromptRenderError
@@ -23,6 +24,7 @@ from ..prompt.walk import VisibleSections
 from ..protocols import StateView
 from ..runtime.session.snapshots import library_state
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility
+from .markdown import messages_markdown
 from .messages import (
     AssistantMessage,
     Instructions,
@@ -99,6 +101,16 @@ class Conversation:
     usage: TokenUsage = field(default_factory=TokenUsage)
     tool_changes: tuple[int, ...] = field(default=(), repr=False)
     version: Literal[1] = 1
+
+    def __repr__(self) -> str:
+        label = one_line(f"{self.ns}/{self.key}")
+        tokens = self.usage.total_tokens
+        return f"<Conversation {label} messages={len(self.messages)} tokens={tokens}>"
+
+    def _repr_markdown_(self) -> str:
+        """Shows the messages in a notebook."""
+        label = code_span(f"{self.ns}/{self.key}")
+        return f"**Conversation** with {label}\n\n{messages_markdown(self.messages)}"
 
     def to_json(self) -> str:
         """Returns JSON text from which `from_json` makes an equal conversation."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Unpack
 
+from ..displays import markdown
 from ..limits import Clock, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.prompt import Prompt
@@ -53,6 +54,14 @@ class Execution[Out]:
     response: PromptResponse[Out]
     expansions: tuple[Expansion, ...]
     usage: TokenUsage
+
+    def __repr__(self) -> str:
+        tokens = self.usage.total_tokens
+        return f"<Execution restarts={self.restarts} tokens={tokens} response={self.response!r}>"
+
+    def _repr_markdown_(self) -> str:
+        """Shows the final answer in a notebook."""
+        return markdown(self.response)
 
     @property
     def restarts(self) -> int:

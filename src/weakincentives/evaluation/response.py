@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..displays import code_block, code_span, one_line
 from ..generics import Parametrized
 from ..limits import TokenUsage
 from ..runtime.events import AnswerRejected, Compacted
@@ -38,6 +39,18 @@ class PromptResponse[Out](Parametrized):
     usage: TokenUsage
     turns: int
     conversation: Conversation | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        output = one_line(type(self.output).__name__)
+        return (
+            f"<PromptResponse {one_line(self.prompt_name)} output={output} "
+            f"characters={len(self.text)} turns={self.turns} tokens={self.usage.total_tokens}>"
+        )
+
+    def _repr_markdown_(self) -> str:
+        """Shows the answer in a notebook."""
+        spent = f"{self.turns} turns, {self.usage.total_tokens} tokens"
+        return f"**Answer** of {code_span(self.prompt_name)}\n\n{code_block(self.text)}\n\n{spent}"
 
     @property
     def transcript(self) -> Sequence[Message]:

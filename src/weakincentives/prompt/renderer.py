@@ -1,9 +1,11 @@
 """Renders a template's tree with params to a `RenderedPrompt`, the value that adapters need."""
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..displays import code_block, code_span, one_line
 from ..generics import Parametrized
 from ..limits import Deadline
 from ..protocols import StateView
@@ -49,6 +51,20 @@ class RenderedPrompt[Out](Parametrized):
     view: PromptView = field(repr=False)
     sections: VisibleSections = field(repr=False)
     section_texts: tuple[str, ...] = field(repr=False)
+
+    def __repr__(self) -> str:
+        tools = reprlib.repr([tool.name for tool in self.tools])
+        return f"<RenderedPrompt {self._label} characters={len(self.text)} tools={tools}>"
+
+    def _repr_markdown_(self) -> str:
+        """Shows text and tools in a notebook."""
+        tools = ", ".join([code_span(tool.name) for tool in self.tools]) or "none"
+        text = code_block(self.text)
+        return f"**Prompt** {code_span(self._label)}\n\n{text}\n\nTools: {tools}"
+
+    @property
+    def _label(self) -> str:
+        return "unnamed" if self.prompt is None else one_line(f"{self.prompt.ns}/{self.prompt.key}")
 
     @property
     def output_type(self) -> type[Any] | None:  # Any: see StructuredOutputConfig.item_type

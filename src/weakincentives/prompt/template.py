@@ -11,6 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, is_typeddict, overload
 
+from ..displays import code_block, code_span, markdown, one_line
 from ..generics import Parametrized
 from ..limits import Deadline
 from ..protocols import SessionProtocol, StateView
@@ -227,6 +228,14 @@ class Prompt(Parametrized, Generic[OutputT]):
         shown = f" params={reprlib.repr(types)}" if types else ""
         return f"<Prompt {_label(self)}{shown}>"
 
+    def _repr_markdown_(self) -> str:
+        """Shows the rendered prompt in a notebook, or why it cannot be rendered yet."""
+        try:
+            return markdown(self.render())
+        except Exception as error:  # conditions of users raise anything
+            reason = code_block(f"{type(error).__name__}: {error}")
+            return f"**Prompt** {code_span(_label(self))} cannot be rendered.\n\n{reason}"
+
     @property
     def ns(self) -> str:
         """The template's namespace."""
@@ -354,7 +363,7 @@ def _typed_dict(value: object, types: Iterable[ParamsType]) -> ParamsType:
 # Any: prompts of every output type.
 def _label(prompt: PromptTemplate[Any] | Prompt[Any]) -> str:
     """`ns/key` in one line of at most 100 characters."""
-    return " ".join(f"{prompt.ns}/{prompt.key}".split())[:100]
+    return one_line(f"{prompt.ns}/{prompt.key}")
 
 
 # Any: an output type that was not declared is any type at all.

@@ -1,0 +1,174 @@
+"""Values show themselves in one line, and in a notebook as Markdown in which no text can act."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from nbclient import NotebookClient
+
+from weakincentives import (
+    Chat,
+    MainLoop,
+    MarkdownSection,
+    PromptTemplate,
+    Session,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.displays import code_block, code_span, one_line
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import Prompt
+from weakincentives.testing import ScriptedAdapter, call, say
+
+SECRET = "hunter2"  # noqa: S105 - a stand-in
+HOSTILE = (
+    f"{SECRET}</pre><script>alert(1)</script>\n```\n<img src=x onerror=alert(1)>\n"
+    "~~~\n# Heading\n[link](javascript:alert(1)) $x$ `````` `code`\r```\r<b>\ud800"
+)
+ACTIVE = {"html_block", "html_inline", "link_open", "image", "heading_open"}
+
+
+@dataclass(frozen=True)
+class Note:
+    text: str
+
+
+def note(params: Note, *, context: ToolContext) -> ToolResult[Note]:
+    """Write a note."""
+    return ToolResult(params.text, params, success=params.text != "no")
+
+
+def hostile_chat() -> Chat[None]:
+    section = MarkdownSection[Note](
+        title="Task", template="$text", tools=[Tool(name="note", handler=note)]
+    )
+    template = PromptTemplate(ns="n<b>`" * 900, key="k\n`<i>", sections=[section])
+    writing = call(("note", {"text": HOSTILE}), ("note", {"text": "no"}))
+    adapter = ScriptedAdapter([writing, say(HOSTILE, usage=TokenUsage(7, 3))])
+    return Chat(MainLoop(adapter), template.bind(Note(HOSTILE)), session=Session())
+
+
+def tokens(markdown: str) -> list[str]:
+    """The types of all tokens that a CommonMark parser with HTML sees."""
+    parsed = MarkdownIt("commonmark", {"html": True}).parse(markdown)
+    return [child.type for token in parsed for child in (token, *(token.children or ()))]
+
+
+def test_the_repr_of_what_an_evaluation_uses_and_gives_is_one_bounded_line_without_texts() -> None:
+    chat = hostile_chat()
+    execution = chat.send(HOSTILE)
+    values = [chat, chat.prompt.render(), chat.conversation, execution, execution.response]
+    for value in values:
+        assert len(repr(value)) < 600
+        assert "\n" not in repr(value)
+        assert SECRET not in repr(value)
+
+
+def test_the_repr_says_what_a_value_holds() -> None:
+    template = PromptTemplate[Note](
+        ns="shop",
+        key="support",
+        sections=[
+            MarkdownSection(title="Task", template="Go.", tools=[Tool(name="note", handler=note)])
+        ],
+    )
+    adapter = ScriptedAdapter([say(Note("x"), usage=TokenUsage(7, 3))])
+    execution = MainLoop(adapter).execute(template.bind(), session=Session(), message="Hi")
+    response = "<PromptResponse support output=Note characters=12 turns=1 tokens=10>"
+    assert repr(template.bind().render()) == (
+        "<RenderedPrompt shop/support characters=15 tools=['note']>"
+    )
+    assert repr(execution.response) == response
+    assert repr(execution) == f"<Execution restarts=0 tokens=10 response={response}>"
+    assert repr(execution.conversation) == "<Conversation shop/support messages=3 tokens=10>"
+
+
+def test_hostile_texts_show_as_text_in_a_notebook() -> None:
+    chat = hostile_chat()
+    assert chat._repr_markdown_() == "No messages yet."
+    execution = chat.send(HOSTILE)
+    conversation = chat.conversation
+    assert conversation is not None
+    values = (chat.prompt, chat.prompt.render(), conversation, chat, execution, execution.response)
+    for value in values:
+        shown = value._repr_markdown_()
+        assert ACTIVE.isdisjoint(tokens(shown))
+        assert "fence" in tokens(shown)
+        shown.encode()
+
+
+def test_a_long_conversation_shows_its_prompt_and_its_last_messages() -> None:
+    prompt = PromptTemplate(ns="n", key="k", sections=[MarkdownSection(title="T", template="Go.")])
+    chat = Chat(MainLoop(ScriptedAdapter([say("Yes.")] * 40)), prompt.bind(), session=Session())
+    for at in range(40):
+        chat.send(f"Question {at}?")
+    shown = chat._repr_markdown_()
+    assert "Go." in shown
+    assert "… 30 more messages" in shown
+    assert "Question 14?" not in shown
+    assert "Question 15?" in shown
+
+
+@given(st.text(alphabet=st.sampled_from("`~<>a &\n\r\\$#\u2028\ud800"), max_size=60) | st.text())
+def test_no_text_leaves_its_code_block(text: str) -> None:
+    [block, *rest] = MarkdownIt("commonmark", {"html": True}).parse(f"{code_block(text)}\n\nend")
+    assert block.type == "fence"
+    sent = f"{text}\n".encode("utf-8", "replace").decode()
+    lines = sent.replace("\r\n", "\n").replace("\r", "\n")
+    assert block.content == lines.replace("\0", "\ufffd")
+    assert [token.content for token in rest] == ["", "end", ""]
+
+
+@given(st.text(alphabet=st.sampled_from("`<>a *\n\r\\$[]()!"), max_size=60) | st.text())
+def test_no_text_leaves_its_code_span(text: str) -> None:
+    [_, line, _] = MarkdownIt("commonmark", {"html": True}).parse(f"name {code_span(text)} end")
+    before, span, after = line.children or []
+    assert (before.content, span.type, after.content) == ("name ", "code_inline", " end")
+    shown = one_line(text).encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    assert span.content.strip() == shown
+
+
+def test_a_long_text_says_how_much_is_missing() -> None:
+    assert code_block("x" * 10_005).endswith("```\n\n… 5 more characters")
+
+
+def test_a_prompt_that_cannot_be_rendered_shows_why() -> None:
+    prompt = Prompt(ns="n", key="k", sections=[MarkdownSection[Note](title="A", template="$text")])
+    assert "PromptRenderError" in prompt._repr_markdown_()
+    assert "Note" in prompt._repr_markdown_()
+
+
+NOTEBOOK = """
+from weakincentives import Chat, MainLoop, MarkdownSection, PromptTemplate, Session
+from weakincentives.testing import ScriptedAdapter, say
+
+task = MarkdownSection(title="Task", template="Advise. <b>Kindly.</b>")
+template = PromptTemplate(ns="shop", key="support", sections=[task])
+chat = Chat(MainLoop(ScriptedAdapter([say("Hello.")])), template.bind(), session=Session())
+"""
+
+
+def test_a_notebook_shows_prompts_conversations_and_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    cells = [NOTEBOOK, "chat.prompt", "chat.send('Hi')", "chat.conversation", "chat.session"]
+    code = [{"cell_type": "code", "source": cell, "metadata": {}, "outputs": []} for cell in cells]
+    content = {"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    read: Callable[..., Any] = nbformat.reads  # Any: it has no annotations
+    notebook = read(json.dumps(content), as_version=4)
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    _, *shown = notebook.cells
+    prompt, answer, conversation, session = [cell.outputs[0].data for cell in shown]
+    assert "```text\n## 1. Task\n\nAdvise. <b>Kindly.</b>\n```" in prompt["text/markdown"]
+    assert "```text\nHello.\n```" in answer["text/markdown"]
+    assert "**User**\n\n```text\nHi\n```" in conversation["text/markdown"]
+    assert session["text/plain"].startswith("<Session ")
