@@ -79,6 +79,8 @@ class TokenUsage:
     `cached_tokens` are the input tokens that it read from its cache, `cache_write_tokens` those
     that it wrote there, and `reasoning_tokens` the output tokens that the model used to think. They
     are parts of the input and the output, and 0 where a provider does not report them.
+    `cache_write_1h_tokens` are those of the written tokens that it stores for an hour, at a higher
+    price.
     """
 
     input_tokens: int = 0
@@ -86,6 +88,7 @@ class TokenUsage:
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_1h_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -99,6 +102,7 @@ class TokenUsage:
             self.cached_tokens + other.cached_tokens,
             self.cache_write_tokens + other.cache_write_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
         )
 
 

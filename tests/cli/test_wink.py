@@ -180,6 +180,7 @@ def test_run_prints_progress_beside_the_answer_and_keeps_a_log(shop: Path) -> No
             "cached_tokens": 0,
             "cache_write_tokens": 0,
             "reasoning_tokens": 0,
+            "cache_write_1h_tokens": 0,
         },
     }
     progress = done.stderr.splitlines()

@@ -39,6 +39,13 @@ def test_each_kind_of_token_has_its_price(model: str, dollars: float) -> None:
     assert cost(USAGE, model) == pytest.approx(dollars)
 
 
+def test_writing_to_a_cache_for_an_hour_has_a_price_of_its_own() -> None:
+    usage = TokenUsage(1_000, 0, 0, 500, cache_write_1h_tokens=200)
+    dollars = (500 * 5 + 300 * 6.25 + 200 * 10) / 1e6
+    assert cost(usage, "claude-opus-4-8") == pytest.approx(dollars)
+    assert cost(usage + usage, "claude-opus-4-8") == pytest.approx(2 * dollars)
+
+
 @pytest.mark.parametrize(
     ("model", "same"),
     [

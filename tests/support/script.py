@@ -28,13 +28,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens; `cached` and `written` are parts of `input`, and `reasoning` a part of `output`."""
+    """Tokens; `cached` and `written` are parts of `input`, and `reasoning` a part of `output`.
+
+    `for_hour` is the part of `written` that stays in the cache for an hour, which Anthropic tells.
+    """
 
     input: int = 10
     output: int = 5
     cached: int = 0
     reasoning: int = 0
     written: int = 0
+    for_hour: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,6 +311,10 @@ def _anthropic_reply(say: Say, model: str, ids: Ids) -> Json:
         "input_tokens": say.usage.input - say.usage.cached - say.usage.written,
         "cache_read_input_tokens": say.usage.cached,
         "cache_creation_input_tokens": say.usage.written,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": say.usage.written - say.usage.for_hour,
+            "ephemeral_1h_input_tokens": say.usage.for_hour,
+        },
         "output_tokens": say.usage.output,
         "output_tokens_details": {"thinking_tokens": say.usage.reasoning},
     }

@@ -37,6 +37,7 @@ __all__ = [
     "output_instructions",
     "read_call",
     "read_count",
+    "read_hour_writes",
     "read_usage",
 ]
 
@@ -302,7 +303,13 @@ def read_usage(usage: Json, input_name: str, output_name: str) -> TokenUsage:
         read_count(cached.get("cached_tokens")),
         read_count(cached.get("cache_write_tokens")),
         read_count(details.get("reasoning_tokens")),
+        read_hour_writes(cached.get("cache_creation_token_details")),
     )
+
+
+def read_hour_writes(cache_creation: AnyJson) -> int:
+    """Returns the tokens that Anthropic stores for an hour, from the details of its writes."""
+    return read_count(_mapping(cache_creation).get("ephemeral_1h_input_tokens"))
 
 
 def _mapping(value: AnyJson) -> Wire:

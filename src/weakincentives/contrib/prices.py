@@ -28,14 +28,14 @@ def cost(usage: TokenUsage, model: str) -> float | None:
     """Returns what a request cost in dollars; `None` if the price of `model` is unknown.
 
     `usage` is that of one request, since some prices depend on its length. `model` may be a name of
-    LiteLLM's, such as `anthropic/claude-sonnet-4-5`, or of Bedrock's. Writing to a cache is counted
-    at the price for five minutes.
+    LiteLLM's, such as `anthropic/claude-sonnet-4-5`, or of Bedrock's.
     """
     tokens = Usage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cached_tokens,
         cache_write_tokens=usage.cache_write_tokens,
+        cache_write_1h_tokens=usage.cache_write_1h_tokens,
     )
     for provider, name in _names(model):
         try:

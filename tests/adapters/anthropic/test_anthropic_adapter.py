@@ -119,13 +119,13 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
     with ScriptedServer(
-        Say(calls=calls, usage=Usage(20, 8, 5, reasoning=2, written=3), reasoning="hm"),
+        Say(calls=calls, usage=Usage(20, 8, 5, 2, written=3, for_hour=1), reasoning="hm"),
         Say("Both done.", model="claude-opus-5-5-20261101"),
     ) as server:
         response = run(connect(server), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
-    assert response.usage == TokenUsage(30, 13, 5, cache_write_tokens=3, reasoning_tokens=2)
+    assert response.usage == TokenUsage(30, 13, 5, 3, reasoning_tokens=2, cache_write_1h_tokens=1)
     models = [event.model for event in session[ProviderCalled].all()]
     assert models == [MODEL, "claude-opus-5-5-20261101"]
     assert first.path == "/v1/messages"

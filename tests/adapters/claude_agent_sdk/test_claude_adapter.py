@@ -162,16 +162,16 @@ def test_tools_run_and_the_answer_comes_back(run: Run) -> None:
     for kind in (PromptRendered, ProviderCalled, ToolInvoked, PromptExecuted):
         session.bus.subscribe(kind, lambda event: seen.append(type(event).__name__))
     with ScriptedServer(
-        Say("Let me see.", calls, usage=Usage(20, 8, 5, reasoning=2, written=3)),
-        Say("Both done.", usage=Usage(10, 5, reasoning=1), model="another"),
+        Say("Let me see.", calls, usage=Usage(20, 8, 5, 2, written=3, for_hour=1)),
+        Say("Both done.", usage=Usage(10, 5, 0, 1, written=4, for_hour=4), model="another"),
     ) as server:
         response = run(connect(server), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
-    assert response.usage == TokenUsage(30, 13, 5, cache_write_tokens=3, reasoning_tokens=3)
+    assert response.usage == TokenUsage(30, 13, 5, 7, reasoning_tokens=3, cache_write_1h_tokens=5)
     assert [(event.usage, event.model) for event in session[ProviderCalled].all()] == [
-        (TokenUsage(20, 8, 5, 3, 2), MODEL),
-        (TokenUsage(10, 5, reasoning_tokens=1), "another"),
+        (TokenUsage(20, 8, 5, 3, 2, 1), MODEL),
+        (TokenUsage(10, 5, 0, 4, 1, 4), "another"),
     ]
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]
     assert seen == [

@@ -80,13 +80,14 @@ def test_tools_run_and_the_answer_comes_back(model: str, run: Run) -> None:
     session = Session()
     calls = (Call("probe", {"a": 1}), Call("probe", {"a": 2}))
     with ScriptedServer(
-        Say(calls=calls, usage=Usage(20, 8, 5, reasoning=2, written=3), reasoning="hm"),
+        Say(calls=calls, usage=Usage(20, 8, 5, 2, written=3, for_hour=1), reasoning="hm"),
         Say("Both done.", model="another"),
     ) as server:
         response = run(connect(server, model), prompt(tool()), session)
         first, second = server.requests
     assert (response.text, response.turns, response.output) == ("Both done.", 2, None)
-    assert response.usage == TokenUsage(30, 13, 5, cache_write_tokens=3, reasoning_tokens=2)
+    for_hour = 1 if model == ANTHROPIC else 0
+    assert response.usage == TokenUsage(30, 13, 5, 3, 2, for_hour)
     models = [event.model for event in session[ProviderCalled].all()]
     assert models == [model.partition("/")[2], "another"]
     assert [event.params for event in session[ToolInvoked].all()] == [Args(1), Args(2)]

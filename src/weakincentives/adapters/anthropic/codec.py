@@ -14,7 +14,7 @@ from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessa
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ...limits import TokenUsage
 from ...prompt.registry import RESERVED_TOOL_NAMES
-from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_count
+from ..codec import AnyJson, Codec, CodecOptions, Wire, read_call, read_count, read_hour_writes
 from ..provider_errors import error_from_reply, error_from_request
 from .schemas import StrictLimits
 
@@ -398,4 +398,5 @@ def _read_usage(usage: AnyJson) -> TokenUsage:
         cached,
         written,
         read_count(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+        read_hour_writes(counts.get("cache_creation")),
     )

@@ -8,7 +8,7 @@ from typing import Any
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall
 from ...limits import TokenUsage
-from ..codec import AnyJson, Wire
+from ..codec import AnyJson, Wire, read_hour_writes
 from ..provider_errors import error_from_reply, error_from_request, error_from_status
 from .bridge import Bridge
 
@@ -125,8 +125,12 @@ class TurnReader:
         output = result.structured_output
         text = (result.result or "") if output is None else json.dumps(output, ensure_ascii=False)
         usage = TokenUsage(*(max(0, count - reported) for count, reported in pairs))
-        reasoning = _usage(self._usage, _TURN_COUNTS).reasoning_tokens  # the total does not say it
-        usage = replace(usage, reasoning_tokens=reasoning)
+        last = _usage(self._usage, _TURN_COUNTS)
+        usage = replace(  # the total does not say these
+            usage,
+            reasoning_tokens=last.reasoning_tokens,
+            cache_write_1h_tokens=last.cache_write_1h_tokens,
+        )
         return AssistantMessage(text=text, finish=finish, usage=usage, model=self._model)
 
     def _failure(self, result: AnySDK) -> PromptEvaluationError:
@@ -159,7 +163,8 @@ def _usage(counts: Mapping[str, AnyJson], names: str) -> TokenUsage:
     fresh, written, cached, output = [counts.get(name) or 0 for name in names.split()]
     details = counts.get("output_tokens_details") or {}
     reasoning = details.get("thinking_tokens") or 0
-    return TokenUsage(fresh + written + cached, output, cached, written, reasoning)
+    hour_writes = read_hour_writes(counts.get("cache_creation"))
+    return TokenUsage(fresh + written + cached, output, cached, written, reasoning, hour_writes)
 
 
 def _retry_after(retry: Mapping[str, AnyJson]) -> str | None:
