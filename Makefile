@@ -143,7 +143,7 @@ audit: .venv-audit/.audit-stamp ## known weaknesses of all that a user of every 
 
 .venv-audit/.audit-stamp: pyproject.toml
 	@$(MAKE) --no-print-directory .venv-audit/.made-stamp VENV=.venv-audit
-	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,anthropic,cli,prices,otel,overrides,testing,json-schema,mcp]' --group audit
+	@.venv-audit/bin/python -m pip install -qq --editable '.[openai,anthropic,cli,ag-ui,prices,otel,overrides,testing,json-schema,mcp]' --group audit
 	@touch $@
 
 .PHONY: check
@@ -204,9 +204,9 @@ $(VENV)/.demo-stamp: EXTRAS = openai,mcp
 $(VENV)/.demo-stamp: GROUP = demo
 $(VENV)/.local-stamp: EXTRAS = openai,local
 $(VENV)/.local-stamp: GROUP = demo
-$(VENV)/.test-stamp: EXTRAS = openai,anthropic,cli,mcp,prices
+$(VENV)/.test-stamp: EXTRAS = openai,anthropic,ag-ui,cli,mcp,prices
 $(VENV)/.test-stamp: GROUP = test
-$(VENV)/.check-stamp: EXTRAS = openai,anthropic,cli,mcp,prices
+$(VENV)/.check-stamp: EXTRAS = openai,anthropic,ag-ui,cli,mcp,prices
 $(VENV)/.check-stamp: GROUP = check
 $(VENV)/.docs-stamp: GROUP = docs
 # With the SDK's version pinned: pip tries many minutes to find the newest one that fits all the rest.

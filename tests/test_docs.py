@@ -53,6 +53,7 @@ FOREIGN = set(
     FallbackModel ModelFallbackMiddleware ModelRetry SummarizationMiddleware UsageLimits as_tool
     create_agent output_guardrails output_validator run_stream run_streamed run_sync stream_mode
     system_prompt thread_id request_limit output_type
+    ACTIVITY_SNAPSHOT TEXT_MESSAGE_START TOOL_CALL_RESULT TOOL_CALL_START StreamingResponse
     BatchSpanProcessor OTLPSpanExporter OTEL_EXPORTER_OTLP_ENDPOINT""")
 )
 

@@ -1,1 +1,1 @@
-"""Bridges to further packages, each an extra: durable runs, OpenTelemetry, MCP, skills."""
+"""Bridges to further packages, each an extra: AG-UI, durable runs, OpenTelemetry, MCP, skills."""

@@ -1,0 +1,409 @@
+"""AG-UI events of a run, so that any front end that knows AG-UI can show it.
+
+Needs the extra `ag-ui`. `AgUiRun` converts the events of a stream, `new_message` and
+`earlier_conversation` read what a front end sends. Requests to a server are not made here.
+"""
+
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from contextlib import aclosing, closing
+from itertools import count
+from typing import Any, assert_never
+
+from .. import serde
+from ..evaluation.conversation import Conversation
+from ..evaluation.errors import PromptEvaluationError
+from ..evaluation.messages import (
+    AssistantMessage,
+    Instructions,
+    Message,
+    ToolCall,
+    ToolMessage,
+    ToolsAdded,
+    ToolsRemoved,
+    UserMessage,
+    sendable,
+)
+from ..evaluation.response import (
+    AnswerRejected,
+    Completed,
+    PromptResponse,
+    Restarted,
+    StreamEvent,
+    TextDelta,
+    ToolCallFinished,
+    ToolCallStarted,
+)
+from ..limits import TokenUsage
+from ..prompt.prompt import Prompt
+from ..protocols import StateView
+from ..runtime.events import Compacted
+
+try:
+    from ag_ui import core as ag_ui
+except ImportError as error:
+    raise ImportError(
+        f"{__name__} needs ag-ui-protocol: pip install 'weakincentives[ag-ui]'"
+    ) from error
+
+__all__ = ["AgUiRun", "earlier_conversation", "new_message"]
+
+# Any: a stream of any output
+type _AnyEvent = StreamEvent[Any]
+type _Events = Sequence[ag_ui.Event]
+
+_INTERRUPTED = "Interrupted: the tool may have run, or a part of it."
+
+
+class AgUiRun:
+    """Converts the events of one stream to AG-UI events, for the run that `request` asks for.
+
+    `stream` and `stream_async` do all; a server with a loop of its own calls `start`, `convert` for
+    each event, and `end`. Each message and each tool call that is started is ended, and each call
+    has a result, whatever ends the run. Text that a restart or a rejection voids is taken back by
+    `MESSAGES_SNAPSHOT`, which holds all messages without it. Restarts, rejections, changes of tools
+    and compactions are activities.
+
+    `messages` are those of the thread as a front end now has them, activities included.
+    """
+
+    def __init__(self, request: ag_ui.RunAgentInput) -> None:
+        self.request = request
+        self.ended = False
+        self._earlier = tuple(request.messages)
+        self._messages: list[ag_ui.Message] = []
+        self._message: ag_ui.AssistantMessage | None = None  # of the model's current answer
+        self._text: list[str] | None = None  # the pieces of an open text message
+        self._open_calls: dict[str, str] = {}  # the model's ids of calls, and those of AG-UI
+        self._used = {message.id for message in self._earlier} | set(_call_ids(self._earlier))
+        self._ids = map(f"{request.run_id}-{{}}".format, count(1))
+
+    @property
+    def messages(self) -> list[ag_ui.Message]:
+        """The messages of the thread, those of the request first."""
+        self._keep_text()
+        return [*self._earlier, *self._messages]
+
+    # Any: as above
+    def stream(self, events: Generator[StreamEvent[Any]]) -> Generator[ag_ui.Event]:
+        """Yields the run's AG-UI events, from `RUN_STARTED` on, and closes `events`.
+
+        A `PromptEvaluationError` becomes `RUN_ERROR` with its text. Another error does so without
+        its text, and is raised after that.
+        """
+        yield from self.start()
+        try:
+            with closing(events):
+                for event in events:
+                    yield from self.convert(event)
+        except GeneratorExit:
+            raise  # nobody reads on
+        except BaseException as error:
+            yield from self.end(error)
+            if not isinstance(error, PromptEvaluationError):
+                raise
+        yield from self.end()
+
+    async def stream_async(self, events: AsyncGenerator[_AnyEvent]) -> AsyncGenerator[ag_ui.Event]:
+        """Like `stream`; a cancellation goes on after the run's last events."""
+        for started in self.start():
+            yield started
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    for converted in self.convert(event):
+                        yield converted
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            for last in self.end(error):
+                yield last
+            if not isinstance(error, PromptEvaluationError):
+                raise
+        for last in self.end():
+            yield last
+
+    def start(self) -> _Events:
+        """Returns the events that begin the run."""
+        request = self.request
+        return [
+            ag_ui.RunStartedEvent(
+                thread_id=request.thread_id, run_id=request.run_id, protocol_version="1.0"
+            )
+        ]
+
+    def convert(self, event: _AnyEvent) -> _Events:
+        """Returns the AG-UI events for one event of the stream."""
+        match event:
+            case TextDelta(text):
+                return self._write(text)
+            case ToolCallStarted(call):
+                return [*self._end_text(), *self._start_call(call)]
+            case ToolCallFinished(call, message):
+                text_end = self._end_text()
+                result = self._finish_call(call.call_id, message.content, success=message.success)
+                return [*text_end, *result]
+            case ToolsAdded(tools):
+                return self._report("tools_added", names=[tool.name for tool in tools])
+            case ToolsRemoved(names):
+                return self._report("tools_removed", names=list(names))
+            case AnswerRejected(reason):
+                void = [] if self._message is None else [self._message]
+                return [*self._take_back(void), *self._report("answer_rejected", reason=reason)]
+            case Restarted(keys, reason):
+                void = [item for item in self._messages if isinstance(item, ag_ui.AssistantMessage)]
+                sections = list(keys)
+                return [
+                    *self._take_back(void),
+                    *self._report("restarted", section_keys=sections, reason=reason),
+                ]
+            case Compacted(tokens_before=before, tokens_after=after):
+                return self._report("compacted", tokens_before=before, tokens_after=after)
+            case Completed(response):
+                return self._complete(response)
+            case _ as never:
+                assert_never(never)
+
+    def end(self, error: BaseException | None = None) -> _Events:
+        """Returns the events that end the run early; none if it has ended.
+
+        A run without a response is cancelled, unless `error` is an `Exception`.
+        """
+        if self.ended:
+            return []
+        self.ended = True
+        events = [*self._end_text(), *self._answer_open_calls()]
+        if isinstance(error, PromptEvaluationError):
+            usage = _usage(error.usage)
+            text = sendable(str(error))
+            return [*events, ag_ui.RunErrorEvent(message=text, code=error.code, usage=usage)]
+        if isinstance(error, Exception):
+            return [*events, ag_ui.RunErrorEvent(message="The agent failed.", code="internal")]
+        return [*events, self._finished(ag_ui.RunFinishedCancelledOutcome())]
+
+    def _complete(self, response: PromptResponse[Any]) -> _Events:  # Any: as above
+        events = [*self._end_text(), *self._answer_open_calls()]
+        if response.text and not (self._message and self._message.content):
+            events += [*self._write(response.text), *self._end_text()]
+        self.ended = True
+        finished = self._finished(ag_ui.RunFinishedSuccessOutcome())
+        finished.usage = _usage(response.usage)
+        if not isinstance(response.output, str):
+            finished.result = serde.dump(response.output)
+        return [*events, finished]
+
+    def _finished(self, outcome: ag_ui.RunFinishedOutcome) -> ag_ui.RunFinishedEvent:
+        request = self.request
+        return ag_ui.RunFinishedEvent(
+            thread_id=request.thread_id, run_id=request.run_id, outcome=outcome
+        )
+
+    def _write(self, text: str) -> _Events:
+        text = sendable(text)
+        if not text:
+            return []
+        started: list[ag_ui.Event] = []
+        if self._text is None:
+            self._text, message_id = [], self._begin_message().id
+            started = [ag_ui.TextMessageStartEvent(message_id=message_id, role="assistant")]
+        assert self._message is not None  # noqa: S101 - it has an open text
+        self._text.append(text)
+        return [
+            *started,
+            ag_ui.TextMessageContentEvent(message_id=self._message.id, delta=text),
+        ]
+
+    def _begin_message(self) -> ag_ui.AssistantMessage:
+        self._message = ag_ui.AssistantMessage(id=self._unused_id())
+        self._messages.append(self._message)
+        return self._message
+
+    def _keep_text(self) -> None:
+        if self._text is not None and self._message is not None:
+            self._message.content = "".join(self._text)
+
+    def _end_text(self) -> _Events:
+        if self._text is None or self._message is None:
+            return []
+        self._keep_text()
+        self._text = None
+        return [ag_ui.TextMessageEndEvent(message_id=self._message.id)]
+
+    def _start_call(self, call: ToolCall) -> _Events:
+        message = self._message or self._begin_message()
+        # Some servers count the calls of each answer anew, and AG-UI appends to a known call.
+        call_id = self._unused_id(call.call_id)
+        self._open_calls[call.call_id] = call_id
+        arguments = sendable(call.arguments)
+        function = ag_ui.FunctionCall(name=call.name, arguments=arguments)
+        message.tool_calls = [
+            *(message.tool_calls or ()),
+            ag_ui.ToolCall(id=call_id, function=function),
+        ]
+        return [
+            ag_ui.ToolCallStartEvent(
+                tool_call_id=call_id, tool_call_name=call.name, parent_message_id=message.id
+            ),
+            ag_ui.ToolCallArgsEvent(tool_call_id=call_id, delta=arguments),
+            ag_ui.ToolCallEndEvent(tool_call_id=call_id),
+        ]
+
+    def _finish_call(self, call_id: str, content: str, *, success: bool) -> _Events:
+        message = ag_ui.ToolMessage(
+            id=self._unused_id(),
+            content=sendable(content),
+            tool_call_id=self._open_calls.pop(call_id),
+            error=None if success else sendable(content),
+        )
+        self._messages.append(message)
+        if not self._open_calls:
+            self._message = None  # what the model writes next is another message
+        result = ag_ui.ToolCallResultEvent(
+            message_id=message.id, tool_call_id=message.tool_call_id, content=message.content
+        )
+        if not success:
+            result.metadata = {"weakincentives": {"success": False}}
+        return [result]
+
+    def _answer_open_calls(self) -> _Events:
+        return [
+            event
+            for call_id in list(self._open_calls)
+            for event in self._finish_call(call_id, _INTERRUPTED, success=False)
+        ]
+
+    def _take_back(self, void: Iterable[ag_ui.AssistantMessage]) -> _Events:
+        """Returns the events that make a front end drop the text of messages of this run."""
+        events = [*self._end_text(), *self._answer_open_calls()]
+        self._message = None
+        taken = [message for message in void if message.content]
+        if not taken:
+            return events
+        for message in taken:
+            message.content = None
+            if not message.tool_calls:
+                self._messages.remove(message)
+        # A front end keeps its own activities as long as a snapshot has none.
+        messages: list[ag_ui.Message] = [
+            message for message in self.messages if message.role != "activity"
+        ]
+        return [*events, ag_ui.MessagesSnapshotEvent(messages=messages)]
+
+    def _report(self, kind: str, **content: int | str | list[str]) -> _Events:
+        """Returns the events of an activity that the model has not written."""
+        sent = {
+            name: sendable(value) if isinstance(value, str) else value
+            for name, value in content.items()
+        }
+        message = ag_ui.ActivityMessage(id=self._unused_id(), activity_type=kind, content=sent)
+        self._messages.append(message)
+        activity = ag_ui.ActivitySnapshotEvent(
+            message_id=message.id, activity_type=kind, content=sent
+        )
+        return [*self._end_text(), activity]
+
+    def _unused_id(self, wanted: str = "") -> str:
+        unused = wanted or next(self._ids)
+        while unused in self._used:
+            unused = next(self._ids)
+        self._used.add(unused)
+        return unused
+
+
+def new_message(request: ag_ui.RunAgentInput) -> str:
+    """Returns the text of the user's new message, which is the last one.
+
+    Raises `ValueError` if the last message is not the user's or has no text. Parts that are no text
+    are left out.
+    """
+    text = _text(request.messages[-1]) if request.messages else None
+    if text is None or not text.strip():
+        raise ValueError(
+            "the last message is no text of the user's; send what the user has written"
+        )
+    return text
+
+
+# Any: a prompt of any output
+def earlier_conversation(
+    request: ag_ui.RunAgentInput, prompt: Prompt[Any], session: StateView | None = None
+) -> Conversation | None:
+    """Returns the messages before the new one as a conversation of `prompt`; `None` without any.
+
+    The front end has written this history, tools' results included: a server that must be able to
+    trust it keeps conversations itself, and reads the new message alone. Sections begin as the
+    prompt shows them. Calls without results and instructions of the front end are left out.
+    """
+    messages: list[Message] = []
+    earlier = request.messages[:-1]
+    for index, message in enumerate(earlier):
+        text = _text(message)
+        if text is not None:
+            messages.append(UserMessage(sendable(text)))
+        elif isinstance(message, ag_ui.AssistantMessage) and messages:
+            messages += _answer(message, _results(earlier[index + 1 :]))
+    if not messages:
+        return None
+    history = Conversation(ns=prompt.ns, key=prompt.key, messages=(Instructions(""), *messages))
+    return history.restated(prompt, session)
+
+
+def _text(message: ag_ui.Message) -> str | None:
+    """Returns the text of a user's message; `None` for another message."""
+    match message:
+        case ag_ui.UserMessage(content=str(text)):
+            return text
+        case ag_ui.UserMessage(content=list(parts)):
+            return "\n\n".join([part.text for part in parts if isinstance(part, ag_ui.TextPart)])
+        case _:
+            return None
+
+
+def _results(following: Iterable[ag_ui.Message]) -> dict[str, ToolMessage]:
+    """Returns the tools' results that follow a message, by the ids of their calls."""
+    results: dict[str, ToolMessage] = {}
+    for message in following:
+        match message:
+            case ag_ui.ToolMessage(tool_call_id=call_id, content=content, error=error):
+                if not isinstance(content, str):
+                    texts = [part.text for part in content if isinstance(part, ag_ui.TextPart)]
+                    content = "".join(texts)
+                results[call_id] = ToolMessage(call_id, sendable(content), success=error is None)
+            case ag_ui.UserMessage() | ag_ui.AssistantMessage():
+                break
+            case _:
+                pass
+    return results
+
+
+def _answer(message: ag_ui.AssistantMessage, results: dict[str, ToolMessage]) -> Iterator[Message]:
+    """Yields the model's message and the results of its calls."""
+    calls = [
+        ToolCall(call.id, call.function.name, sendable(call.function.arguments))
+        for call in message.tool_calls or ()
+        if call.id in results
+    ]
+    text = sendable(message.content or "")
+    if calls:
+        yield AssistantMessage(text=text, tool_calls=tuple(calls), finish="tool_calls")
+    elif text:
+        yield AssistantMessage(text=text)
+    yield from [results[call.call_id] for call in calls]
+
+
+def _call_ids(messages: Iterable[ag_ui.Message]) -> Iterator[str]:
+    for message in messages:
+        if isinstance(message, ag_ui.AssistantMessage):
+            yield from [call.id for call in message.tool_calls or ()]
+
+
+def _usage(usage: TokenUsage) -> list[ag_ui.TokenUsage]:
+    """Returns the tokens of a run; a part of 0 may be one that the provider does not report."""
+    tokens = ag_ui.TokenUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        total_tokens=usage.total_tokens,
+        cached_input_tokens=usage.cached_tokens or None,
+        cache_write_input_tokens=usage.cache_write_tokens or None,
+        reasoning_tokens=usage.reasoning_tokens or None,
+    )
+    return [] if usage == TokenUsage() else [tokens]
