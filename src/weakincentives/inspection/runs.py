@@ -1,0 +1,308 @@
+"""A run as its log tells it: evaluations, their turns, and the steps of each turn.
+
+`wink show` and the report are two views of this model. Texts are as the log has them: a view makes
+them safe for its reader.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ..serde import Json
+from .event_log import LoggedEvaluation, Record, RunningEvaluations
+
+__all__ = ["Line", "LoggedRun", "RunEvaluation", "RunSection", "RunStep", "RunTurn", "read_run"]
+
+type _Json = Any  # Any: records are JSON, read key by key
+
+
+class Line(NamedTuple):
+    """One line of a timeline; `depth` counts the evaluations around the one that it is of."""
+
+    depth: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    """A section in one turn: `full`, `summary`, `closed` again or `hidden`.
+
+    `size` is the number of characters that requests carry of it, `tool_size` that of its tools.
+    `opened_by` says what opened it, if its author did not.
+    """
+
+    path: str
+    visibility: str
+    size: int
+    tool_size: int = 0
+    opened_by: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class RunStep:
+    """One event of a run in one line, with the evaluations that ran inside a tool call."""
+
+    record: Record
+    line: str
+    evaluations: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
+
+
+@dataclass(slots=True, eq=False)
+class RunTurn:
+    """A request and what followed until the next one.
+
+    `requests` has several steps when adapters fell back. `text` is what the model wrote.
+    """
+
+    requests: list[RunStep]
+    sections: tuple[RunSection, ...]
+    text: str = ""
+    rejected: bool = False
+    steps: list[RunStep] = field(default_factory=list[RunStep])
+
+
+@dataclass(slots=True, eq=False)
+class RunEvaluation:
+    """One evaluation; `steps` come before its first turn, and `answer` ends it if it succeeded.
+
+    `unfinished` has evaluations inside a call that has not ended.
+    """
+
+    prompt: RunStep
+    depth: int
+    sections: tuple[RunSection, ...] = ()
+    steps: list[RunStep] = field(default_factory=list[RunStep])
+    turns: list[RunTurn] = field(default_factory=list[RunTurn])
+    answer: RunStep | None = None
+    restart: RunStep | None = None
+    unfinished: "list[RunEvaluation]" = field(default_factory=list["RunEvaluation"])
+    unjudged: bool = False  # the last text is an answer that was neither accepted nor rejected
+    opened_by: dict[str, str] = field(default_factory=dict[str, str])  # shared with later ones
+    tools: set[str] = field(default_factory=set[str])
+    tool_sizes: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+
+    @property
+    def text(self) -> str:
+        """What the model wrote last."""
+        return self.turns[-1].text if self.turns else ""
+
+
+class LoggedRun:
+    """Reads a log record by record; `evaluations` has those that no tool call runs."""
+
+    def __init__(self) -> None:
+        self.evaluations: list[RunEvaluation] = []
+        self._running = RunningEvaluations()
+        self._by_log: dict[LoggedEvaluation, RunEvaluation] = {}
+        self._opened_by: defaultdict[tuple[Json, ...], dict[str, str]] = defaultdict(dict)
+
+    def add(self, record: Record) -> list[Line]:
+        """Adds the next record and returns its lines, with the answers that it settles.
+
+        Raises `LookupError`, `TypeError` or `AttributeError` for a record that lacks fields.
+        """
+        running = self._running.add(record)
+        lines = self._unjudged(running, record.get("session_id"))
+        step, depth = RunStep(record, headline(record)), max(len(running) - 1, 0)
+        evaluation = self._evaluation(running, step)
+        if record["event"] == "AnswerRejected" and evaluation.unjudged:
+            lines.append(Line(depth, f"  rejected: {evaluation.text}"))
+        lines.append(Line(depth, step.line))
+        match record["event"]:
+            case "PromptRendered":
+                texts = {"changed": record.get("changes"), "user": record.get("message")}
+                lines += [Line(depth, f"  {name}: {text}") for name, text in texts.items() if text]
+            case "ProviderCalled" if record.get("text") and record["tool_calls"]:
+                lines.append(Line(depth, f"  says: {record['text']}"))
+            case _:
+                pass
+        _add_step(evaluation, step)
+        return lines
+
+    def end(self) -> list[Line]:
+        """Returns the lines that are left when no record follows."""
+        evaluations = [*self._by_log.values()]
+        self._by_log.clear()
+        return _unjudged_answers(evaluations)
+
+    def _unjudged(self, running: tuple[LoggedEvaluation, ...], session_id: Json) -> list[Line]:
+        """Returns the answers of evaluations of the session that have failed."""
+        ended = [
+            logged
+            for logged, evaluation in self._by_log.items()
+            if logged not in running and evaluation.prompt.record.get("session_id") == session_id
+        ]
+        return _unjudged_answers([self._by_log.pop(logged) for logged in ended])
+
+    def _evaluation(self, running: tuple[LoggedEvaluation, ...], step: RunStep) -> RunEvaluation:
+        """Returns the evaluation of a step, a new one where the step begins one."""
+        if running and running[-1] in self._by_log:
+            return self._by_log[running[-1]]
+        if not running and self.evaluations:
+            return self.evaluations[-1]
+        evaluation = RunEvaluation(step, max(len(running) - 1, 0))
+        prompt = tuple([step.record.get(name) for name in ("session_id", "ns", "key")])
+        evaluation.opened_by = self._opened_by[prompt]
+        outer = self._by_log.get(running[-2]) if len(running) > 1 else None
+        (outer.unfinished if outer else self.evaluations).append(evaluation)
+        if running:
+            self._by_log[running[-1]] = evaluation
+        return evaluation
+
+
+def read_run(records: Iterable[Record]) -> LoggedRun:
+    """Reads a whole log."""
+    run = LoggedRun()
+    for record in records:
+        run.add(record)
+    return run
+
+
+def _unjudged_answers(evaluations: Iterable[RunEvaluation]) -> list[Line]:
+    return [Line(each.depth, f"  says: {each.text}") for each in evaluations if each.unjudged]
+
+
+def _add_step(evaluation: RunEvaluation, step: RunStep) -> None:
+    """Files a step in the evaluation's turns and applies it to the section tree."""
+    record: _Json = step.record
+    turn = evaluation.turns[-1] if evaluation.turns else None
+    match record["event"]:
+        case "PromptRendered":
+            evaluation.tools = set(record["tool_names"])
+            rows = record.get("sections", [])
+            evaluation.tool_sizes = {row["path"]: row["tools"] for row in rows}
+            sections = [_section(row, evaluation.opened_by) for row in rows]
+            evaluation.sections = _with_tools(evaluation, sections)
+            return
+        case "ProviderCalled":
+            evaluation.unjudged = bool(record.get("text")) and not record["tool_calls"]
+            if turn and turn.requests[-1].record["turn"] == record["turn"]:
+                turn.requests.append(step)  # another adapter is asked
+            else:
+                turn = RunTurn([step], evaluation.sections)
+                evaluation.turns.append(turn)
+            turn.text = record.get("text", "")
+            return
+        case "ToolInvoked":
+            _apply_disclosure(evaluation, record, len(evaluation.turns))
+        case "ToolsInjected":
+            evaluation.tools.update(record["tool_names"])
+            evaluation.sections = _with_tools(evaluation, evaluation.sections)
+        case "ToolsWithdrawn":
+            evaluation.tools.difference_update(record["tool_names"])
+            evaluation.sections = _with_tools(evaluation, evaluation.sections)
+        case "AnswerRejected":
+            evaluation.unjudged = False
+            if turn:
+                turn.rejected = True
+        case "VisibilityExpanded":
+            evaluation.restart = step
+            opener = f"a restart after turn {len(evaluation.turns)}: {record['reason']}"
+            evaluation.opened_by.update(dict.fromkeys(record["section_keys"], opener))
+        case "PromptExecuted":
+            evaluation.unjudged = False
+            evaluation.answer = step
+        case _:
+            pass
+    step.evaluations, evaluation.unfinished = evaluation.unfinished, []
+    (turn or evaluation).steps.append(step)
+
+
+def _section(row: _Json, opened_by: Mapping[str, str]) -> RunSection:
+    visibility, path = row["visibility"], row["path"]
+    opener = opened_by.get(path, "") if visibility == "full" else ""
+    return RunSection(path=path, visibility=visibility, size=row["shown"], opened_by=opener)
+
+
+def _with_tools(
+    evaluation: RunEvaluation, sections: Iterable[RunSection]
+) -> tuple[RunSection, ...]:
+    """Returns the sections with the sizes of those tools that the model can call."""
+    sizes, tools = evaluation.tool_sizes, evaluation.tools
+    return tuple(
+        replace(section, tool_size=sum(sizes[section.path].get(name, 0) for name in tools))
+        for section in sections
+    )
+
+
+def _apply_disclosure(evaluation: RunEvaluation, record: _Json, turn: int) -> None:
+    """Opens and closes the sections that a successful call opened and closed."""
+    value = record["result"]["value"]
+    if not record["result"]["success"] or not isinstance(value, dict):
+        return
+    opener = f"{record['name']} in turn {turn}"
+    texts = {".".join(path): text for path, _, text in value.get("shown") or ()}
+    opened = texts.keys() | {".".join(path) for path in value.get("opened") or ()}
+    closed = ".".join(value.get("closed") or ())
+    match record["name"]:
+        case "read_section" | "open_sections" if opened:
+            evaluation.opened_by.update(dict.fromkeys(opened, opener))
+            evaluation.sections = tuple(
+                replace(
+                    section,
+                    visibility="full",
+                    opened_by=opener,
+                    size=section.size + len(texts.get(section.path, "")),
+                )
+                if section.path in opened
+                else section
+                for section in evaluation.sections
+            )
+        case "close_section" if closed:
+            evaluation.sections = tuple(
+                replace(section, visibility="closed")
+                if f"{section.path}.".startswith(f"{closed}.") and section.visibility == "full"
+                else section
+                for section in evaluation.sections
+            )
+        case _:
+            pass
+
+
+def headline(record: _Json) -> str:
+    """Returns what happened in one line; two leading blanks mark a part of a turn."""
+    match record["event"]:
+        case "PromptRendered":
+            size = f"{len(record['text']):,} characters"
+            tools = ", ".join(record["tool_names"]) or "none"
+            return f"{record['ns']}/{record['key']}: {size}, tools: {tools}"
+        case "ProviderCalled":
+            usage, outcome = record["usage"], record["error"] or record["finish"]
+            tokens = f"{usage['input_tokens']:,} tokens in, {usage['output_tokens']:,} out"
+            return f"turn {record['turn']}: {outcome}, {tokens}, {record['seconds']:.2f} s"
+        case "ToolInvoked":
+            outcome = "ok" if record["result"]["success"] else "failed"
+            params = json.dumps(record["params"], ensure_ascii=False)
+            if record["params"] is None:  # the call was refused before its handler ran
+                params = record.get("arguments", "")
+            return f"  {record['name']} {params} {outcome}: {record['content']}"
+        case "AnswerRejected":
+            return f"  feedback: {record['reason']}"
+        case "PromptExecuted":
+            turns = "1 turn" if record["turns"] == 1 else f"{record['turns']:,} turns"
+            return f"answer after {turns}: {record['text']}"
+        case _:
+            return _headline_of_change(record)
+
+
+def _headline_of_change(record: _Json) -> str:
+    """Returns the line of a change of the prompt, its tools or the conversation."""
+    match record["event"]:
+        case "ToolsInjected":
+            return f"  new tools: {', '.join(record['tool_names'])}"
+        case "ToolsWithdrawn":
+            return f"  closed tools: {', '.join(record['tool_names'])}"
+        case "VisibilityExpanded":
+            return f"restarts with {', '.join(record['section_keys'])} open: {record['reason']}"
+        case "Compacted":
+            sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
+            return f"shorter conversation: {sizes}"
+        case "OverridesDropped":
+            return f"stale overrides: {', '.join(record['texts'])}"
+        case "ParamsMissing":
+            sections = ", ".join(record["sections"])
+            return f"sections that cannot be opened: {sections}; {record['remedy']}"
+        case other:
+            return str(other)

@@ -1,0 +1,180 @@
+"""A log is read as one run: evaluations, turns, steps, and the section tree at each turn."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weakincentives.adapters.fallback import FallbackAdapter
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.errors import PromptEvaluationError
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.inspection.event_log import read_events, write_events
+from weakincentives.inspection.runs import LoggedRun, RunEvaluation, RunSection, read_run
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Order:
+    number: str
+
+
+def refund(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Pay back."""
+    return ToolResult(message="Paid back.")
+
+
+def ask(params: Order, *, context: ToolContext) -> ToolResult[None]:
+    """Ask another prompt."""
+    inner = PromptTemplate(
+        ns="shop", key="inner", sections=[MarkdownSection(title="Inner", template="Think.")]
+    )
+    answer = context.adapter.evaluate(inner.bind(), session=Session(), bus=context.event_bus)
+    return ToolResult(message=answer.text)
+
+
+def template(*, closable: bool = False) -> PromptTemplate[Any]:
+    refunds = MarkdownSection(
+        title="Refunds",
+        summary="Paying back.",
+        template="Within 30 days.",
+        visibility=SectionVisibility.SUMMARY,
+        tools=[Tool(name="refund", handler=refund)],
+    )
+    task = MarkdownSection(title="Task", template="Help.", tools=[Tool(name="ask", handler=ask)])
+    return PromptTemplate(ns="shop", key="manual", sections=[task, refunds], closable=closable)
+
+
+READ = call(("read_section", {"section_key": "refunds"}))
+CLOSE = call(("close_section", {"section_key": "refunds"}))
+PAY = call(("refund", {"number": "A-7"}))
+ASK = call(("ask", {"number": "A-7"}))
+
+
+def logged(*runs: Callable[[Session], object]) -> LoggedRun:
+    file = io.StringIO()
+    for run in runs:
+        session = Session()
+        stop = write_events(session.bus, file)
+        run(session)
+        stop()
+    return read_run(read_events(file.getvalue().splitlines()))
+
+
+def refunds(sections: tuple[RunSection, ...]) -> tuple[str, str]:
+    [section] = [section for section in sections if section.path == "refunds"]
+    return section.visibility, section.opened_by
+
+
+def outline(evaluation: RunEvaluation) -> list[object]:
+    return [
+        [step.record.get("name", step.record["event"]), *map(outline, step.evaluations)]
+        for turn in evaluation.turns
+        for step in turn.steps
+    ]
+
+
+def test_each_turn_has_the_section_tree_that_its_request_sent() -> None:
+    prompt = template(closable=True).bind()
+    script = [READ, PAY, CLOSE, say("Done."), say("Again.")]
+
+    def chat(session: Session) -> None:
+        talk = Chat(MainLoop(ScriptedAdapter(script)), prompt, session=session)
+        talk.send("Pay me.")
+        talk.send("Thanks.")
+
+    first, second = logged(chat).evaluations
+    opener = "read_section in turn 1"
+    assert [refunds(turn.sections) for turn in first.turns] == [
+        ("summary", ""),
+        ("full", opener),
+        ("full", opener),
+        ("closed", opener),
+    ]
+    sizes = [turn.sections[1].tool_size > 0 for turn in first.turns]
+    assert sizes == [False, True, True, False]
+    assert [turn.text for turn in second.turns] == ["Again."]
+    assert first.turns[0].sections[1].size < first.turns[1].sections[1].size
+
+
+def test_a_restart_says_what_it_opened_and_why() -> None:
+    run = logged(
+        lambda session: MainLoop(
+            ScriptedAdapter([READ, PAY, say("Done.")], dynamic_tools=False)
+        ).execute(template().bind(), session=session)
+    )
+    first, second = run.evaluations
+    assert first.restart is not None
+    assert first.answer is None
+    assert second.answer is not None
+    assert refunds(second.turns[0].sections) == (
+        "full",
+        "a restart after turn 1: Adapter does not support dynamic tools",
+    )
+
+
+def test_an_evaluation_inside_a_call_is_a_part_of_that_call() -> None:
+    script = [call(("ask", {"number": "1"}), ("ask", {"number": "2"})), say("a"), say("b")]
+    [evaluation] = logged(
+        lambda session: ScriptedAdapter([*script, say("Done.")]).evaluate(
+            template().bind(), session=session
+        )
+    ).evaluations
+    assert outline(evaluation) == [
+        ["ask", [["PromptExecuted"]]],
+        ["ask", [["PromptExecuted"]]],
+        ["PromptExecuted"],
+    ]
+    [inner] = evaluation.turns[0].steps[1].evaluations
+    assert (inner.depth, inner.text) == (1, "b")
+
+
+def test_a_request_to_another_adapter_belongs_to_the_same_turn() -> None:
+    broken = PromptEvaluationError("no route", phase="request", code="connection")
+    adapter = FallbackAdapter(ScriptedAdapter([broken]), ScriptedAdapter([say("Here.")]))
+    [evaluation] = logged(
+        lambda session: adapter.evaluate(template().bind(), session=session)
+    ).evaluations
+    [turn] = evaluation.turns
+    assert [bool(request.record["error"]) for request in turn.requests] == [True, False]
+    assert turn.text == "Here."
+
+
+def test_runs_of_two_sessions_that_overlap_are_kept_apart() -> None:
+    files = io.StringIO(), io.StringIO()
+    for file in files:
+        session = Session()
+        write_events(session.bus, file)
+        ScriptedAdapter([READ, say("Done.")]).evaluate(template().bind(), session=session)
+    pairs = zip(*[file.getvalue().splitlines() for file in files], strict=True)
+    run = read_run(read_events([line for pair in pairs for line in pair]))
+    assert [len(evaluation.turns) for evaluation in run.evaluations] == [2, 2]
+    assert all(evaluation.answer for evaluation in run.evaluations)
+
+
+def test_a_log_that_ends_within_a_call_has_the_evaluation_inside_it() -> None:
+    file, session = io.StringIO(), Session()
+    write_events(session.bus, file)
+    ScriptedAdapter([ASK, say("a"), say("Done.")]).evaluate(template().bind(), session=session)
+    lines = file.getvalue().splitlines()
+    cut = next(number for number, line in enumerate(lines) if '"ToolInvoked"' in line)
+    [evaluation] = read_run(read_events(lines[:cut])).evaluations
+    [inner] = evaluation.unfinished
+    assert inner.text == "a"
+
+
+def test_events_of_no_evaluation_make_a_run_too() -> None:
+    run = read_run(
+        [{"event": "Odd"}, {"event": "VisibilityExpanded", "section_keys": [], "reason": ""}]
+    )
+    [evaluation] = run.evaluations
+    assert (evaluation.prompt.line, len(evaluation.steps), evaluation.turns) == ("Odd", 2, [])
