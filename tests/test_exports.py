@@ -105,6 +105,7 @@ EXPORTS = {
     ],
     "weakincentives.runtime.events": [
         "AnswerRejected",
+        "ApprovalDecided",
         "Compacted",
         "Event",
         "EventBus",

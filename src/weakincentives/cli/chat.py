@@ -18,6 +18,7 @@ from ..evaluation.main_loop import MainLoop
 from ..evaluation.messages import ToolsAdded, ToolsRemoved
 from ..evaluation.response import (
     AnswerRejected,
+    ApprovalRequested,
     Completed,
     Restarted,
     StreamEvent,
@@ -164,6 +165,8 @@ class _Screen:
             case ToolCallFinished(call, message):
                 outcome = "ok" if message.success else "failed"
                 self.write_lines([f"  {call.name} {outcome}: {message.content}"])
+            case ApprovalRequested(_, preview):
+                self.write_lines([f"  {preview.tool} waits for approval"])
             case ToolsAdded(tools):
                 self.write_lines([f"  new tools: {', '.join([tool.name for tool in tools])}"])
             case ToolsRemoved(names):

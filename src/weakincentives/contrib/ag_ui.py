@@ -25,6 +25,7 @@ from ..evaluation.messages import (
 )
 from ..evaluation.response import (
     AnswerRejected,
+    ApprovalRequested,
     Completed,
     PromptResponse,
     Restarted,
@@ -142,6 +143,9 @@ class AgUiRun:
                 text_end = self._end_text()
                 result = self._finish_call(call.call_id, message.content, success=message.success)
                 return [*text_end, *result]
+            case ApprovalRequested(call, preview):
+                name = "approval_requested"
+                return self._report(name, call_id=call.call_id, preview=str(preview))
             case ToolsAdded(tools):
                 return self._report("tools_added", names=[tool.name for tool in tools])
             case ToolsRemoved(names):

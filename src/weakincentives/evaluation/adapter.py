@@ -11,6 +11,7 @@ from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.tool import AnyTool
 from ..protocols import EventBus, SessionProtocol
+from .approval import Approver
 from .call_history import CallHistory
 from .conversation import Conversation, OnChange
 from .errors import PromptEvaluationError
@@ -46,11 +47,14 @@ class ConversationOptions(EvaluationOptions, total=False):
     With a `message` of the user, the prompt is the model's instructions; without one it is the
     user's message. A `conversation` goes on: if sections of the prompt have changed since, the
     model is told their new text (`on_change="append"`), or the conversation is restated.
+
+    `approver` decides on calls of tools with `approval=`.
     """
 
     message: str | None
     conversation: Conversation | None
     on_change: OnChange
+    approver: Approver | None
 
 
 class LoopOptions(ConversationOptions, total=False):
@@ -219,6 +223,9 @@ def check_arguments(
         raise ValueError("message is empty; leave it out to send the prompt alone")
     if (on_change := options.get("on_change", "append")) not in ("append", "restate"):
         raise ValueError(f"on_change is {on_change!r}; use 'append' or 'restate'")
+    approver = options.get("approver")
+    if approver is not None and not callable(approver):
+        raise TypeError(f"approver is {approver!r}; pass a function that takes a Preview")
     if not isinstance(conversation, Conversation | None):
         raise TypeError(
             f"conversation is a {type(conversation).__name__}; pass response.conversation"

@@ -1,15 +1,18 @@
 """The calls of tools that must not run twice, and their answers, over a run's evaluations."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from .. import serde
+from ..errors import SerdeError
 from ..prompt.tool import ToolResult
 from .messages import ToolCall
 
-__all__ = ["UNKNOWN", "CallHistory", "CallRecord"]
+__all__ = ["UNKNOWN", "CallHistory", "CallRecord", "CallReplay", "call_key"]
 
 # Any: results of all tools.
 UNKNOWN: ToolResult[Any] = ToolResult(
@@ -39,23 +42,52 @@ class CallHistory:
         """All records, those of equal calls in the order of the calls."""
         return chain.from_iterable(self._records.values())
 
-    def replay(self) -> Callable[[str, str], tuple[CallRecord, bool]]:
-        """Returns a function that matches the calls of a new evaluation with the records.
+    def replay(self) -> "CallReplay":
+        """Returns what matches the calls of a new evaluation with the records."""
+        return CallReplay(self._records)
 
-        The function takes a tool's name and arguments. It returns the call's record, and whether an
-        earlier evaluation made the call. Equal calls match in order: the second call matches the
-        second record of these arguments. A call without a record adds one.
+
+class CallReplay:
+    """Matches the calls of one evaluation with the records, by tool name and arguments.
+
+    Equal calls match in order: the second call matches the second record of these arguments.
+    """
+
+    def __init__(self, records: dict[tuple[str, str], list[CallRecord]]) -> None:
+        self._records = records
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def is_next(self, name: str, arguments: str) -> bool:
+        """Whether an earlier evaluation made the next call with these arguments."""
+        key = name, arguments
+        return self._counts[key] < len(self._records.get(key, ()))
+
+    def __call__(self, name: str, arguments: str) -> tuple[CallRecord, bool]:
+        """Returns the call's record, and whether an earlier evaluation made the call.
+
+        Adds a record for a call that has none.
         """
-        counts: Counter[tuple[str, str]] = Counter()
-
-        def record(name: str, arguments: str) -> tuple[CallRecord, bool]:
-            key = name, arguments
-            records = self._records.setdefault(key, [])
-            index = counts[key]
-            counts[key] += 1
-            if index < len(records):
-                return records[index], True
+        key, recorded = (name, arguments), self.is_next(name, arguments)
+        records = self._records.setdefault(key, [])
+        if not recorded:
             records.append(CallRecord())
-            return records[-1], False
+        self._counts[key] += 1
+        return records[self._counts[key] - 1], recorded
 
-        return record
+
+def call_key(call: ToolCall, params: object) -> str:
+    """Returns the same text for calls whose params are equal."""
+    try:
+        if isinstance(params, dict):  # in the order in which the model wrote it
+            return json.dumps(params, sort_keys=True, default=str)
+        return serde.dump_json_lossless(type(params), params)
+    except SerdeError:  # JSON cannot hold these params: compare what the model wrote
+        return _normalize(call.arguments)
+
+
+def _normalize(arguments: str) -> str:
+    """Returns the same text for arguments that are the same JSON."""
+    try:
+        return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
+    except ValueError:
+        return arguments

@@ -11,6 +11,7 @@ from ..prompt.prompt import Prompt
 from ..protocols import EventBus, SessionProtocol
 from ..visibility import SectionPath, SectionVisibility
 from .adapter import ProviderAdapter
+from .approval import Approver
 from .conversation import Conversation, OnChange
 from .main_loop import Execution, ExecutionOptions, MainLoop
 from .response import Completed, StreamEvent
@@ -25,6 +26,7 @@ class TurnOptions(TypedDict, total=False):
     deadline: Deadline | None
     budget: Budget | None
     on_change: OnChange
+    approver: Approver | None
     adapter: ProviderAdapter | None
     visibility_overrides: Mapping[SectionPath, SectionVisibility] | None
 

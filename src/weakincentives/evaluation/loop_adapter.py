@@ -33,6 +33,7 @@ from ..runtime.events import (
     new_id,
 )
 from .adapter import Connection, LoopOptions, ProviderAdapter, check_arguments, publisher
+from .approved_calls import ApprovedCalls
 from .conversation import Conversation, begin, rendered_tools
 from .effects import Effects, perform, perform_async, run
 from .errors import (
@@ -254,6 +255,13 @@ class Evaluation[Out]:
             operation=self._operation,
             call_history=options.get("call_history"),
         )
+        self._approved = ApprovedCalls(
+            self.tools,
+            session,
+            self._publish,
+            options.get("approver"),
+            streamed=streamed,
+        )
         if earlier is not None:  # its last turn, and not the one that begins
             self.tools.recall_unknown(earlier.unknown_calls)
         self._accept = source.template.accept
@@ -459,16 +467,18 @@ class Evaluation[Out]:
         if streamed:
             for started in calls:
                 yield ToolCallStarted(started)
-        self._loop.running = calls
+        set_running = partial(setattr, self._loop, "running")
         call, signal = calls[0], None
         outcomes: Sequence[ToolExecutionOutcome]
         _running_id.set(self._id)
         try:
             if journal is not None:
+                set_running(calls)
                 outcomes = [journal.execute(call, partial(self._execute, call))]
             elif len(calls) == 1:
-                outcomes = [(yield from tools.execute(call))]
+                outcomes = [(yield from self._approved.execute(call, set_running))]
             else:
+                set_running(calls)
                 outcomes, signal = yield from tools.execute_parallel(calls)
         finally:
             _running_id.set(self._parent_id)
@@ -488,7 +498,7 @@ class Evaluation[Out]:
         return next_action
 
     def _execute(self, call: ToolCall, identity: CallIdentity | None) -> ToolExecutionOutcome:
-        return run(self.tools.execute(call, identity))
+        return run(self._approved.execute(call, _ignore, identity))
 
     def _apply_changes(self, request: ProviderRequest) -> Sequence[ToolsAdded | ToolsRemoved]:
         """Applies tool changes and returns their transcript entries."""
@@ -512,6 +522,9 @@ def _changes(earlier: Conversation | None, conversation: Conversation) -> str:
     """Returns what the conversation says of sections that have changed since the earlier one."""
     new = () if earlier is None else conversation.messages[len(earlier.messages) :]
     return "\n\n".join([item.content for item in new if isinstance(item, Instructions)])
+
+
+def _ignore(calls: tuple[ToolCall, ...]) -> None: ...
 
 
 def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome]) -> Effects[None]:

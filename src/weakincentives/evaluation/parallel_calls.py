@@ -20,11 +20,13 @@ class ForkedCall:
 
     __slots__ = ("_origin", "_outcome", "resources", "seconds", "session")
 
-    def __init__(self, session: Forkable, resources: ResourceContext) -> None:
+    def __init__(
+        self, session: Forkable, resources: ResourceContext, *, makes: bool = False
+    ) -> None:
         self._origin = session
         self._outcome: Outcome = None, NotIsolatedError("the call did not run")
         self.session = session.fork()
-        self.resources = resources.fork()
+        self.resources = resources.fork(makes=makes)
         self.seconds = 0.0
 
     def effects(
@@ -43,15 +45,21 @@ class ForkedCall:
             self._outcome = None, error
         self.seconds = perf_counter() - started
 
+    @property
+    def outcome(self) -> Outcome:
+        """What the handler returned and raised; raises `NotIsolatedError` if forks cannot show."""
+        error = self._outcome[1]
+        if isinstance(error, NotIsolatedError) or self.resources.refused or self.session.refused:
+            raise error if isinstance(error, NotIsolatedError) else NotIsolatedError
+        return self._outcome
+
     def merge(self, *, context: object = None) -> object:
         """Applies the call's changes to session and resources; returns its result or raises.
 
         Raises `NotIsolatedError` when the call must run again; the surrounding transaction then
         undoes a partial merge.
         """
-        result, error = self._outcome
-        if isinstance(error, NotIsolatedError) or self.resources.refused or self.session.refused:
-            raise NotIsolatedError
+        result, error = self.outcome
         # The session comes last, for with it go the events that the call published.
         for origin, fork in (*self.resources.forks, (self._origin, self.session)):
             try:

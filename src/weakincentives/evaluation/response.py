@@ -7,11 +7,13 @@ from ..displays import code_block, code_span, one_line
 from ..generics import Parametrized
 from ..limits import TokenUsage
 from ..runtime.events import AnswerRejected, Compacted
+from .approval import Preview
 from .conversation import Conversation
 from .messages import Message, ToolCall, ToolMessage, ToolsAdded, ToolsRemoved
 
 __all__ = [
     "AnswerRejected",
+    "ApprovalRequested",
     "Completed",
     "Progress",
     "PromptResponse",
@@ -81,6 +83,14 @@ class ToolCallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """A tool call waits for a person's decision on `preview`."""
+
+    call: ToolCall
+    preview: Preview
+
+
+@dataclass(frozen=True, slots=True)
 class Restarted:
     """The run starts again with further sections open; all text so far is void."""
 
@@ -99,6 +109,7 @@ type Progress = (
     TextDelta
     | ToolCallStarted
     | ToolCallFinished
+    | ApprovalRequested
     | ToolsAdded
     | ToolsRemoved
     | AnswerRejected

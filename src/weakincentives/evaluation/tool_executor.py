@@ -10,7 +10,6 @@ Every mistake of the model or the tool becomes a failed answer. Only `ControlFlo
 outside `Exception`, such as `KeyboardInterrupt`, leave this module.
 """
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,8 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from .. import serde
-from ..errors import ControlFlow, SerdeError, message_of, plain_text
+from ..errors import ControlFlow, SerdeError, message_of
 from ..prompt.context import Evaluator, ToolContext, revoke
 from ..prompt.errors import (
     OutputRejected,
@@ -49,7 +47,7 @@ from ..runtime.transactions import tool_transaction
 from ..serde import Json
 from ..visibility import SectionPath, SectionVisibility
 from .available_tools import AvailableTools
-from .call_history import UNKNOWN, CallHistory, CallRecord
+from .call_history import UNKNOWN, CallHistory, CallRecord, call_key
 from .effects import Effects, Outcome, Parallel
 from .inner_loop import InnerLoopConfig
 from .journal import CallIdentity
@@ -62,12 +60,12 @@ from .messages import (
     sendable,
 )
 from .parallel_calls import ForkedCall
+from .tool_answers import check_restart, failed, result_text, shorten
 
 __all__ = ["ToolExecutor"]
 
 _log = logging.getLogger(__name__)
 
-_MAX_FAILURE = 1_000
 _MAX_ARGUMENTS = 10_000  # characters of a call that its event has
 _NO_VISIBILITY: Mapping[SectionPath, SectionVisibility] = {}
 
@@ -99,9 +97,8 @@ class ToolExecutor:
         operation: Operation,
         call_history: CallHistory | None = None,
     ) -> None:
-        parallel = config.parallel_tool_calls == "isolated"
         self.available = AvailableTools(rendered, session, publish)
-        self._forkable = session if parallel and isinstance(session, Forkable) else None
+        self._forkable = session if isinstance(session, Forkable) else None
         self._prompt = prompt
         self._rendered = rendered
         self._adapter = adapter
@@ -115,15 +112,27 @@ class ToolExecutor:
         self._history = call_history or CallHistory()
         self._record = self._history.replay()
         self._repeated: list[CallRecord] = []
+        self._notes: dict[str, str] = {}  # for the model, by call
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether calls can run on forks of the session."""
+        return self._forkable is not None
+
+    def has_record(self, call: ToolCall, params: object) -> bool:
+        """Whether an earlier evaluation of the run has made this call, which runs once only."""
+        return self._record.is_next(call.name, call_key(call, params))
 
     def next_batch(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Returns the first of `calls` that may run in parallel, or a single one."""
-        if self._forkable is None:
+        if self._forkable is None or self._config.parallel_tool_calls != "isolated":
             return calls[:1]
         count = 0
         for call in calls:
             tool = self.available.get(call.name)
             if tool is None or tool.effect in NON_REPEATABLE or call.name in RESERVED_TOOL_NAMES:
+                break
+            if tool.approval is not None:
                 break
             count += 1
         return calls[: max(count, 1)]
@@ -151,7 +160,7 @@ class ToolExecutor:
         outcomes: list[ToolExecutionOutcome] = []
         for call, fork in zip(calls, forks, strict=True):
             try:
-                outcomes.append((yield from self._merge(call, fork[0] if fork else None)))
+                outcomes.append((yield from self._merge_or_run(call, fork[0] if fork else None)))
             except ControlFlow as signal:
                 if not outcomes:
                     raise
@@ -164,7 +173,7 @@ class ToolExecutor:
         `answer` is `None` for a call that ended in `ControlFlow`.
         """
         try:
-            tool, handler, params = self._admit(call)
+            tool, handler, params = self.admit(call)
         except ToolValidationError:
             return
         if call.name in RESERVED_TOOL_NAMES:  # runs again, only to see what it opens or closes
@@ -177,7 +186,7 @@ class ToolExecutor:
             except PromptError:
                 return
         if tool.effect in NON_REPEATABLE:
-            record, _ = self._record(call.name, _key(call, params))
+            record, _ = self._record(call.name, call_key(call, params))
             if answer is not None:
                 record.result = ToolResult(answer.content, success=answer.success)
 
@@ -186,11 +195,11 @@ class ToolExecutor:
         record = self._history.replay()
         for call in calls:
             try:
-                tool, _, params = self._admit(call)
+                tool, _, params = self.admit(call)
             except ToolValidationError:
                 continue
             if tool.effect in NON_REPEATABLE:
-                record(call.name, _key(call, params))
+                record(call.name, call_key(call, params))
 
     def unrepeated_calls(self) -> list[Message]:
         """Returns the calls of earlier evaluations of the run that this one has not repeated.
@@ -214,11 +223,26 @@ class ToolExecutor:
     def _fork(self, call: ToolCall, index: int) -> tuple[ForkedCall, Effects[None]] | None:
         """Returns the call on forks and its effects, or `None` if it is not admitted."""
         try:
-            _, handler, params = self._admit(call)
+            _, handler, params = self.admit(call)
         except ToolValidationError:
             return None
-        assert self._forkable is not None  # noqa: S101 - else no calls run in parallel
-        forked = ForkedCall(self._forkable, self._resources)
+        return self.fork(call, handler, params, index)
+
+    def fork(
+        self,
+        call: ToolCall,
+        handler: _Handler,
+        params: object,
+        index: int = 0,
+        *,
+        makes: bool = False,
+    ) -> tuple[ForkedCall, Effects[None]]:
+        """Returns an admitted call on forks, and the effects that run it; see `can_fork`.
+
+        With `makes` the call may be the first to ask for a resource.
+        """
+        assert self._forkable is not None  # noqa: S101 - the callers have asked
+        forked = ForkedCall(self._forkable, self._resources, makes=makes)
         bus = forked.session.bus_for(self._operation.bus)
         prompt = copy(self._prompt)  # a prompt with the forked resources
         prompt.resources = forked.resources.prompt_resources
@@ -230,14 +254,47 @@ class ToolExecutor:
         effects = forked.effects(partial(handler, params, context=context), self._part(call))
         return forked, _revoke_after(context, effects)
 
-    def _merge(self, call: ToolCall, forked: ForkedCall | None) -> Effects[ToolExecutionOutcome]:
+    def _merge_or_run(
+        self, call: ToolCall, forked: ForkedCall | None
+    ) -> Effects[ToolExecutionOutcome]:
         """Merges a call that ran on forks; runs it by itself if that is not possible."""
         if forked is not None:
             try:
-                return (yield from self._run_single(call, forked=forked))
+                return (yield from self.merge(call, forked))
             except NotIsolatedError:
                 pass
         return (yield from self.execute(call))
+
+    def context(self, call: ToolCall) -> ToolContext:
+        """Returns the context of a call that has not begun; `revoke` it after use."""
+        return self._context(call, self._resources, self._session, self._operation.bus)
+
+    def read(self, result: _Result, error: Exception | None) -> tuple[str, bool]:
+        """Returns what the model would read of a call that has run, and whether it succeeded."""
+        try:
+            if error is not None:
+                raise error
+            content, success = result_text(result), result.success
+        except Exception as failure:
+            content, success = failed(message_of(failure)).message, False
+        return shorten(sendable(content), self._config.max_result_chars), success
+
+    def merge(self, call: ToolCall, forked: ForkedCall) -> Effects[ToolExecutionOutcome]:
+        """Applies a call that ran on forks, and returns its outcome.
+
+        Raises `NotIsolatedError`, and changes nothing, when its preview is out of date.
+        """
+        return self._run_single(call, forked=forked)
+
+    def refuse(self, call: ToolCall, reason: str) -> ToolExecutionOutcome:
+        """Answers a call that does not run."""
+        _, _, params = self.admit(call)
+        return self._answer(call, perf_counter(), params, failed(reason))
+
+    def replace_arguments(self, call: ToolCall, arguments: str) -> ToolCall:
+        """Returns the call with other arguments, which the model reads with its answer."""
+        self._notes[call.call_id] = f"The arguments were replaced by {arguments}\n\n"
+        return replace(call, arguments=arguments)
 
     def _part(self, call: ToolCall) -> AbstractContextManager[Callable[[object], None]]:
         # Telemetry stores this name, which the model may have invented.
@@ -264,12 +321,12 @@ class ToolExecutor:
         """Runs one call, or merges it if it ran on forks; parallel calls were announced earlier."""
         started = perf_counter() - (forked.seconds if forked else 0)
         try:
-            tool, handler, params = self._admit(call)
+            tool, handler, params = self.admit(call)
         except ToolValidationError as error:
-            return self._answer(call, started, None, _failure(str(error)), error=error)
+            return self._answer(call, started, None, failed(str(error)), error=error)
         record = None
         if tool.effect in NON_REPEATABLE:
-            record, recorded = self._record(call.name, _key(call, params))
+            record, recorded = self._record(call.name, call_key(call, params))
             self._repeated.append(record)
             if not recorded:
                 record.call = call
@@ -302,11 +359,11 @@ class ToolExecutor:
         """Invokes the handler in a transaction, which a failure rolls back, and answers."""
 
         def read(result: _Result, transaction: tool_transaction) -> str:
-            content = _content(result)
+            content = result_text(result)
             if not result.success:
                 transaction.rollback()
             elif not self._config.supports_dynamic_tools:
-                _check_restart(result.value, params)
+                check_restart(result.value, params)
             return content
 
         visibility, content, changes = _NO_VISIBILITY, None, _NO_CHANGES
@@ -335,7 +392,7 @@ class ToolExecutor:
             if not isinstance(failure, ToolValidationError):
                 fields = {"tool_name": call.name, "call_id": call.call_id}
                 _log.error("Tool handler failed", exc_info=failure, extra=fields)
-            result, content = _failure(message_of(failure)), ""
+            result, content = failed(message_of(failure)), ""
         if record is not None:
             record.result = result
         return self._answer(
@@ -415,7 +472,7 @@ class ToolExecutor:
             return result, answer, error, changes
         return result, answer, None, changes
 
-    def _admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
+    def admit(self, call: ToolCall) -> tuple[AnyTool, _Handler, object]:
         """Returns the tool, its handler and the parsed params of a call.
 
         Raises `ToolValidationError`, whose text the model reads.
@@ -455,10 +512,10 @@ class ToolExecutor:
     ) -> ToolExecutionOutcome:
         """Publishes the call and returns its outcome with the answer that the model reads."""
         self._answered += 1
-        content = sendable(content or result.message)
+        content = self._notes.pop(call.call_id, "") + sendable(content or result.message)
         # disclosure tools return sections, which the prompt would show whole
         if call.name not in RESERVED_TOOL_NAMES:
-            content = _shorten(content, self._config.max_result_chars)
+            content = shorten(content, self._config.max_result_chars)
         self._publish(
             ToolInvoked(
                 name=call.name,
@@ -526,68 +583,11 @@ def _revoke_after(context: ToolContext, effects: Effects[None]) -> Effects[None]
         revoke(context)
 
 
-def _key(call: ToolCall, params: object) -> str:
-    """Returns the same text for calls whose params are equal."""
-    try:
-        if isinstance(params, dict):  # in the order in which the model wrote it
-            return json.dumps(params, sort_keys=True, default=str)
-        return serde.dump_json_lossless(type(params), params)
-    except SerdeError:  # JSON cannot hold these params: compare what the model wrote
-        return _normalize(call.arguments)
-
-
-def _normalize(arguments: str) -> str:
-    """Returns the same text for arguments that are the same JSON."""
-    try:
-        return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
-    except ValueError:
-        return arguments
-
-
-def _content(result: object) -> str:
-    """Returns the text of a result; raises `TypeError` unless it is a `ToolResult`."""
-    if not isinstance(result, ToolResult):
-        raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
-    message: object = result.message
-    if not isinstance(message, str):
-        raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
-    return plain_text(result.content())
-
-
-def _shorten(content: str, limit: int | None) -> str:
-    """Returns at most `limit` characters of `content`, with a note on how much is missing."""
-    total = len(content)
-    if limit is None or total <= limit:
-        return content
-    note = (
-        f"\n\n[Cut here: the result has {total:,} characters, of which {{:,}} are not shown. "
-        "Ask for less at once, or for another part, to see the rest.]"
-    )
-    # the number of missing characters has no more digits than the total
-    shown = limit - len(note.format(total))
-    return content[:shown] + note.format(total - shown)
-
-
 def _result_of(outcome: Outcome) -> _Result:
     result: _Result = outcome[0]
     if outcome[1] is not None:
         raise outcome[1]
     return result
-
-
-def _check_restart(value: object, params: object) -> None:
-    """Raises `VisibilityExpansionRequired` for a section whose tools need a new evaluation."""
-    if isinstance(value, ReadSectionResult) and value.expanded_tools:
-        raise VisibilityExpansionRequired(
-            "Section expansion requires restart",
-            requested_overrides=dict.fromkeys(value.opened, SectionVisibility.FULL),
-            reason="Adapter does not support dynamic tools",
-            section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
-        )
-
-
-def _failure(message: str) -> _Result:
-    return ToolResult(message=message[:_MAX_FAILURE], success=False)
 
 
 def _requested_sections(params: object) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from typing import Any, is_typeddict
 
 from .. import serde
@@ -185,7 +186,7 @@ class RegistrySnapshot:
             node.tools_in_subtree = len(self.tool_paths) > tool_count
 
     def _node(self, section: AnySection, path: SectionPath, number: str) -> SectionNode:
-        key, tools = ".".join(path), tuple(section.tools())
+        key, tools = ".".join(path), _tools(section)
         if other := self._by_key.get(key):
             problem = f"reads the same as that of {other.path!r} once joined by dots"
             if other.path == path:
@@ -254,6 +255,21 @@ class RegistrySnapshot:
                     f"tool {tool.name!r}: its params type has no JSON schema: {error}",
                     section_path=path,
                 ) from error
+
+
+def _tools(section: AnySection) -> tuple[AnyTool, ...]:
+    """The tools of the section itself, with its approval where they declare none."""
+    tools, approval = tuple(section.tools()), section.approval
+    if approval is None:
+        return tools
+    return tuple(
+        [
+            tool
+            if tool.approval is not None or (approval == "effects" and tool.effect == "pure")
+            else replace(tool, approval=approval)
+            for tool in tools
+        ]
+    )
 
 
 # Any: reducers of events of every type

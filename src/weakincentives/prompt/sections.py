@@ -18,6 +18,7 @@ from ..protocols import DeclaredState, StateSlice, StateView
 from ..records import RECORD_TYPES, is_instance, is_record_type
 from ..resources import ResourceRegistry
 from ..visibility import SectionPath, SectionVisibility
+from .approval import Approval, check_approval
 from .errors import PromptRenderError, PromptValidationError
 from .text_template import compiled
 from .tool import AnyTool, Tool
@@ -75,6 +76,7 @@ class SectionArguments[P](TypedDict, total=False):
     accepts_overrides: bool
     params_from: Callable[[StateView], P] | None
     state: Iterable[DeclaredState] | None
+    approval: Approval | None
 
 
 class Section(Parametrized, ABC, Generic[ParamsT]):
@@ -84,8 +86,10 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
     pydantic model or a TypedDict. `key` is by default the title's slug and matches
     `[a-z0-9][a-z0-9._-]{0,63}`. `summary` is a `$field` template shown while the section is
     summarized. `params_from` makes the params from the session's state where none are bound.
-    `state` declares slices that every session has with which the prompt is evaluated. Raises
-    `PromptValidationError` for what cannot work in any prompt.
+    `state` declares slices that every session has with which the prompt is evaluated. `approval`
+    holds for the section's own tools that declare none; `"effects"` leaves out `"pure"` ones, which
+    change nothing. Raises `PromptValidationError` for what
+    cannot work in any prompt.
     """
 
     type_fields = ("params_type",)
@@ -116,6 +120,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         params_type: type[ParamsT] | None = None,
         params_from: Callable[[StateView], ParamsT] | None = None,
         state: Iterable[DeclaredState] | None = None,
+        approval: Approval | None = None,
     ) -> None:
         params_type = params_type or self.inherited_arguments.get("params_type")
         self.title = title
@@ -129,6 +134,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
         self.params_type: type[ParamsT] | None = params_type
         self.params_from = params_from
         self.state = self._sequence("state", state)
+        self.approval = approval
         self._tools = self._sequence("tools", tools)
         self._compile()
         sequences = {"children": self.children, "tools": self._tools, "state": self.state}
@@ -277,6 +283,7 @@ class Section(Parametrized, ABC, Generic[ParamsT]):
             self.summary = self._text("summary", self.summary)
 
     def _check_state(self) -> None:
+        check_approval(f"section {self.key!r}", self.approval)
         for declared in self.state:
             if not isinstance(declared, type | StateSlice):
                 raise self._refusal(

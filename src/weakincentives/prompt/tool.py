@@ -24,6 +24,7 @@ from ..errors import SerdeError
 from ..generics import Parametrized
 from ..records import RECORD_TYPES, is_instance, is_record_type
 from ..serde import Json, JsonSchema
+from .approval import Approval, check_approval
 from .context import ToolContext
 from .errors import PromptValidationError
 
@@ -133,7 +134,9 @@ class Tool[P, R](Parametrized):
     paragraph of the handler's docstring, its lines joined by spaces, else to the name. Names have
     1-64 of a-z, 0-9, `_`, `-`; descriptions have 1-1,024 characters, and `wink check` advises 200
     at most; params are dataclasses. See `Effect` for `effect`: `MainLoop` does not repeat a call of
-    an `"at_most_once"` or `"transactional"` tool when it starts an evaluation again. Raises
+    an `"at_most_once"` or `"transactional"` tool when it starts an evaluation again. See `Approval`
+    for `approval`, by which a person decides on calls; by default nobody is asked. A tool that must
+    not run twice cannot show its effects first: it takes `"arguments"` alone. Raises
     `PromptValidationError` for anything else, and for a handler that cannot be called as
     `handler(params, context=…)`.
     """
@@ -148,6 +151,7 @@ class Tool[P, R](Parametrized):
     examples: tuple[ToolExample[P, R], ...]
     accepts_overrides: bool
     effect: Effect
+    approval: Approval | None
     schema: str | None
     """The JSON text of the params' schema in a tool made by `from_schema`, else `None`."""
 
@@ -162,6 +166,7 @@ class Tool[P, R](Parametrized):
         examples: Sequence[ToolExample[P, R]] = (),
         accepts_overrides: bool = True,
         effect: Effect = "repeatable",
+        approval: Approval | None = None,
         schema: str | None = None,
     ) -> None:
         if not isinstance(name, str) or re.fullmatch(_NAME, name) is None:
@@ -181,6 +186,12 @@ class Tool[P, R](Parametrized):
         if effect not in _EFFECTS:
             raise PromptValidationError(
                 f"tool {name!r}: effect {effect!r} is none of {', '.join(map(repr, _EFFECTS))}"
+            )
+        check_approval(f"tool {name!r}", approval)
+        if approval == "effects" and effect in NON_REPEATABLE:
+            raise PromptValidationError(
+                f"tool {name!r}: approval='effects' runs a call before it counts, and {effect!r} "
+                "forbids that; use approval='arguments'"
             )
         if params_type is None or (schema is None and not is_record_type(params_type)):
             raise PromptValidationError(
@@ -202,6 +213,7 @@ class Tool[P, R](Parametrized):
         assign(self, "examples", tuple(examples))
         assign(self, "accepts_overrides", accepts_overrides)
         assign(self, "effect", effect)
+        assign(self, "approval", approval)
         assign(self, "schema", schema)
 
     @staticmethod
@@ -215,6 +227,7 @@ class Tool[P, R](Parametrized):
         examples: Sequence[ToolExample[JsonParams, T]] = (),
         accepts_overrides: bool = True,
         effect: Effect = "repeatable",
+        approval: Approval | None = None,
         check_schema: bool = True,
     ) -> "Tool[JsonParams, T]":
         """Returns a tool whose params are described by a JSON Schema instead of a type.
@@ -252,6 +265,7 @@ class Tool[P, R](Parametrized):
             examples=examples,
             accepts_overrides=accepts_overrides,
             effect=effect,
+            approval=approval,
             schema=text,
         )
 

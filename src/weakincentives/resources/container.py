@@ -257,9 +257,12 @@ class ResourceContext:
         """Returns the resources of one tool call, as a context manager."""
         return CallResources(self)
 
-    def fork(self) -> "ForkedResources":
-        """Returns the resources of one parallel tool call, as a context manager."""
-        return ForkedResources(self)
+    def fork(self, *, makes: bool = False) -> "ForkedResources":
+        """Returns the resources of one call on forks, as a context manager.
+
+        With `makes` it makes resources that are asked for the first time; parallel calls cannot.
+        """
+        return ForkedResources(self, makes=makes)
 
     def __iter__(self) -> Iterator[Snapshotable]:
         state = self.instances.state
@@ -384,9 +387,10 @@ class ForkedResources(CallResources):
     call's prompt.
     """
 
-    def __init__(self, context: ResourceContext) -> None:
+    def __init__(self, context: ResourceContext, *, makes: bool = False) -> None:
         super().__init__(context)
         self.prompt_resources: ResourceContext = _ForkedContext(self)
+        self._makes = makes
         self._forks: dict[int, tuple[Forkable, Any]] = {}
         self.refused = False
 
@@ -403,7 +407,9 @@ class ForkedResources(CallResources):
     def check_shareable(self, kind: Kind) -> None:
         """Refuses a singleton that calls cannot share."""
         if kind not in self.context.instances.state.values:
-            self.refuse(f"{kind_name(kind)} is not made yet")
+            if not self._makes:
+                self.refuse(f"{kind_name(kind)} is not made yet")
+            self.context.get(kind)
         if kind in self.context.stateful_dependents:
             self.refuse(f"{kind_name(kind)} depends on what a transaction can restore")
 
@@ -439,7 +445,7 @@ class _ForkedContext(ResourceContext):
     def for_call(self) -> NoReturn:
         self._call.refuse("a nested call is a transaction over all resources")
 
-    def fork(self) -> NoReturn:
+    def fork(self, *, makes: bool = False) -> NoReturn:
         self._call.refuse("forks have no forks")
 
     def __iter__(self) -> NoReturn:

@@ -19,6 +19,7 @@ from ..visibility import SectionPath, SectionVisibility
 
 __all__ = [
     "AnswerRejected",
+    "ApprovalDecided",
     "Compacted",
     "Event",
     "EventBus",
@@ -235,6 +236,21 @@ class VisibilityExpanded(Event):
 
     section_keys: tuple[str, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalDecided(Event):
+    """A person decided on a tool call, `seconds` after being asked.
+
+    `approval` says what was shown: the arguments, or the effects too. `reason` is that of a denial.
+    """
+
+    name: str
+    call_id: str
+    approval: Literal["arguments", "effects"]
+    decision: Literal["approve", "deny", "replace"]
+    reason: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,14 @@ decide whether the call would have done the same after the other calls, and repe
 Events wait until the merge. A call that needs more than a fork can isolate runs alone instead.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any, NoReturn, Protocol
 
 from ...protocols import DeclaredState, EventBus, SessionProtocol
 from ...resources import NotIsolatedError
 from ..events import Event, Operation
-from .slices import Node, Slice
+from .slices import EMPTY, Node, Slice, read
 from .snapshots import SessionSnapshot
 
 __all__ = ["SessionFork"]
@@ -92,6 +92,7 @@ class SessionFork(_Isolated):
         self.reads: set[type[Any]] = set()  # Any: slices of every type
         self.changes: list[_Change] = []  # of state, in order
         self.deferred: list[_Change] = []  # publishes the call's events, in order
+        self.events: list[object] = []  # those events
         self.refused = False
         self.merged = False
 
@@ -125,6 +126,18 @@ class SessionFork(_Isolated):
             self._copy.restore(snapshot.state)
             self.changes = snapshot.changes.copy()
 
+    def state_changes(self) -> Iterator[tuple[type[Any], Sequence[Any], Sequence[Any]]]:
+        """Yields each slice that the call changed: its type and its values before and after.
+
+        These slices count as read, so that a merge later changes them exactly so or not at all.
+        """
+        with self.lock:
+            for kind, head in self._copy.snapshot().slices.items():
+                before = self.base.slices.get(kind, EMPTY)
+                if head is not before:
+                    self.reads.add(kind)
+                    yield kind, read(before), read(head)
+
     def bus_for(self, bus: EventBus) -> EventBus:
         """Returns the bus through which the call publishes on `bus`."""
         return self.bus if bus is self._origin.bus else _DeferredBus(self, bus)
@@ -151,6 +164,7 @@ class SessionFork(_Isolated):
         if type(event) in self.reducers:
             self.refuse(f"a reducer folds {type(event).__name__} as soon as it is published")
         self.deferred.append(publish)
+        self.events.append(event)
 
     def refuse(self, reason: str) -> NoReturn:
         """Raises `NotIsolatedError`, so that the call runs alone."""

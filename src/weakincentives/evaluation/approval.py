@@ -1,0 +1,367 @@
+"""What a person sees of a tool call before it counts, and the decisions on it.
+
+`preview_arguments` and `preview_effects` make a `Preview`. Its size is bounded; its digest covers
+also what it leaves out, so that two previews with one digest are of the same effects.
+"""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from difflib import unified_diff
+from hashlib import sha256
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from ..errors import SerdeError
+from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
+from ..prompt.approval import ApprovalMode
+from ..runtime.session.fork import SessionFork
+from ..runtime.session.slices import chain
+from ..runtime.session.snapshots import SessionSnapshot, type_name
+from ..serde import Json
+from .messages import ToolCall
+
+__all__ = [
+    "Approve",
+    "Approver",
+    "Change",
+    "Decision",
+    "Deny",
+    "Preview",
+    "Previewable",
+    "ReplaceArguments",
+    "preview_arguments",
+    "preview_effects",
+]
+
+
+type _Action = Literal["create", "change", "remove"]
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """The call counts as it was shown."""
+
+    kind: Literal["approve"] = field(default="approve", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The call does not happen; the model reads the reason."""
+
+    reason: str = ""
+    kind: Literal["deny"] = field(default="deny", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceArguments:
+    """The call runs with other arguments, which the model reads with the answer.
+
+    A call that shows its effects is asked about again, with the new ones.
+    """
+
+    arguments: Mapping[str, Json]
+    kind: Literal["replace"] = field(default="replace", repr=False)
+
+
+type Decision = Approve | Deny | ReplaceArguments
+"""What a person decides on one call."""
+
+
+@runtime_checkable
+class Previewable(Protocol):
+    """A fork of a resource that can say what its merge would change."""
+
+    def preview(self) -> str:
+        """Returns the changes as text, the same for the same changes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that a call would change.
+
+    `name` is a slice's type, a path, or a resource's class. `diff` is a unified diff, of JSON for
+    state, and empty where there is none; `note` then says what changes.
+    """
+
+    kind: Literal["state", "file", "directory", "resource"]
+    name: str
+    action: _Action
+    diff: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """A tool call that waits for a decision, and with `approval="effects"` what it would change.
+
+    `arguments` is JSON text. `answer` is what the model would read, and `success` says whether the
+    call would succeed; one that fails changes nothing. `events` are held back until the call
+    counts. `reason` says why the effects cannot be shown, or why the call is asked about again.
+    `omitted` says what the preview leaves out.
+    """
+
+    tool: str
+    call_id: str
+    arguments: str
+    approval: ApprovalMode
+    changes: tuple[Change, ...] = ()
+    events: tuple[str, ...] = ()
+    answer: str = ""
+    success: bool = True
+    reason: str = ""
+    omitted: tuple[str, ...] = ()
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join([visible(line) for line in self._lines(_plain)])
+
+    def _repr_markdown_(self) -> str:
+        return "\n".join([visible(line) for line in self._lines(_fenced)])
+
+    def _lines(self, block: Callable[[str, str], list[str]]) -> Iterator[str]:
+        yield f"A call of {self.tool} waits for approval of its {self.approval}."
+        if self.reason:
+            yield self.reason
+        yield from ("", "Arguments:", *block("json", _cut(self.arguments, _MAX_ANSWER)))
+        if self.approval == "effects":
+            yield from ("", "Changes:" if self.changes else "Changes: none.")
+        for change in self.changes:
+            note = f": {change.note}" if change.note else ""
+            yield f"- {change.action} {change.kind} {change.name}{note}".replace("\n", " ")
+            if change.diff:
+                yield from block("diff", change.diff)
+        if self.events:
+            yield from ("", "Events:", *[f"- {event}" for event in self.events])
+        if self.approval == "effects":
+            outcome = "The model would read:" if self.success else "The call fails with:"
+            yield from ("", outcome, *block("text", self.answer))
+        if self.omitted:
+            yield from ("", "Left out:", *[f"- {note}" for note in self.omitted])
+
+
+type Approver = Callable[[Preview], Decision | Awaitable[Decision]]
+"""Decides on one call; a plain function or a coroutine function."""
+
+_MAX_DIFF, _MAX_DIFFS, _MAX_ANSWER, _MAX_EVENT = 20_000, 100_000, 10_000, 500  # characters
+_MAX_CHANGES, _MAX_EVENTS = 200, 100
+_MAX_DIFFED = 500_000  # bytes of a file, since a diff may take quadratic time
+_MAX_READ = 50_000_000  # bytes of files that a call changes
+_LOCAL = {"event_id", "created_at", "session_id"}  # of an event, other in each run of a call
+
+
+def preview_arguments(call: ToolCall, reason: str = "") -> Preview:
+    """Returns the preview of a call of which only the arguments are shown."""
+    return Preview(
+        tool=call.name,
+        call_id=call.call_id,
+        arguments=call.arguments,
+        approval="arguments",
+        reason=reason,
+        digest=_digest([call.name, call.arguments]),
+    )
+
+
+# Any: forks of all resources
+def preview_effects(
+    call: ToolCall,
+    session: SessionFork,
+    forks: Iterable[tuple[object, Any]],
+    answer: str,
+    *,
+    success: bool,
+    reason: str = "",
+) -> Preview:
+    """Returns the preview of a call that ran on forks.
+
+    All that it shows counts as read by the call, so that a later merge changes exactly this or
+    nothing. A call without `success` shows no changes, since it is undone.
+    """
+    shown = _Shown()
+    if success:
+        for kind, before, after in session.state_changes():
+            shown.add(*_state_change(kind, before, after))
+        pairs = sorted(forks, key=lambda pair: type(pair[0]).__qualname__)
+        filesystems = sum(isinstance(fork, OverlayFilesystem) for _, fork in pairs)
+        for origin, fork in pairs:
+            if isinstance(fork, OverlayFilesystem):
+                place = f"{origin!r} " if filesystems > 1 else ""
+                for change in fork.changes(_MAX_READ):
+                    shown.add(*_file_change(change, place))
+            else:
+                name = type(origin).__qualname__
+                note = "it cannot show what would change"
+                if isinstance(fork, Previewable):
+                    note = fork.preview()
+                shown.add(Change(kind="resource", name=name, action="change", note=note), note)
+    events = [_event_text(event) for event in session.events]
+    content = [call.name, call.arguments, shown.digests, events, answer, success]
+    if len(events) > _MAX_EVENTS:
+        shown.omitted.append(f"{len(events) - _MAX_EVENTS} of {len(events)} events")
+    return Preview(
+        tool=call.name,
+        call_id=call.call_id,
+        arguments=call.arguments,
+        approval="effects",
+        changes=tuple(shown.changes),
+        events=tuple([_cut(event, _MAX_EVENT) for event in events[:_MAX_EVENTS]]),
+        answer=_cut(answer, _MAX_ANSWER),
+        success=success,
+        reason=reason,
+        omitted=tuple(shown.omitted),
+        digest=_digest(content),
+    )
+
+
+class _Shown:
+    """The changes that a preview shows, within its bounds, and the digests of all."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.digests: list[str] = []
+        self.omitted: list[str] = []
+        self._size = 0
+
+    def add(self, change: Change, content: object) -> None:
+        """Adds a change; `content` is what identifies it, whole."""
+        self.digests.append(_digest([change.kind, change.name, change.action, content]))
+        if len(self.changes) >= _MAX_CHANGES:
+            total = f"{len(self.digests) - _MAX_CHANGES} of {len(self.digests)} changes"
+            self.omitted = [*[text for text in self.omitted if "changes" not in text], total]
+            return
+        diff, note = change.diff, _cut(change.note, _MAX_ANSWER)
+        limit = max(min(_MAX_DIFF, _MAX_DIFFS - self._size), 0)
+        if len(diff) > limit:
+            shown = diff[:limit].rpartition("\n")[0]
+            left = len(diff) - len(shown)
+            self.omitted.append(
+                f"{left:,} of {len(diff):,} characters of the diff of {change.name}"
+            )
+            diff = shown
+        self._size += len(diff)
+        self.changes.append(
+            Change(kind=change.kind, name=change.name, action=change.action, diff=diff, note=note)
+        )
+
+
+# Any: slices of every type
+def _state_change(
+    kind: type[Any], before: Sequence[Any], after: Sequence[Any]
+) -> tuple[Change, object]:
+    same = 0
+    while same < min(len(before), len(after)) and before[same] is after[same]:
+        same += 1
+    old, new = _json_values(kind, before[same:]), _json_values(kind, after[same:])
+    name = kind.__qualname__
+    action: _Action = "create" if not before else "remove" if not after else "change"
+    note = f"{len(before)} values before, {len(after)} after"
+    diff = _diff(name, _json_lines(old), _json_lines(new))
+    change = Change(kind="state", name=name, action=action, diff=diff, note=note)
+    return change, [type_name(kind), len(before), same, old, new]
+
+
+def _json_values(kind: type[Any], values: Sequence[Any]) -> list[Json]:
+    """Returns values as a snapshot has them, or as their `repr` where JSON cannot hold them."""
+    if not values:
+        return []
+    try:
+        [rows] = json.loads(SessionSnapshot({kind: chain(values)}).to_json())["slices"].values()
+    except SerdeError:
+        return [repr(value) for value in values]
+    return list(rows)
+
+
+def _json_lines(values: list[Json]) -> str:
+    return "".join([json.dumps(value, indent=2, ensure_ascii=False) + "\n" for value in values])
+
+
+def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
+    path, before, after = change
+    name = place + path
+    kind: Literal["directory", "file"] = "directory" if "directory" in (before, after) else "file"
+    action: _Action = "create" if before is None else "remove" if after is None else "change"
+    diff, note = "", ""
+    if kind == "file":
+        texts = _text(before), _text(after)
+        if texts[0] is None or texts[1] is None:
+            note = f"{_size_of(before)} before, {_size_of(after)} after"
+        else:
+            diff = _diff(path, texts[0], texts[1])
+            note = "" if diff else "an empty file"
+    elif isinstance(before, bytes) or isinstance(after, bytes):
+        note = f"{_size_of(before)} before, {_size_of(after)} after"
+    full = Change(kind=kind, name=name, action=action, diff=diff, note=note)
+    return full, [_size_of(before), _size_of(after)]
+
+
+def _text(content: Content) -> str | None:
+    """Returns the text of a file, `""` for none; `None` for what cannot be shown as a diff."""
+    if content is None:
+        return ""
+    if not isinstance(content, bytes) or len(content) > _MAX_DIFFED or b"\0" in content:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _size_of(content: Content) -> str:
+    if isinstance(content, bytes):
+        return f"{len(content):,} bytes with SHA-256 {sha256(content).hexdigest()}"
+    return {None: "nothing", "directory": "a directory", "other": "a file that is not read"}[
+        content
+    ]
+
+
+def _diff(name: str, before: str, after: str) -> str:
+    lines = unified_diff(_lines_of(before), _lines_of(after), f"a/{name}", f"b/{name}")
+    return "".join(lines)
+
+
+def _lines_of(text: str) -> list[str]:
+    """Returns lines with their ends, and a note after a last line that has none, as `diff` does."""
+    lines = [f"{line}\n" for line in text.split("\n")]
+    last = lines.pop()
+    return lines if last == "\n" else [*lines, f"{last}\\ No newline at end of file\n"]
+
+
+def _event_text(event: object) -> str:
+    """Returns the event without what differs in each run of the call."""
+    if not is_dataclass(event):
+        return repr(event)
+    shown = [item for item in fields(event) if item.repr and item.name not in _LOCAL]
+    parts = [f"{item.name}={getattr(event, item.name)!r}" for item in shown]
+    return f"{type(event).__qualname__}({', '.join(parts)})"
+
+
+def _digest(content: object) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _cut(text: str, limit: int) -> str:
+    left = len(text) - limit
+    return text if left <= 0 else f"{text[:limit]}… ({left:,} further characters)"
+
+
+def _plain(_language: str, text: str) -> list[str]:
+    return text.rstrip("\n").split("\n")
+
+
+def _fenced(language: str, text: str) -> list[str]:
+    longest = max([len(run) for run in re.findall("`+", text)], default=0)
+    fence = "`" * max(longest + 1, 3)
+    return ["", fence + language, *_plain("", text), fence, ""]
+
+
+def visible(line: str) -> str:
+    """Writes out characters that would steer a terminal or change the direction of text."""
+    if line.isprintable():
+        return line
+    return "".join(
+        [
+            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode()
+            for char in line
+        ]
+    )

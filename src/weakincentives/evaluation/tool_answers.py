@@ -1,0 +1,53 @@
+"""What the model reads of a tool's result."""
+
+from typing import Any
+
+from ..errors import plain_text
+from ..prompt.errors import VisibilityExpansionRequired
+from ..prompt.progressive_disclosure import ReadSectionParams, ReadSectionResult
+from ..prompt.tool import ToolResult
+from ..visibility import SectionVisibility
+
+__all__ = ["check_restart", "failed", "result_text", "shorten"]
+
+_MAX_FAILURE = 1_000
+
+
+def result_text(result: object) -> str:
+    """Returns the text of a result; raises `TypeError` unless it is a `ToolResult`."""
+    if not isinstance(result, ToolResult):
+        raise TypeError(f"the handler returned {type(result).__name__}, not a ToolResult")
+    message: object = result.message
+    if not isinstance(message, str):
+        raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
+    return plain_text(result.content())
+
+
+def shorten(content: str, limit: int | None) -> str:
+    """Returns at most `limit` characters of `content`, with a note on how much is missing."""
+    total = len(content)
+    if limit is None or total <= limit:
+        return content
+    note = (
+        f"\n\n[Cut here: the result has {total:,} characters, of which {{:,}} are not shown. "
+        "Ask for less at once, or for another part, to see the rest.]"
+    )
+    # the number of missing characters has no more digits than the total
+    shown = limit - len(note.format(total))
+    return content[:shown] + note.format(total - shown)
+
+
+def failed(message: str) -> ToolResult[Any]:  # Any: results of all tools
+    """Returns the result of a call that failed, with at most 1,000 characters of the message."""
+    return ToolResult(message=message[:_MAX_FAILURE], success=False)
+
+
+def check_restart(value: object, params: object) -> None:
+    """Raises `VisibilityExpansionRequired` for a section whose tools need a new evaluation."""
+    if isinstance(value, ReadSectionResult) and value.expanded_tools:
+        raise VisibilityExpansionRequired(
+            "Section expansion requires restart",
+            requested_overrides=dict.fromkeys(value.opened, SectionVisibility.FULL),
+            reason="Adapter does not support dynamic tools",
+            section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
+        )

@@ -1,0 +1,75 @@
+"""When a tool call needs a person's approval: what tools and sections declare about it."""
+
+import inspect
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Any, Literal, get_args
+
+from ..protocols import StateView
+from .context import ToolContext
+from .errors import PromptValidationError
+
+__all__ = ["Approval", "ApprovalMode", "approval_mode", "check_approval"]
+
+type ApprovalMode = Literal["arguments", "effects"]
+"""What a person approves before a call counts: its arguments, or what it would change."""
+
+# Any: a selector takes nothing, the params, and by keyword the session or the context.
+type Approval = ApprovalMode | Callable[..., ApprovalMode | None]
+"""A mode, or a function that returns the mode of one call, `None` for one that needs no approval.
+
+The function takes any of the call's params, by position, and `session` and `context`, by keyword.
+"""
+
+_MODES = get_args(ApprovalMode.__value__)
+_KEYWORDS = {"session", "context"}
+_FORMS = "(), (params), (*, session), (*, context) or a combination"
+
+
+def check_approval(subject: str, approval: object) -> None:
+    """Raises `PromptValidationError` unless `approval` is `None` or an `Approval`."""
+    if approval is None or approval in _MODES:
+        return
+    if not callable(approval):
+        raise PromptValidationError(
+            f"{subject}: approval {approval!r} is neither 'arguments' nor 'effects' nor a function"
+        )
+    if any(map(inspect.iscoroutinefunction, (approval, type(approval).__call__))):
+        raise PromptValidationError(
+            f"{subject}: approval= is a coroutine function; use a plain one"
+        )
+    positional, keywords = _parameters(approval)
+    if positional > 1 or not keywords <= _KEYWORDS:
+        raise PromptValidationError(
+            f"{subject}: approval= takes {inspect.signature(approval)}; use {_FORMS}"
+        )
+
+
+# Any: the params of all tools
+def approval_mode(
+    approval: Approval | None, params: Any, session: StateView, context: ToolContext
+) -> ApprovalMode | None:
+    """Returns the mode for one call; raises what a selector raises, and `TypeError` for others."""
+    if not callable(approval):
+        return approval
+    positional, keywords = _parameters(approval)
+    values = {"session": session, "context": context}
+    mode = approval(*(params,) * positional, **{name: values[name] for name in keywords})
+    if mode is not None and mode not in _MODES:
+        raise TypeError(f"approval= returned {mode!r}; return 'arguments', 'effects' or None")
+    return mode
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[int, set[str]]:
+    """Returns the number of positional parameters, and the names of the others."""
+    parameters = inspect.signature(function).parameters.values()
+    by_position = {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
+    positional = sum(
+        parameter.kind in by_position and parameter.name not in _KEYWORDS
+        for parameter in parameters
+    )
+    return positional, {
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in by_position or parameter.name in _KEYWORDS
+    }

@@ -1,0 +1,558 @@
+"""A person sees what a call would change; it changes exactly that, or nothing."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.agents import Args, Note, answers, fields_but, ok, prompt, recorded
+from support.programs import (
+    STATE,
+    Counted,
+    ForkableCell,
+    Heard,
+    Plain,
+    Program,
+    World,
+    programs,
+    run,
+    session,
+)
+from weakincentives.evaluation.approval import (
+    Approve,
+    Approver,
+    Change,
+    Decision,
+    Deny,
+    Preview,
+    ReplaceArguments,
+)
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.response import ApprovalRequested
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.resources import Binding, ResourceRegistry
+from weakincentives.runtime.events import ApprovalDecided, Event, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.runtime.session.slices import read
+from weakincentives.testing.scripted import ScriptedAdapter, call, say
+
+
+@dataclass(frozen=True)
+class Which:
+    number: int
+
+
+def approve(preview: Preview) -> Decision:
+    """Approves everything."""
+    return Approve()
+
+
+def deny(preview: Preview) -> Decision:
+    """Denies everything."""
+    return Deny("not today")
+
+
+async def approve_later(preview: Preview) -> Decision:
+    """Approves everything, in an event loop."""
+    await asyncio.sleep(0)
+    return Approve()
+
+
+def asking(
+    handler: Callable[..., Any], approval: Any = "effects", **options: Any
+) -> Tool[Any, Any]:
+    return Tool[Any, Any](
+        name="run",
+        handler=handler,
+        params_type=options.pop("params", Args),
+        result_type=object,
+        approval=approval,
+        **options,
+    )
+
+
+def noting(shown: list[Preview], decision: Decision) -> Approver:
+    """Decides always the same, and notes what was shown."""
+
+    def decide(preview: Preview) -> Decision:
+        shown.append(preview)
+        return decision
+
+    return decide
+
+
+def previews(
+    tool: Tool[Any, Any], at: Session, decision: Decision, **resources: Any
+) -> list[Preview]:
+    """What a person is shown of one call of the tool."""
+    shown: list[Preview] = []
+
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    asked = prompt(tool).bind(**resources)
+    adapter.evaluate(asked, session=at, approver=noting(shown, decision))
+    return shown
+
+
+# --------------------------------------------------------------------------------------------------
+# the laws, over random calls
+
+
+def story(
+    calls: Sequence[Program], approval: Any, approver: Approver | None, how: str
+) -> tuple[object, ...]:
+    """All that can be told of an evaluation whose tool runs `calls`, one in each turn."""
+    numbers = iter(range(len(calls)))
+    script = [call(("run", {"number": next(numbers)})) for _ in calls]
+
+    def handler(params: Which, *, context: ToolContext) -> ToolResult[object]:
+        return run(calls[params.number], context)
+
+    world, at = World(), session()
+    at[Plain].seed(Plain(0))
+    events = recorded(at.bus, Event)
+    asked = prompt(asking(handler, approval, params=Which)).bind(resources=world.registry())
+    adapter = ScriptedAdapter([*script, say("done")])
+    ending: object = None
+    try:
+        if how == "async":
+            coroutine = adapter.evaluate_async(asked, session=at, approver=approver)
+            ending = asyncio.run(coroutine).transcript
+        else:
+            ending = adapter.evaluate(asked, session=at, approver=approver).transcript
+    except BaseException as error:
+        ending = repr(error)
+    published = [
+        (type(event), fields_but(event))
+        for event in events
+        if not isinstance(event, ApprovalDecided)
+    ]
+    logged = [fields_but(event) for kind in (Heard, Counted) for event in at[kind].all()]
+    return ending, [at[kind].all() for kind in STATE], world.numbers(), published, logged
+
+
+CALLS = st.lists(programs((None, None, None, False, ValueError)), min_size=1, max_size=3)
+
+
+@settings(max_examples=50)
+@given(calls=CALLS, mode=st.sampled_from(["arguments", "effects"]))
+def test_approving_comes_to_what_no_approval_comes_to(calls: list[Program], mode: str) -> None:
+    wanted = story(calls, None, None, "sync")
+    assert story(calls, mode, approve, "sync") == wanted
+    assert story(calls, mode, approve_later, "async") == wanted
+
+
+@settings(max_examples=50)
+@given(calls=CALLS, mode=st.sampled_from(["arguments", "effects"]))
+def test_denying_changes_nothing_but_the_answer(calls: list[Program], mode: str) -> None:
+    transcript, state, numbers, published, logged = story(calls, mode, deny, "sync")
+    _, before, untouched, _, _ = story([], None, None, "sync")
+    assert (state, numbers, logged) == (before, untouched, [])
+    assert isinstance(transcript, tuple | list)
+    assert all(answer.content.startswith("A person denied") for answer in answers(transcript))
+    assert isinstance(published, list)
+    assert not [kind for kind, _ in published if kind in (Heard, Counted)]
+
+
+def state_of(at: Session) -> dict[type[Any], list[Any]]:
+    slices = at.snapshot().slices
+    return {kind: read(slices[kind]) if kind in slices else [] for kind in STATE}
+
+
+@settings(max_examples=50)
+@given(
+    called=programs((None,), resources=False),
+    others=st.lists(programs((None,), resources=False), max_size=3),
+)
+def test_whatever_changes_meanwhile_a_call_changes_the_state_as_its_preview_says(
+    called: Program, others: list[Program]
+) -> None:
+    at, shown = session(), list[Preview]()
+    at[Plain].seed(Plain(0))
+    meanwhile = iter(others)
+    before: dict[type[Any], list[Any]] = {}
+
+    def decide(preview: Preview) -> Decision:
+        shown.append(preview)
+        if (other := next(meanwhile, None)) is not None:
+            bus = at.bus
+            context = ToolContext(prompt(), None, ScriptedAdapter([]), at, bus)
+            run(other, context)
+        before.clear()
+        before.update(state_of(at))
+        return Approve()
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        return run(called, context)
+
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    adapter.evaluate(prompt(asking(handler)), session=at, approver=decide)
+    if shown[-1].approval == "effects":
+        after = state_of(at)
+        changed = {kind.__qualname__ for kind in STATE if before[kind] != after[kind]}
+        named = {change.name: change for change in shown[-1].changes}
+        assert changed <= named.keys()
+        for kind in STATE:
+            if change := named.get(kind.__qualname__):
+                counts = f"{len(before[kind])} values before, {len(after[kind])} after"
+                assert change.note == counts
+
+
+# --------------------------------------------------------------------------------------------------
+# files
+
+PATHS = st.sampled_from(["a", "b", "d", "d/a", "d/e/b"])
+TEXTS = st.sampled_from(["", "one\n", "one\ntwo\n", "zwölf"])
+FILE_OPS = st.one_of(
+    st.tuples(st.just("write_text"), PATHS, TEXTS),
+    st.tuples(st.just("append_text"), PATHS, TEXTS),
+    st.tuples(st.just("mkdir"), PATHS),
+    st.tuples(st.just("rename"), PATHS, PATHS),
+    st.tuples(st.just("remove"), PATHS),
+    st.tuples(st.just("read_text"), PATHS),
+    st.tuples(st.just("list"), PATHS),
+)
+type FileOp = tuple[str, ...]
+
+
+def do(files: Filesystem, operations: Sequence[FileOp]) -> str:
+    """Does what can be done, and says what was seen."""
+    seen: list[object] = []
+    for name, *arguments in operations:
+        try:
+            if name == "remove":
+                files.delete(*arguments, recursive=True)
+            elif name == "list":
+                seen.append([(item.path, item.kind) for item in files.list(*arguments)])
+            else:
+                seen.append(getattr(files, name)(*arguments))
+        except OSError as error:
+            seen.append(type(error).__name__)
+    return repr(seen)
+
+
+def tree(files: Filesystem) -> dict[str, str | None]:
+    """All paths with their texts, `None` for directories."""
+    return {
+        item.path: None if item.kind == "directory" else files.read_text(item.path)
+        for item in files.walk()
+    }
+
+
+def applied(before: dict[str, str | None], changes: Sequence[Change]) -> dict[str, str | None]:
+    """The tree after the diffs of a preview."""
+    after = dict(before)
+    for change in changes:
+        if change.action == "remove":
+            del after[change.name]
+        elif change.kind == "directory" and not change.note:
+            after[change.name] = None
+        elif change.kind == "directory":
+            after[change.name] = "?"
+        else:
+            after[change.name] = patched(before.get(change.name) or "", change.diff)
+    return after
+
+
+def patched(text: str, diff: str) -> str:
+    """The text after a unified diff of small files, which shows them whole."""
+    if not diff:
+        return text
+    lines: list[str] = []
+    for line in diff.split("\n")[3:-1]:
+        if line.startswith("\\"):
+            lines[-1] = lines[-1].removesuffix("\n")
+        else:
+            lines.append(line + "\n")
+    return "".join([line[1:] for line in lines if not line.startswith("-")])
+
+
+@pytest.mark.parametrize("kind", ["memory", "host"])
+@settings(max_examples=40)
+@given(
+    start=st.lists(FILE_OPS, max_size=5),
+    called=st.lists(FILE_OPS, max_size=5),
+    others=st.lists(st.lists(FILE_OPS, max_size=2), max_size=3),
+    denied=st.booleans(),
+)
+def test_files_change_as_the_preview_says_or_not_at_all(
+    kind: str,
+    start: list[FileOp],
+    called: list[FileOp],
+    others: list[list[FileOp]],
+    denied: bool,
+) -> None:
+    with TemporaryDirectory() as folder:
+        files = HostFilesystem(folder) if kind == "host" else InMemoryFilesystem()
+        do(files, start)
+        meanwhile, shown, before = iter(others), list[Preview](), dict[str, str | None]()
+
+        def decide(preview: Preview) -> Decision:
+            shown.append(preview)
+            do(files, next(meanwhile, []))
+            before.clear()
+            before.update(tree(files))
+            return Deny() if denied else Approve()
+
+        def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            return ToolResult(do(context.resources.get(Filesystem), called))
+
+        adapter = ScriptedAdapter([call(("run", {})), say("done")])
+        asked = prompt(asking(handler)).bind(resources={Filesystem: files})
+        transcript = adapter.evaluate(asked, session=Session(), approver=decide).transcript
+        [answer] = answers(transcript)
+        if denied:
+            assert (tree(files), len(shown)) == (before, 1)
+        else:
+            assert answer.content == shown[-1].answer
+            assert shown[-1].approval == "effects"
+            wanted = applied(before, shown[-1].changes)
+            after = tree(files)
+            assert after == {
+                path: after.get(path) if text == "?" else text for path, text in wanted.items()
+            }
+
+
+def test_a_preview_reads_well() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        files = context.resources.get(Filesystem)
+        files.write_text("notes.md", "# Notes\n\nNew.\n")
+        files.write_bytes("logo.png", b"\x89PNG\0")
+        files.mkdir("empty")
+        files.delete("old.txt")
+        context.session.dispatch(Note("x"))
+        context.event_bus.publish(Heard(number=4))
+        return ToolResult("Written.")
+
+    files = InMemoryFilesystem({"notes.md": "# Notes\n\nOld.\n", "old.txt": "gone"})
+    at = Session()
+    at.dispatch(Note("before"))
+    [preview] = previews(asking(handler), at, Deny(), resources={Filesystem: files})
+    assert str(preview) == (Path(__file__).with_name("preview.txt").read_text().rstrip("\n"))
+    markdown = preview._repr_markdown_()
+    assert "```diff\n--- a/notes.md" in markdown
+    assert preview.omitted == ()
+
+
+def test_text_cannot_steer_the_terminal_or_leave_its_fence() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(Filesystem).write_text("a", "\x1b[2J\u202e```\n")
+        return ToolResult("ok")
+
+    files = InMemoryFilesystem()
+    [preview] = previews(asking(handler), Session(), Deny(), resources={Filesystem: files})
+    assert "+\\x1b[2J\\u202e```" in str(preview)
+    assert "````diff" in preview._repr_markdown_()
+
+
+def test_a_large_preview_is_cut_and_says_so() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        files = context.resources.get(Filesystem)
+        for number in range(300):
+            files.write_text(f"f{number:03}", "line\n" * 1_000)
+        return ToolResult("x" * 50_000)
+
+    files = InMemoryFilesystem()
+    [preview] = previews(asking(handler), Session(), Approve(), resources={Filesystem: files})
+    assert len(preview.changes) == 200
+    assert len(str(preview)) < 200_000
+    assert "100 of 300 changes" in str(preview)
+    assert len(files.list()) == 300
+
+
+# --------------------------------------------------------------------------------------------------
+# who is asked, and for what
+
+
+def test_a_call_that_forks_cannot_keep_apart_is_approved_by_its_arguments() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        slices: Any = context.session  # whose protocol has no `register`
+        slices[Note].register(int, lambda view, event: None)
+        return ToolResult("ok")
+
+    [preview] = previews(asking(handler), Session(), Deny())
+    assert preview.approval == "arguments"
+    assert "cannot be shown: a reducer registered by one call would stay" in preview.reason
+
+
+def test_a_resource_that_cannot_show_its_changes_is_named() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(ForkableCell).add(1)
+        return ToolResult("ok")
+
+    cell = ForkableCell()
+    [preview] = previews(asking(handler), Session(), Deny(), resources={ForkableCell: cell})
+    [change] = preview.changes
+    assert (change.name, change.note) == ("ForkableCell", "it cannot show what would change")
+    assert cell.numbers == []
+
+
+def test_replaced_arguments_run_and_the_model_reads_them() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note(str(params.a)))
+        return ToolResult(f"wrote {params.a}")
+
+    for mode, asked in (("arguments", 1), ("effects", 2)):
+        at, shown = Session(), list[Preview]()
+
+        def decide(preview: Preview, shown: list[Preview] = shown) -> Decision:
+            shown.append(preview)
+            return ReplaceArguments({"a": 7}) if len(shown) == 1 else Approve()
+
+        adapter = ScriptedAdapter([call(("run", {"a": 1})), say("done")])
+        tool = asking(handler, mode)
+        response = adapter.evaluate(prompt(tool), session=at, approver=decide)
+        [answer] = answers(response.transcript)
+        assert answer.content == 'The arguments were replaced by {"a": 7}\n\nwrote 7'
+        assert at[Note].all() == (Note("7"),)
+        assert len(shown) == asked
+        [event] = at[ToolInvoked].all()
+        assert event.content == answer.content
+
+
+def test_a_selector_sees_params_session_and_context() -> None:
+    def selector(params: Args, *, session: Any, context: ToolContext) -> Any:
+        assert context.call_id
+        return "arguments" if params.a > 1 and session[Note].latest() else None
+
+    at = Session()
+    at.dispatch(Note("x"))
+    calls = call(("run", {"a": 1}), ("run", {"a": 2}))
+    asked: list[Preview] = []
+    tool = asking(ok, selector)
+    ScriptedAdapter([calls, say("done")]).evaluate(
+        prompt(tool), session=at, approver=noting(asked, Deny())
+    )
+    assert [json.loads(preview.arguments) for preview in asked] == [{"a": 2}]
+
+
+def test_a_selector_that_fails_lets_no_call_run() -> None:
+    for selector in (lambda: 1 / 0, lambda: "sometimes"):
+        at = Session()
+
+        def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+            raise AssertionError("it ran")
+
+        adapter = ScriptedAdapter([call(("run", {})), say("done")])
+        response = adapter.evaluate(prompt(asking(handler, selector)), session=at, approver=approve)
+        [answer] = answers(response.transcript)
+        assert answer.content.startswith("The call was not approved: ")
+
+
+def test_a_section_sets_the_approval_of_its_tools() -> None:
+    tools = [
+        asking(ok, None),
+        replace(asking(ok, None), name="own", approval="arguments"),
+        replace(asking(ok, None), name="reads", effect="pure"),
+    ]
+    section = MarkdownSection(title="Task", template="Do it.", tools=tools, approval="effects")
+    template = PromptTemplate(ns="tests", key="agent", sections=[section])
+    modes = {tool.name: tool.approval for tool in template.registry.sections[0].tools}
+    assert modes == {"run": "effects", "own": "arguments", "reads": None}
+
+
+@pytest.mark.parametrize(
+    "approval",
+    ["always", 3, lambda one, two: None, lambda *, prompt: None],
+    ids=["word", "number", "two params", "prompt"],
+)
+def test_what_is_no_approval_is_refused(approval: Any) -> None:
+    with pytest.raises(PromptValidationError, match="approval"):
+        asking(ok, approval)
+    with pytest.raises(PromptValidationError, match="approval"):
+        MarkdownSection(title="Task", template="Do it.", approval=approval)
+
+
+@pytest.mark.parametrize("effect", ["at_most_once", "transactional"])
+def test_a_call_that_runs_once_only_is_approved_by_its_arguments(effect: Any) -> None:
+    with pytest.raises(PromptValidationError, match="use approval='arguments'"):
+        asking(ok, "effects", effect=effect)
+    ran: list[int] = []
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        ran.append(1)
+        return ToolResult("ok")
+
+    for decision, count in ((Deny(), 0), (Approve(), 1)):
+        tool = asking(handler, lambda: "effects", effect=effect)
+        [preview] = previews(tool, Session(), decision)
+        assert (preview.approval, len(ran)) == ("arguments", count)
+        assert effect in preview.reason
+
+
+def test_a_stream_says_that_a_call_waits() -> None:
+    at = Session()
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    loop = MainLoop(adapter)
+    events = list(loop.stream(prompt(asking(ok)), session=at, approver=approve))
+    [requested] = [event for event in events if isinstance(event, ApprovalRequested)]
+    assert requested.preview.tool == "run"
+    [decided] = at[ApprovalDecided].all()
+    assert (decided.name, decided.decision, decided.approval) == ("run", "approve", "effects")
+
+
+def test_an_approver_that_fails_ends_the_run_and_leaves_nothing() -> None:
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.session.dispatch(Note("x"))
+        return ToolResult("ok")
+
+    for failure in (ZeroDivisionError, KeyboardInterrupt, asyncio.CancelledError):
+
+        def decide(preview: Preview, failure: type[BaseException] = failure) -> Decision:
+            raise failure
+
+        at = Session()
+        saved: list[Any] = []
+        adapter = ScriptedAdapter([call(("run", {})), say("done")])
+        with pytest.raises(failure):
+            adapter.evaluate(
+                prompt(asking(handler)), session=at, approver=decide, save=saved.append
+            )
+        assert not at[Note]
+        assert [answer.unknown for answer in answers(saved[-1].messages)] == [False]
+
+
+def test_an_approver_returns_a_decision() -> None:
+    adapter = ScriptedAdapter([call(("run", {})), say("done")])
+    # Any: what no checker lets through
+    wrong: Any = lambda _: True  # noqa: E731
+    word: Any = "yes"
+    with pytest.raises(TypeError, match="the approver returned True; return Approve"):
+        adapter.evaluate(prompt(asking(ok)), session=Session(), approver=wrong)
+    with pytest.raises(TypeError, match="approver is 'yes'"):
+        adapter.evaluate(prompt(asking(ok)), session=Session(), approver=word)
+
+
+def test_a_resource_that_the_call_makes_first_is_isolated() -> None:
+    cell = ForkableCell()
+    registry = ResourceRegistry.of(Binding(ForkableCell, lambda _: cell))
+
+    def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
+        context.resources.get(ForkableCell).add(1)
+        return ToolResult("ok")
+
+    [preview] = previews(asking(handler), Session(), Approve(), resources=registry)
+    assert (preview.approval, cell.numbers) == ("effects", [1])
+
+
+def test_calls_that_wait_for_approval_do_not_run_in_parallel() -> None:
+    asked: Prompt[Any] = prompt(asking(ok))
+    adapter = ScriptedAdapter([call(("run", {}), ("run", {})), say("done")])
+    shown: list[Preview] = []
+    adapter.evaluate(asked, session=Session(), approver=noting(shown, Approve()))
+    assert [preview.call_id for preview in shown] == ["call_1", "call_2"]
