@@ -154,7 +154,7 @@ class _Screen:
                 return line
 
     # Any: a prompt of any output
-    def show(self, event: StreamEvent[Any]) -> None:
+    def show(self, event: StreamEvent[Any]) -> None:  # noqa: C901 - one case for each event
         """Shows what has happened in a turn."""
         match event:
             case TextDelta(text):
