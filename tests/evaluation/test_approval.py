@@ -49,7 +49,8 @@ from weakincentives.prompt import (
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime.events import ApprovalDecided, Event, ToolInvoked
 from weakincentives.runtime.session import Session
-from weakincentives.runtime.session.slices import read
+from weakincentives.runtime.session.differences import state_differences
+from weakincentives.runtime.session.snapshots import SessionSnapshot
 from weakincentives.testing.scripted import ScriptedAdapter, call, say
 
 
@@ -169,11 +170,6 @@ def test_denying_changes_nothing_but_the_answer(calls: list[Program], mode: str)
     assert not [kind for kind, _ in published if kind in (Heard, Counted)]
 
 
-def state_of(at: Session) -> dict[type[Any], list[Any]]:
-    slices = at.snapshot().slices
-    return {kind: read(slices[kind]) if kind in slices else [] for kind in STATE}
-
-
 @settings(max_examples=50)
 @given(
     called=programs((None,), resources=False),
@@ -185,7 +181,7 @@ def test_whatever_changes_meanwhile_a_call_changes_the_state_as_its_preview_says
     at, shown = session(), list[Preview]()
     at[Plain].seed(Plain(0))
     meanwhile = iter(others)
-    before: dict[type[Any], list[Any]] = {}
+    before: list[SessionSnapshot] = []
 
     def decide(preview: Preview) -> Decision:
         shown.append(preview)
@@ -193,8 +189,7 @@ def test_whatever_changes_meanwhile_a_call_changes_the_state_as_its_preview_says
             bus = at.bus
             context = ToolContext(prompt(), None, ScriptedAdapter([]), at, bus)
             run(other, context)
-        before.clear()
-        before.update(state_of(at))
+        before.append(at.snapshot())
         return Approve()
 
     def handler(params: Args, *, context: ToolContext) -> ToolResult[object]:
@@ -203,14 +198,24 @@ def test_whatever_changes_meanwhile_a_call_changes_the_state_as_its_preview_says
     adapter = ScriptedAdapter([call(("run", {})), say("done")])
     adapter.evaluate(prompt(asking(handler)), session=at, approver=decide)
     if shown[-1].approval == "effects":
-        after = state_of(at)
-        changed = {kind.__qualname__ for kind in STATE if before[kind] != after[kind]}
-        named = {change.name: change for change in shown[-1].changes}
-        assert changed <= named.keys()
-        for kind in STATE:
-            if change := named.get(kind.__qualname__):
-                counts = f"{len(before[kind])} values before, {len(after[kind])} after"
-                assert change.note == counts
+        differences = state_differences(before[-1], at.snapshot())
+        shown_values = {
+            change.name: [(line[0], line.split(" = ")[1]) for line in change.diff.splitlines()]
+            for change in shown[-1].changes
+        }
+        assert shown_values == {
+            name.split(":")[1]: sides(values) for name, values in differences.items()
+        }
+
+
+def sides(differences: Any) -> list[tuple[str, str]]:
+    """The values that go and come."""
+    return [
+        (sign, json.dumps(difference[side]))
+        for difference in differences
+        for sign, side in (("-", "before"), ("+", "after"))
+        if side in difference
+    ]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -6,18 +6,15 @@ also what it leaves out, so that two previews with one digest are of the same ef
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from difflib import unified_diff
 from hashlib import sha256
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from ..errors import SerdeError
 from ..filesystem.overlay import Content, FileChange, OverlayFilesystem
 from ..prompt.approval import ApprovalMode
 from ..runtime.session.fork import SessionFork
-from ..runtime.session.slices import chain
-from ..runtime.session.snapshots import SessionSnapshot, type_name
 from ..serde import Json
 from .messages import ToolCall
 
@@ -33,9 +30,6 @@ __all__ = [
     "preview_arguments",
     "preview_effects",
 ]
-
-
-type _Action = Literal["create", "change", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +75,14 @@ class Previewable(Protocol):
 class Change:
     """One thing that a call would change.
 
-    `name` is a slice's type, a path, or a resource's class. `diff` is a unified diff, of JSON for
-    state, and empty where there is none; `note` then says what changes.
+    `name` is a slice's type, a path, or a resource's class. `diff` is a unified diff of a text
+    file; for state it has one line for each JSON value that goes (`-`) or comes (`+`). Where there
+    is no diff, `note` says what changes.
     """
 
     kind: Literal["state", "file", "directory", "resource"]
     name: str
-    action: _Action
+    action: Literal["create", "change", "remove"]
     diff: str = ""
     note: str = ""
 
@@ -180,8 +175,8 @@ def preview_effects(
     """
     shown = _Shown()
     if success:
-        for kind, before, after in session.state_changes():
-            shown.add(*_state_change(kind, before, after))
+        for name, differences in session.state_changes().items():
+            shown.add(_state_change(name, differences), [name, differences])
         pairs = sorted(forks, key=lambda pair: type(pair[0]).__qualname__)
         filesystems = sum(isinstance(fork, OverlayFilesystem) for _, fork in pairs)
         for origin, fork in pairs:
@@ -245,42 +240,24 @@ class _Shown:
         )
 
 
-# Any: slices of every type
-def _state_change(
-    kind: type[Any], before: Sequence[Any], after: Sequence[Any]
-) -> tuple[Change, object]:
-    same = 0
-    while same < min(len(before), len(after)) and before[same] is after[same]:
-        same += 1
-    old, new = _json_values(kind, before[same:]), _json_values(kind, after[same:])
-    name = kind.__qualname__
-    action: _Action = "create" if not before else "remove" if not after else "change"
-    note = f"{len(before)} values before, {len(after)} after"
-    diff = _diff(name, _json_lines(old), _json_lines(new))
-    change = Change(kind="state", name=name, action=action, diff=diff, note=note)
-    return change, [type_name(kind), len(before), same, old, new]
-
-
-def _json_values(kind: type[Any], values: Sequence[Any]) -> list[Json]:
-    """Returns values as a snapshot has them, or as their `repr` where JSON cannot hold them."""
-    if not values:
-        return []
-    try:
-        [rows] = json.loads(SessionSnapshot({kind: chain(values)}).to_json())["slices"].values()
-    except SerdeError:
-        return [repr(value) for value in values]
-    return list(rows)
-
-
-def _json_lines(values: list[Json]) -> str:
-    return "".join([json.dumps(value, indent=2, ensure_ascii=False) + "\n" for value in values])
+# Any: a list of differences, of which JSON does not say more
+def _state_change(name: str, differences: Any) -> Change:
+    lines: list[str] = []
+    for difference in differences:
+        start, *path = difference["path"]
+        place = "".join([f".{key}" if isinstance(key, str) else f"[{key}]" for key in path])
+        for sign, side in (("-", "before"), ("+", "after")):
+            if side in difference:
+                value = json.dumps(difference[side], ensure_ascii=False)
+                lines.append(f"{sign} [{start}]{place} = {value}\n")
+    name = name.rpartition(":")[2]
+    return Change(kind="state", name=name, action="change", diff="".join(lines))
 
 
 def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
     path, before, after = change
     name = place + path
     kind: Literal["directory", "file"] = "directory" if "directory" in (before, after) else "file"
-    action: _Action = "create" if before is None else "remove" if after is None else "change"
     diff, note = "", ""
     if kind == "file":
         texts = _text(before), _text(after)
@@ -291,6 +268,9 @@ def _file_change(change: FileChange, place: str) -> tuple[Change, object]:
             note = "" if diff else "an empty file"
     elif isinstance(before, bytes) or isinstance(after, bytes):
         note = f"{_size_of(before)} before, {_size_of(after)} after"
+    action: Literal["create", "change", "remove"] = "change"
+    if before is None or after is None:
+        action = "create" if before is None else "remove"
     full = Change(kind=kind, name=name, action=action, diff=diff, note=note)
     return full, [_size_of(before), _size_of(after)]
 

@@ -5,14 +5,16 @@ decide whether the call would have done the same after the other calls, and repe
 Events wait until the merge. A call that needs more than a fork can isolate runs alone instead.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
 from typing import Any, NoReturn, Protocol
 
 from ...protocols import DeclaredState, EventBus, SessionProtocol
 from ...resources import NotIsolatedError
+from ...serde import Json
 from ..events import Event, Operation
-from .slices import EMPTY, Node, Slice, read
+from .differences import state_differences
+from .slices import EMPTY, Node, Slice
 from .snapshots import SessionSnapshot
 
 __all__ = ["SessionFork"]
@@ -126,17 +128,18 @@ class SessionFork(_Isolated):
             self._copy.restore(snapshot.state)
             self.changes = snapshot.changes.copy()
 
-    def state_changes(self) -> Iterator[tuple[type[Any], Sequence[Any], Sequence[Any]]]:
-        """Yields each slice that the call changed: its type and its values before and after.
+    def state_changes(self) -> dict[str, Json]:
+        """Returns what the call changed, as `state_differences` does.
 
-        These slices count as read, so that a merge later changes them exactly so or not at all.
+        The slices count as read, so that a merge later changes them exactly so or not at all.
         """
         with self.lock:
-            for kind, head in self._copy.snapshot().slices.items():
-                before = self.base.slices.get(kind, EMPTY)
-                if head is not before:
-                    self.reads.add(kind)
-                    yield kind, read(before), read(head)
+            state = self._copy.snapshot()
+            before = self.base.slices
+            self.reads.update(
+                [kind for kind, head in state.slices.items() if head is not before.get(kind, EMPTY)]
+            )
+            return state_differences(self.base, state)
 
     def bus_for(self, bus: EventBus) -> EventBus:
         """Returns the bus through which the call publishes on `bus`."""
