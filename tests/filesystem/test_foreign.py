@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -88,6 +91,124 @@ def test_a_restore_undoes_whatever_others_changed(
         index = data.draw(st.integers(0, len(calls) - 1))
         foreign.restore(snapshots[index])
         assert tree(root) == before[index]
+
+
+KILLED = """
+import os, signal, sys
+from weakincentives.filesystem.foreign import ForeignDirectory
+foreign = ForeignDirectory(sys.argv[1])
+snapshot = foreign.snapshot()
+foreign.record(seconds=60)
+print(flush=True)
+input()
+if sys.argv[2] == "commit":
+    foreign.commit()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def changed_by_a_killed_process(root: Path, changes: list[Change], end: str = "") -> None:
+    command = [sys.executable, "-c", KILLED, str(root), end]
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        change(root, changes)
+        process.stdin.write(b"\n")
+    assert process.returncode == -signal.SIGKILL
+
+
+def copies(root: Path) -> list[Path]:
+    return list(root.parent.glob(f".{root.name}.undo-*"))
+
+
+BEFORE: list[Change] = [
+    ("write", "b", b"one"),
+    ("write", "a/c", b"two"),
+    ("protect", "a/d", b""),
+    ("link", "link", b""),
+]
+AFTER: list[Change] = [
+    ("remove", "b", b""),
+    ("write", "a/c", b"too"),
+    ("write", "new/f", b"new"),
+    ("link", "other", b""),
+]
+
+
+def test_what_a_killed_process_left_half_done_is_undone_by_the_next() -> None:
+    with directory() as (root, foreign):
+        change(root, BEFORE)
+        before = tree(root)
+        changed_by_a_killed_process(root, AFTER)
+        assert tree(root) != before
+        foreign.recover()
+        assert tree(root) == before
+        assert copies(root) == []
+        foreign.recover()
+        assert tree(root) == before
+
+
+def test_what_a_killed_process_committed_stands() -> None:
+    with directory() as (root, foreign):
+        changed_by_a_killed_process(root, BEFORE, "commit")
+        after = tree(root)
+        foreign.recover()
+        assert tree(root) == after
+        assert copies(root) == []
+
+
+def test_changes_since_a_process_was_killed_are_not_undone() -> None:
+    with directory() as (root, foreign):
+        change(root, BEFORE)
+        changed_by_a_killed_process(root, AFTER)
+        (folder,) = copies(root)
+        os.utime(folder / "entries.json", (0, 0))  # as if the changes had come long ago
+        after = tree(root)
+        with pytest.raises(FileExistsError, match="others have changed it since") as raised:
+            foreign.recover()
+        assert str(folder) in str(raised.value)
+        assert tree(root) == after
+        shutil.rmtree(folder)
+        foreign.recover()
+        assert tree(root) == after
+
+
+def test_copies_that_are_incomplete_or_lead_elsewhere_are_refused() -> None:
+    with directory() as (root, foreign):
+        change(root, BEFORE)
+        changed_by_a_killed_process(root, AFTER)
+        after = tree(root)
+        (folder,) = copies(root)
+        (contents,) = [path for path in folder.iterdir() if path.name != "entries.json"]
+        listed = (folder / "entries.json").read_text()
+        os.truncate(contents, 2)
+        with pytest.raises(ValueError, match="incomplete"):
+            foreign.recover()
+        for text in ("{", "[3]", listed.replace('"a/c"', '"../c"'), listed.replace('"b"', '"/b"')):
+            contents.write_bytes(b"x" * 100)
+            (folder / "entries.json").write_text(text)
+            with pytest.raises(ValueError, match=r"cannot be read|path"):
+                foreign.recover()
+        assert tree(root) == after
+
+
+def test_copies_in_use_are_left_alone_and_go_with_their_process() -> None:
+    with directory() as (root, foreign):
+        other = ForeignDirectory(root)
+        snapshot = other.snapshot()
+        other.record(seconds=60)
+        (root / "new").write_text("new")
+        foreign.recover()
+        assert (root / "new").exists()
+        assert copies(root) != []
+        other.restore(snapshot)
+        assert not (root / "new").exists()
+        other.close()
+        assert copies(root) == []
 
 
 def test_nothing_is_undone_without_a_record() -> None:

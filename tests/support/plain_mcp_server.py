@@ -145,7 +145,7 @@ class Server:
     def hang(self, text: str) -> NoReturn:
         if text == "stubborn":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        (self.folder / "hangs").touch()
+        (self.folder / "hangs").write_text(str(os.getpid()))
         while True:
             self.append(text)
             time.sleep(0.01)

@@ -3,9 +3,11 @@
 import os
 from dataclasses import dataclass
 from time import time_ns
+from typing import IO
 
 from .host import HostEntry, HostFilesystem
-from .paths import FilesystemLimitError, FilesystemLimits
+from .journal import LIST, Journal, JournalEntry, leftovers
+from .paths import FilesystemLimitError, FilesystemLimits, normal_path
 from .protocol import FileStat, Kind, file_error
 from .undo import Version
 
@@ -14,6 +16,7 @@ __all__ = ["ForeignDirectory"]
 _LIMITS = FilesystemLimits(depth=1_000)
 # A file that changes so soon after it was copied may keep its times.
 _CLOCK_NS = 50_000_000
+_RECOVERY_NS = 600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +31,82 @@ class _Uncopied(HostEntry):
 class ForeignDirectory(HostFilesystem):
     """A directory that other programs change: `restore` undoes their changes after a `record`.
 
-    Call `record` before such a program may run, and `restore` when it no longer does. A file is
-    copied once and again when its status changed. Symbolic links and special files are not copied:
-    `restore` removes new ones, and raises if another was changed or removed. Raises
+    Call `record` before such a program may run, and `restore` when it no longer does, or `commit`.
+    A file is copied once and again when its status changed. Symbolic links and special files are
+    not copied: `restore` removes new ones, and raises if another was changed or removed. Raises
     `FilesystemLimitError` for more than 100,000 entries or `max_bytes`.
+
+    The copies are on disk, beside the directory: if this process is killed between `record` and
+    `restore` or `commit`, `recover` in another one puts back what was recorded.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, max_bytes: int = 1_000_000_000) -> None:
         super().__init__(root, hard_links=True, limits=_LIMITS)
         self._max_bytes = max_bytes
         self._copies: dict[str, HostEntry] = {}
+        self._journal = Journal(self.root)
 
-    def record(self) -> None:
-        """Copies what the directory holds into the newest snapshot, if there is one."""
+    def record(self, *, seconds: float = 0) -> None:
+        """Copies what the directory holds into the newest snapshot, if there is one.
+
+        `recover` puts it back only if all changes came within `seconds` from now.
+        """
         with self.lock:
-            if (version := self._newest_version()) is None or "." in version.originals:
+            if (version := self._newest_version()) is None:
                 return
-            paths = [entry.path for entry in self._entries()]
-            self._copies = {path: self._copies[path] for path in paths if path in self._copies}
-            for path in reversed(paths):  # a directory last, so that it is put back first
-                self._record(path)
+            if "." not in version.originals:
+                paths = [entry.path for entry in self._entries()]
+                self._copies = {path: self._copies[path] for path in paths if path in self._copies}
+                for path in reversed(paths):  # a directory last, so that it is put back first
+                    self._record(path)
+            entries = [
+                JournalEntry(path, isinstance(entry, _Uncopied), path in self._copies, entry)
+                for path, entry in version.originals.items()
+                if entry is not None
+            ]
+            self._journal.begin(entries, time_ns() + int(seconds * 1e9))
+
+    def commit(self) -> None:
+        """Lets what has changed since `record` stand, even if this process is killed."""
+        with self.lock:
+            self._journal.end()
+
+    def recover(self) -> None:
+        """Puts back what processes that were killed have recorded and not committed.
+
+        Raises `FileExistsError` if there are changes since, and `ValueError` for copies that cannot
+        be read; both name the folder of the copies, which stays.
+        """
+        with self.lock:
+            for folder, entries, until_ns in leftovers(self.root):
+                stats = [self._status(entry.path) for entry in self._entries()]
+                if any(stat is not None and stat.st_ctime_ns > until_ns for stat in stats):
+                    raise FileExistsError(
+                        f"a process was killed while it changed {self.root}, and others have "
+                        f"changed it since; see what to keep of its copies in {folder}, and "
+                        "remove them"
+                    )
+                # These changes are ours, if this process is killed too.
+                soon_ns = time_ns() + _RECOVERY_NS
+                os.utime(folder / LIST, ns=(soon_ns, soon_ns))
+                version = self.snapshot()
+                for name, is_uncopied, is_stable, entry in entries:
+                    path = normal_path(name, self.limits)
+                    original = _Uncopied(b"", entry.stat) if is_uncopied else entry
+                    version.originals[path] = original
+                    if is_stable:
+                        self._copies[path] = original
+                self.restore(version)
+                self._copies.clear()  # the files of their contents are removed
+
+    def close(self) -> None:
+        with self.lock:
+            self._journal.close()
+            self._copies.clear()
+            super().close()
+
+    def _new_spool(self) -> IO[bytes]:
+        return self._journal.new_file()
 
     def restore(self, snapshot: Version[HostEntry], /) -> None:
         with self.lock:
@@ -63,13 +122,16 @@ class ForeignDirectory(HostFilesystem):
         return {}
 
     def _complete(self, version: Version[HostEntry]) -> None:
-        """Adds what is new since a recorded `version` to it, and drops what is unchanged."""
+        """Adds what is new since a recorded `version` to it, and drops unchanged files."""
         paths = [entry.path for entry in self._entries()]
         originals = version.originals
         for path in paths:
             originals.setdefault(path, None)
         for path, entry in [*originals.items()]:
-            if entry is not None and self._is_unchanged(path, entry):
+            # What is put back into a directory changes its times, so all of these stay.
+            if entry is None or entry.kind == "directory":
+                continue
+            if self._is_unchanged(path, entry):
                 del originals[path]
         while version.newer is not None:
             version = version.newer

@@ -16,6 +16,7 @@ from pathlib import Path
 from shutil import copyfileobj
 from stat import S_IMODE, S_ISDIR, S_ISREG
 from tempfile import SpooledTemporaryFile
+from typing import IO
 from weakref import finalize
 
 from .overlay import ForkableFilesystem
@@ -23,7 +24,7 @@ from .paths import RESERVED, FilesystemLimitError, FilesystemLimits, is_utf8, no
 from .protocol import FileStat, Kind, file_error
 from .undo import Version, VersionedFilesystem
 
-__all__ = ["HostFilesystem"]
+__all__ = ["HostEntry", "HostFilesystem", "SpooledContent"]
 
 _CHUNK = 1 << 16
 # Windows has none of these, and its constructor refuses.
@@ -41,8 +42,10 @@ class _Spool(SpooledTemporaryFile[bytes]):
 
 
 @dataclass(frozen=True, slots=True)
-class _SpooledContent:
-    spool: _Spool
+class SpooledContent:
+    """A part of a file that holds the contents of many."""
+
+    spool: IO[bytes]
     start: int
     size: int
 
@@ -56,7 +59,7 @@ class _SpooledContent:
 class HostEntry:
     """A file or, without content, a directory; `stat` is the host's, unless the entry is new."""
 
-    content: bytes | _SpooledContent | None
+    content: bytes | SpooledContent | None
     stat: os.stat_result | None = None
 
     @property
@@ -207,13 +210,17 @@ class HostFilesystem(ForkableFilesystem, VersionedFilesystem[HostEntry]):
                     return HostEntry(None, stat)
             with self._open_file(path) as (file, stat):
                 if version.spool is None:
-                    version.spool = _Spool(max_size=_CHUNK)
-                spool: _Spool = version.spool
+                    version.spool = self._new_spool()
+                spool: IO[bytes] = version.spool
                 start = spool.seek(0, os.SEEK_END)
                 copyfileobj(file, spool, _CHUNK)
-                return HostEntry(_SpooledContent(spool, start, spool.tell() - start), stat)
+                return HostEntry(SpooledContent(spool, start, spool.tell() - start), stat)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def _new_spool(self) -> IO[bytes]:
+        """Returns a file for the contents that one version keeps."""
+        return _Spool(max_size=_CHUNK)
 
     def _put(self, path: str, entry: HostEntry | None) -> None:
         # The entry to remove, or its directory, may be gone already.
@@ -292,7 +299,7 @@ def _write_file(parent: int, name: str, entry: HostEntry, old: os.stat_result | 
     content = entry.content
     try:
         with os.fdopen(os.open(temporary, _WRITE, 0o666, dir_fd=parent), "wb") as file:
-            chunks = content.chunks() if isinstance(content, _SpooledContent) else (content or b"",)
+            chunks = content.chunks() if isinstance(content, SpooledContent) else (content or b"",)
             file.writelines(chunks)
             file.flush()
             if entry.stat is not None:

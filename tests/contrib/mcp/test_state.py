@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -83,6 +86,36 @@ def test_a_cancelled_call_leaves_no_trace(tmp_path: Path) -> None:
 
     asyncio.run(cancel())
     assert lines(tmp_path) == ""
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from support.mcp_prompts import run, section_of
+folder = Path(sys.argv[1])
+section = section_of(folder, folder=folder / "data")
+run(section, ("append", {"text": "a"}), ("hang", {"text": "b"}))
+"""
+
+
+def test_a_call_in_which_this_process_was_killed_is_undone_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "data").mkdir()
+    agent = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    while "b" not in lines(tmp_path):
+        time.sleep(0.01)
+    agent.kill()
+    agent.wait()
+    os.kill(int((tmp_path / "hangs").read_text()), signal.SIGKILL)  # it does not look at its input
+    assert lines(tmp_path).startswith("ab")
+    watcher = run(stateful(tmp_path), ("lines", {}))
+    assert answers(watcher) == [(True, "a\n")]
+    assert lines(tmp_path) == "a"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def test_a_folder_that_cannot_be_copied_is_an_answer_and_the_call_is_not_made(

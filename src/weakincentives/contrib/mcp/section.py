@@ -110,10 +110,10 @@ class MCPSection(Section[None]):
         def open_state(resources: Resources) -> ServerState:
             try:
                 return ServerState(folder, resources.get(ServerKey(server)))
-            except OSError as error:
+            except (OSError, ValueError) as error:
+                remedy = "; create it, or correct folder=" * isinstance(error, FileNotFoundError)
                 raise ResourceError(
-                    f"the folder of MCP server {server!r} cannot be opened: {error}; "
-                    "create it, or correct folder="
+                    f"the folder of MCP server {server!r} cannot be opened: {error}{remedy}"
                 ) from error
 
         return ResourceRegistry.of(connection, Binding(StateKey(server), open_state, eager=True))
@@ -157,7 +157,7 @@ class _Handler:
             if self.has_state and self.effect != "pure":
                 from .state import StateKey
 
-                context.resources.get(StateKey(self.server)).record()
+                context.resources.get(StateKey(self.server)).record(seconds=seconds)
             return await connection.call(
                 self.tool,
                 params,

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakSet
 
 from ...filesystem.foreign import ForeignDirectory
 from ...filesystem.host import HostEntry
@@ -24,6 +25,7 @@ A `cached` server answers from its memory, so that a rollback leaves it with wha
 """
 
 _PROBE_SECONDS = 60.0
+_END_SECONDS = 10.0  # for which a server may go on writing when its client has gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +38,54 @@ class StateKey:
         raise TypeError("a StateKey only names a resource; use resources.get(key)")
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class _Savepoint:
+    """A version of the folder, to which one transaction may go back."""
+
+    version: Version[HostEntry]
+
+
 class ServerState:
     """Puts a folder back as it was when a call of a server fails; transactions use it.
 
-    It cannot help where the server keeps in memory what it has read, holds files open, or acts
-    elsewhere. Raises `OSError` unless `path` is a directory.
+    If a process was killed in the middle of a call, the next one puts the folder back. It cannot
+    help where the server keeps in memory what it has read, holds files open, or acts elsewhere.
+    Raises `OSError` unless `path` is a directory, and for changes of others since such a kill.
     """
 
     def __init__(self, path: str | os.PathLike[str], connection: Connection) -> None:
         self._directory = ForeignDirectory(path)
         self._connection = connection
+        # weak, since a caller may never release one
+        self._savepoints = WeakSet[_Savepoint]()
+        try:
+            self._directory.recover()
+        except BaseException:
+            self._directory.close()
+            raise
 
-    def record(self) -> None:
-        """Copies what a call may change; raises `FilesystemLimitError` if that is too much."""
-        self._directory.record()
+    def record(self, *, seconds: float) -> None:
+        """Copies what a call of at most `seconds` may change.
 
-    def snapshot(self) -> Version[HostEntry]:
-        return self._directory.snapshot()
+        Raises `FilesystemLimitError` if that is too much, and `OSError` if the copies cannot be
+        written beside the folder.
+        """
+        self._directory.record(seconds=seconds + _END_SECONDS)
 
-    def restore(self, snapshot: Version[HostEntry], /) -> None:
+    def snapshot(self) -> _Savepoint:
+        savepoint = _Savepoint(self._directory.snapshot())
+        self._savepoints.add(savepoint)
+        return savepoint
+
+    def restore(self, snapshot: _Savepoint, /) -> None:
         self._connection.end_calls()  # else the server might write while the folder is put back
-        self._directory.restore(snapshot)
+        self._directory.restore(snapshot.version)
+
+    def release(self, snapshot: _Savepoint, /) -> None:
+        """Lets changes stand when the outermost transaction ends."""
+        self._savepoints.discard(snapshot)
+        if not self._savepoints:
+            self._directory.commit()
 
     def close(self) -> None:
         """Closes the folder."""
@@ -89,7 +118,7 @@ def probe_undo(
     try:
         before = call(*read)
         snapshot = state.snapshot()
-        state.record()
+        state.record(seconds=_PROBE_SECONDS)
         try:
             call(*change)
             changed = call(*read)

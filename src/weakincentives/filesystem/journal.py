@@ -1,0 +1,183 @@
+"""Copies of a directory on disk, by which the next process undoes what a killed one left half done.
+
+They stand beside the directory in `.NAME.undo-…`: the contents of its files and, while a change is
+under way, a list of its entries. The process that made them holds a lock on that folder.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from io import BufferedRandom, FileIO
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import IO, NamedTuple
+from uuid import uuid4
+
+from .host import HostEntry, SpooledContent
+
+__all__ = ["LIST", "Journal", "JournalEntry", "leftovers"]
+
+LIST = "entries.json"
+
+
+class JournalEntry(NamedTuple):
+    """What was at `path`: a file or directory, or what is not copied, such as a link.
+
+    `is_stable` says that its status would tell a change.
+    """
+
+    path: str
+    is_uncopied: bool
+    is_stable: bool
+    entry: HostEntry
+
+
+class _ContentsFile(BufferedRandom):
+    """A new file, which this process removes when no entry refers to it any more."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(FileIO(path, "x+"))
+        self._path, self._process = path, os.getpid()
+
+    def __del__(self) -> None:
+        self.close()
+        if self._process == os.getpid():
+            self._path.unlink(missing_ok=True)
+
+
+class Journal:
+    """The copies that this process has of the directory `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._folder: Path | None = None
+        self._lock, self._process = -1, os.getpid()
+        self._entries: Sequence[JournalEntry] = ()  # so that their contents stay on disk
+
+    def new_file(self) -> IO[bytes]:
+        """Returns a file for contents, which is removed when nothing refers to it any more.
+
+        Raises `OSError` if the folder above `root` cannot be written.
+        """
+        if self._folder is None:
+            self._folder, self._lock = _new_folder(self._root)
+        return _ContentsFile(self._folder / uuid4().hex)
+
+    def begin(self, entries: Sequence[JournalEntry], until_ns: int) -> None:
+        """Lists what `root` holds before a change that ends by the time `until_ns`.
+
+        If a change is under way already, it goes on until then.
+        """
+        if self._folder is None:  # there are no contents
+            self._folder, self._lock = _new_folder(self._root)
+        path = self._folder / LIST
+        if not self._entries:
+            new = path.with_suffix(".new")
+            new.write_text(json.dumps([_to_json(entry) for entry in entries]))
+            new.replace(path)
+            self._entries = entries
+        os.utime(path, ns=(until_ns, until_ns))
+
+    def end(self) -> None:
+        """Ends the change, which is complete or undone."""
+        if self._folder is not None:
+            (self._folder / LIST).unlink(missing_ok=True)
+            self._entries = ()
+
+    def close(self) -> None:
+        """Removes the copies, unless this process was forked from the one that made them."""
+        if self._folder is not None and self._process == os.getpid():
+            self.end()
+            rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
+            self._folder = None
+
+
+def leftovers(root: Path) -> Iterator[tuple[Path, list[JournalEntry], int]]:
+    """Yields what processes that are gone have listed before changes they did not end.
+
+    Yields the folder of the copies, the entries, and the time by which the change ended; the newest
+    first. Removes a folder when the next one is asked for. Raises `ValueError` for a folder that
+    cannot be read.
+    """
+    root = root.resolve()
+    prefix, folders = _prefix(root), list[Path]()
+    with suppress(PermissionError):  # nor could copies be written there
+        folders = [path for path in root.parent.iterdir() if path.name.startswith(prefix)]
+    for folder in sorted(folders, key=_end_ns, reverse=True):
+        try:
+            lock = _lock(folder)
+        except OSError:  # a process uses it, or another one is undoing the same
+            continue
+        with ExitStack() as stack:
+            stack.callback(os.close, lock)
+            if until_ns := _end_ns(folder):
+                yield folder, _read(folder, stack), until_ns
+            rmtree(folder)
+
+
+def _end_ns(folder: Path) -> int:
+    """Returns by when the change in `folder` ended, or 0 if none was under way."""
+    with suppress(OSError):
+        return max(1, (folder / LIST).stat().st_mtime_ns)
+    return 0
+
+
+def _prefix(root: Path) -> str:
+    return f".{root.name}.undo-"
+
+
+def _new_folder(root: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(mkdtemp(prefix=_prefix(root), dir=root.parent))
+        lock = _lock(folder, wait=True)
+        if folder.exists():  # else a starting process took it for a leftover
+            return folder, lock
+        os.close(lock)
+
+
+def _lock(folder: Path, *, wait: bool = False) -> int:
+    """Returns a descriptor with a lock, which ends with this process; raises `OSError` without."""
+    import fcntl  # not on Windows
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _to_json(entry: JournalEntry) -> list[object]:
+    content, stat = entry.entry.content, entry.entry.stat
+    place: tuple[object, ...] = ()
+    if isinstance(content, SpooledContent):
+        content.spool.flush()
+        place = Path(content.spool.name).name, content.start, content.size
+    # of a status its tuple and, by name, the times in nanoseconds
+    status = stat.__reduce__()[1] if stat is not None else None
+    return [entry.path, entry.is_uncopied, entry.is_stable, place, status]
+
+
+def _read(folder: Path, stack: ExitStack) -> list[JournalEntry]:
+    files = dict[str, IO[bytes]]()
+    entries: list[JournalEntry] = []
+    try:
+        for path, is_uncopied, is_stable, place, status in json.loads((folder / LIST).read_bytes()):
+            content: SpooledContent | None = None
+            if place:
+                name, start, size = place
+                file = files.get(name)
+                if file is None:
+                    file = files[name] = stack.enter_context((folder / Path(name).name).open("rb"))
+                if file.seek(0, os.SEEK_END) < start + size:
+                    raise ValueError(f"{name} is incomplete")
+                content = SpooledContent(file, start, size)
+            entry = HostEntry(content, os.stat_result(*status))
+            entries.append(JournalEntry(path, is_uncopied, is_stable, entry))
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"the copies in {folder} cannot be read: {error}") from error
+    return entries
