@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import assert_never
 
+from . import aws_event_stream
 from .script import Call, Drop, Fail, Headers, Json, Raw, Say, Step
 
 type Event = tuple[str | None, Json]
@@ -27,14 +28,26 @@ class Ids:
         return f"{prefix}_{next(self._counts.setdefault(prefix, count(1)))}"
 
 
+def _sse(events: Iterable[Event]) -> bytes:
+    return "".join(
+        f"{f'event: {name}\n' if name else ''}data: {json.dumps(data)}\n\n" for name, data in events
+    ).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """What a provider's API looks like; `events` gets the reply and the request that asked."""
+    """What a provider's API looks like; `events` gets the reply and the request that asked.
+
+    `encode` writes the events of a stream. With `streams_by_path` each reply is a stream.
+    """
 
     reply: Callable[[Say, str, Ids], Json]
     events: Callable[[Json, Json], Iterator[Event]]
     error: Callable[[Fail], Json]
     end_of_stream: bytes = b""
+    streams_by_path: bool = False
+    encode: Callable[[Iterable[Event]], bytes] = _sse
+    stream_type: str = "text/event-stream"
 
 
 _KINDS = {
@@ -378,20 +391,22 @@ _ROUTES = {
     "/responses": WireFormat(_responses_reply, _responses_events, _openai_error),
     "/messages": WireFormat(_anthropic_reply, _anthropic_events, _anthropic_error),
 }
-# Claude as Google Cloud and Amazon Bedrock serve it; Bedrock's streams are in another format
+# Claude as Google Cloud and Amazon Bedrock serve it
 _ROUTES.update(dict.fromkeys([":rawPredict", ":streamRawPredict", "/invoke"], _ROUTES["/messages"]))
+_ROUTES["/invoke-with-response-stream"] = WireFormat(
+    _anthropic_reply,
+    _anthropic_events,
+    _anthropic_error,
+    streams_by_path=True,
+    encode=lambda events: b"".join(aws_event_stream.chunk(event) for _, event in events),
+    stream_type=aws_event_stream.CONTENT_TYPE,
+)
 
 
 def wire_format(path: str) -> WireFormat | None:
     """The format spoken at a path, whatever prefix it has, or None."""
     route = path.partition("?")[0]
     return next((form for end, form in _ROUTES.items() if route.endswith(end)), None)
-
-
-def _sse(events: Iterable[Event]) -> bytes:
-    return "".join(
-        f"{f'event: {name}\n' if name else ''}data: {json.dumps(data)}\n\n" for name, data in events
-    ).encode()
 
 
 def render(step: Step, form: WireFormat, asked: Json, ids: Ids) -> Raw | Drop:
@@ -404,9 +419,9 @@ def render(step: Step, form: WireFormat, asked: Json, ids: Ids) -> Raw | Drop:
             return Raw.json(form.error(step), status=status, headers=wait + step.headers)
         case Say():
             reply = form.reply(step, step.model or asked.get("model", "scripted"), ids)
-            if not asked.get("stream"):
+            if not asked.get("stream") and not form.streams_by_path:
                 return Raw.json(reply)
-            stream = _sse(form.events(reply, asked)) + form.end_of_stream
-            return Raw(stream, content_type="text/event-stream")
+            stream = form.encode(form.events(reply, asked)) + form.end_of_stream
+            return Raw(stream, content_type=form.stream_type)
         case _:
             assert_never(step)

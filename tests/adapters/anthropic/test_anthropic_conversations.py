@@ -1,20 +1,16 @@
-"""Conversations that go on, elsewhere too, only grow on Anthropic's wire; and clients of clouds."""
+"""Conversations that go on, elsewhere too, only grow on Anthropic's wire."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import anthropic
 import pytest
 
-from support.agents import prompt, tool
+from support.agents import tool
 from support.messages_api import MessagesAPI
-from support.scripted_server import Call, Fail, Say, ScriptedServer
+from support.scripted_server import Call, Say, ScriptedServer
 from weakincentives.adapters.anthropic import AnthropicAdapter
-from weakincentives.adapters.core import PromptEvaluationError
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.evaluation.conversation import Conversation
-from weakincentives.evaluation.response import Completed
 from weakincentives.prompt import MarkdownSection, Prompt, SectionVisibility
 from weakincentives.runtime.session import Session
 
@@ -138,65 +134,3 @@ def test_a_conversation_moves_from_another_provider_and_back() -> None:
     ]
     assert kinds == [["tool_use"], ["tool_addition"], ["tool_use"], ["text"], ["tool_use"]]
     assert "Two." in str(items)
-
-
-# --- Clients of other platforms
-
-ANSWER = "Aye."
-
-
-def vertex(server: ScriptedServer, kind: str = "") -> Any:
-    client = getattr(anthropic, f"{kind}AnthropicVertex")
-    return client(
-        region="r",
-        project_id="p",
-        access_token="t-secret-token",  # noqa: S106 - of no project
-        base_url=server.url,
-        max_retries=0,
-    )
-
-
-def test_a_client_of_google_cloud_is_used_by_its_own_paths() -> None:
-    with ScriptedServer(
-        Say(calls=(Call("probe"),)), Say(ANSWER), Say(ANSWER), Say(ANSWER)
-    ) as server:
-        client, async_client = vertex(server), vertex(server, "Async")
-        adapter = AnthropicAdapter("claude-opus-5-5", client=client, async_client=async_client)
-        assert adapter.evaluate(prompt(tool()), session=Session()).text == ANSWER
-        *_, last = adapter.stream(prompt(), session=Session())
-        assert isinstance(last, Completed)
-
-        async def main() -> str:
-            response = await adapter.evaluate_async(prompt(), session=Session())
-            await async_client.close()
-            return response.text
-
-        assert (last.response.text, asyncio.run(main())) == (ANSWER, ANSWER)
-        client.close()
-        paths = [request.path.rpartition("/")[2] for request in server.requests]
-        bodies = [request.json for request in server.requests]
-    raw, streamed = "claude-opus-5-5:rawPredict", "claude-opus-5-5:streamRawPredict"
-    assert paths == [raw, raw, streamed, raw]
-    assert all("anthropic_version" in body and "model" not in body for body in bodies)
-
-
-def test_a_token_of_google_cloud_is_masked() -> None:
-    with ScriptedServer(Fail(400, "no t-secret-token")) as server:
-        client = vertex(server)
-        with pytest.raises(PromptEvaluationError, match=r"no \*\*\*"):
-            AnthropicAdapter(MODEL, client=client).evaluate(prompt(), session=Session())
-        client.close()
-
-
-def test_a_client_of_bedrock_answers_whole() -> None:
-    pytest.importorskip("botocore")  # which this client of the SDK needs for its streams
-    with ScriptedServer(Say(ANSWER)) as server:
-        client: Any = getattr(anthropic, "AnthropicBedrock")(  # noqa: B009 - made on demand
-            api_key="b-secret", aws_region="r", base_url=server.url, max_retries=0
-        )
-        adapter = AnthropicAdapter("us.anthropic.claude-opus-4-5-v1:0", client=client)
-        assert adapter.evaluate(prompt(tool()), session=Session()).text == ANSWER
-        client.close()
-        [request] = server.requests
-    assert request.path.endswith("/invoke")
-    assert "anthropic_version" in request.json

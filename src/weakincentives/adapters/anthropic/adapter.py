@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from ...evaluation.errors import PromptEvaluationError
@@ -13,7 +14,7 @@ from ...limits import Clock, utc_now
 from ...prompt.renderer import RenderedPrompt
 from ..codec import Codec, Wire
 from ..http_clients import MAX_REPLY_BYTES, read_origin
-from ..provider_errors import error_from_status
+from ..provider_errors import error_from_reply, error_from_request, error_from_status
 from ..sdk_adapter import AnySDK, SDKAdapter
 from .codec import MessagesCodec, MessagesOptions, ToolChanges
 
@@ -35,11 +36,17 @@ _STATUSES = {
     "rate_limit_error": 429,
     "timeout_error": 504,
     "overloaded_error": 529,
+    # of Bedrock
+    "modelTimeoutException": 408,
+    "serviceUnavailableException": 503,
+    "throttlingException": 429,
+    "validationException": 400,
 }
 _OK = 200
 # the API tells these only by their messages
 _CODES_BY_MESSAGE = {
     "prompt is too long": "context_length_exceeded",
+    "Input is too long": "context_length_exceeded",
     "credit balance is too low": "insufficient_quota",
 }
 
@@ -92,6 +99,11 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         if tool_changes not in (None, "inline", "deferred", "list"):
             raise ValueError(
                 f"tool_changes is {tool_changes!r}; use 'inline', 'deferred' or 'list'"
+            )
+        clients = {name for ready in (client, async_client) for name in _class_names(ready)}
+        if clients & {"AnthropicBedrock", "AsyncAnthropicBedrock"} and not find_spec("botocore"):
+            raise ImportError(
+                "clients of Bedrock need botocore to read replies: pip install 'anthropic[bedrock]'"
             )
         family, version = _family_and_version(model)
         # UNVERIFIED: inline tools are documented for Anthropic's own API alone
@@ -148,7 +160,11 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
 
     def read_status_error(self, error: AnySDK) -> PromptEvaluationError:
         match error.body:
-            case {"error": {"message": str() as message, **details}}:
+            case (
+                {"error": {"message": str() as message, **details}}
+                | [{"error": {"message": str() as message, **details}}]  # Google Cloud's
+                | {"message": str() as message, **details}  # Bedrock's
+            ):
                 kind = str(details.get("type"))
             case body:
                 kind, message = "", str(body or "no message")
@@ -166,10 +182,22 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             retry_after=error.response.headers.get("retry-after"),
         )
 
+    def translate(self, error: Exception) -> PromptEvaluationError:
+        if "ParserError" in _class_names(error):  # botocore's, of Bedrock's streams
+            return error_from_reply(self.name, "its stream is broken")
+        if isinstance(error, ValueError) and "Bad response code" in str(error):
+            # SDKs before 1.0 raise this for an exception in a stream of Bedrock's
+            return error_from_request(self.name, "provider_failed", str(error))
+        return super().translate(error)
+
     def is_key_missing(self, error: Exception) -> bool:
         if type(error).__name__ == "CredentialsError":  # of a profile; SDKs before 1.0 have none
             return True
         return isinstance(error, TypeError) and "authentication method" in str(error)
+
+
+def _class_names(value: object) -> set[str]:
+    return {base.__name__ for base in type(value).__mro__}
 
 
 def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:
