@@ -374,12 +374,12 @@ def _encode_call(call: ToolCall) -> Wire:
 def _without_open_calls(blocks: list[AnyJson]) -> list[AnyJson]:
     """Returns the blocks without calls of the provider's own tools that have no result."""
     answered = {block.get("tool_use_id") for block in blocks}
-    whole = [
+    blocks = [
         block
         for block in blocks
         if block["type"] not in ("server_tool_use", "mcp_tool_use") or block.get("id") in answered
     ]
-    return whole or [_NO_TEXT]
+    return blocks or [_NO_TEXT]
 
 
 def _is_empty_text(block: AnyJson) -> bool:
