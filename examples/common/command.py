@@ -1,19 +1,23 @@
 """Runs an example as a command: options that choose the model, and a run that is shown live."""
 
+import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
 
-from weakincentives import Prompt
+from examples.offline_model import Plan, follow
+from weakincentives import Chat, MainLoop, Prompt, Session, TokenUsage, serde
 from weakincentives.adapters.core import PromptEvaluationError
-from weakincentives.runtime.session import Session
+from weakincentives.evaluation.main_loop import Execution
 
 from .models import EXTRACTIVE, Choice, Offline, chosen_model
-from .watch import print_outline
+from .watch import Watch, print_outline
 
-__all__ = ["command_line", "run"]
+__all__ = ["command_line", "play", "run"]
 
 
 def command_line(name: str, description: str | None) -> ArgumentParser:
@@ -30,6 +34,41 @@ def command_line(name: str, description: str | None) -> ArgumentParser:
     return parser
 
 
+def play[Out](
+    prompt: Prompt[Out],
+    plan: Callable[[], Plan],
+    messages: Sequence[str],
+    description: str | None,
+    state: Callable[[], str] | None = None,
+    *,
+    show: Callable[[Out], str] | None = None,
+) -> NoReturn:
+    """Runs a whole example: sends the messages to the model of the command line, and exits.
+
+    `plan` stands in for the model where there is none, `state` is that of `Watch`, and `show` makes
+    a text of the last answer. The exit code is 1 when the provider fails.
+    """
+    options = command_line(prompt.name, description).parse_args()
+    console, session = Console(quiet=options.json, highlight=False), Session()
+    Watch(console, state).attach(session.bus)
+    answer = run(
+        prompt,
+        session=session,
+        options=options,
+        console=console,
+        task=f"Messages: {len(messages)}",
+        messages=messages,
+        offline=Offline("an offline plan (no LLM: fixed steps)", follow(plan)),
+    )
+    if answer is None:
+        sys.exit(1)
+    if options.json:
+        sys.stdout.write(serde.dump_json(answer) + "\n")
+    if show is not None:
+        console.print(show(answer), markup=False)
+    sys.exit()
+
+
 def run[Out](
     prompt: Prompt[Out],
     *,
@@ -37,11 +76,13 @@ def run[Out](
     options: Namespace,
     console: Console,
     task: str,
+    messages: Sequence[str] = (),
     offline: Offline = EXTRACTIVE,
 ) -> Out | None:
-    """Evaluates the prompt with the model of `options` and shows the run.
+    """Runs the prompt with the model of `options`, or talks with it message by message.
 
-    Returns the typed answer. Prints one line and returns `None` when the evaluation fails.
+    Shows the run and returns the last typed answer. Prints one line and returns `None` when an
+    evaluation fails.
     """
     started = perf_counter()
     choice = Choice(
@@ -50,12 +91,25 @@ def run[Out](
     with chosen_model(choice, offline) as (name, adapter):
         console.print(f"[bold]Model:[/] {escape(name)}\n{escape(task)}")
         print_outline(prompt.render(session=session), console)
+        chat = Chat(MainLoop(adapter), prompt, session=session)
+        inputs: Sequence[str | None] = messages or [None]
         try:
-            response = adapter.evaluate(prompt, session=session)
+            executions = [_send(chat, message, console) for message in inputs]
         except PromptEvaluationError as error:
             Console(stderr=True, highlight=False).print(str(error), style="red", markup=False)
             return None
-    usage, seconds = response.usage, perf_counter() - started
+    usages, seconds = [execution.usage for execution in executions], perf_counter() - started
+    usage = sum(usages, start=TokenUsage())
+    turns = sum(execution.response.turns for execution in executions)
     tokens = f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
-    console.print(f"{response.turns} turns, {tokens}, {seconds:.1f} s")
-    return response.output
+    console.print(f"{turns} turns, {tokens}, {seconds:.1f} s")
+    return executions[-1].output
+
+
+def _send[Out](chat: Chat[Out], message: str | None, console: Console) -> Execution[Out]:
+    if message is None:
+        return chat.send()
+    console.print(f"\n[bold]> {escape(message)}[/]")
+    execution = chat.send(message)
+    console.print(execution.text, markup=False)
+    return execution

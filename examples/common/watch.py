@@ -10,7 +10,13 @@ from rich.tree import Tree
 
 from weakincentives import serde
 from weakincentives.prompt import RenderedPrompt
-from weakincentives.runtime.events import EventBus, ProviderCalled, ToolInvoked, ToolsInjected
+from weakincentives.runtime.events import (
+    AnswerRejected,
+    EventBus,
+    ProviderCalled,
+    ToolInvoked,
+    ToolsInjected,
+)
 
 __all__ = ["Watch", "print_outline"]
 
@@ -29,7 +35,7 @@ def print_outline(rendered: RenderedPrompt[Any], console: Console) -> None:
 
 
 class Watch:
-    """Prints turns, tool calls and injected tools.
+    """Prints turns, tool calls, injected tools and rejected answers.
 
     `state` returns, as text, the state that the tools change; with it, each failed call is followed
     by whether that state was rolled back.
@@ -44,6 +50,7 @@ class Watch:
         bus.subscribe(ProviderCalled, self._print_turn)
         bus.subscribe(ToolInvoked, self._print_call)
         bus.subscribe(ToolsInjected, self._print_tools)
+        bus.subscribe(AnswerRejected, self._print_rejection)
 
     def _print_turn(self, event: ProviderCalled) -> None:
         calls = f"{event.tool_calls} tool call{'' if event.tool_calls == 1 else 's'}"
@@ -70,6 +77,9 @@ class Watch:
     def _print_tools(self, event: ToolsInjected) -> None:
         section = f"  [yellow]+[/] tools from [bold]{escape(event.section_key)}[/]"
         self._print(section, ", ".join(event.tool_names))
+
+    def _print_rejection(self, event: AnswerRejected) -> None:
+        self._print(f"  [red]✗ {escape(' '.join(event.reason.split()))}[/]")
 
     def _print(self, line: str, detail: str = "") -> None:
         self._console.print(
