@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.scripted_server import Call, Say, ScriptedServer
 from support.strategies import SUMMARY, Plan, forests, overrides, params, paths, sections
 from weakincentives.adapters.openai import OpenAIAdapter
+from weakincentives.content import text_of
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.prompt import (
@@ -338,7 +339,7 @@ class Model:
 
     def reply(self, request: SeenRequest) -> AssistantMessage:
         texts = [
-            message.content
+            text_of(message.content)
             for message in request.messages
             if isinstance(message, UserMessage | ToolMessage)
         ]

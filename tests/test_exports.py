@@ -33,7 +33,9 @@ EXPORTS = {
     ],
     "weakincentives.prompt": [
         "Disclosure",
+        "Document",
         "HostMount",
+        "Image",
         "JsonParams",
         "MarkdownSection",
         "OutputParseError",

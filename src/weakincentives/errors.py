@@ -12,6 +12,7 @@
     │                           filesystem          PathError, FilesystemLimitError
     │                           contrib.mcp         ServerEndedError
     ├── the data must change    errors              SerdeError
+    │                           content             ContentError
     ├── the provider failed     evaluation.errors   PromptEvaluationError, ThrottleError
     ├── a limit was reached     evaluation.errors   DeadlineExceededError, BudgetExceededError,
     │                                               TurnLimitError

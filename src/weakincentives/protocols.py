@@ -1,8 +1,9 @@
 """The protocols by which a lower layer names a higher one, and which users may implement."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from .content import ContentStore, Document, Image
 from .limits import TokenUsage
 
 __all__ = [
@@ -130,6 +131,11 @@ class SessionProtocol(Snapshotable, Protocol):
     @property
     def bus(self) -> "EventBus": ...
 
+    @property
+    def content(self) -> ContentStore:
+        """The store with the bytes of images and documents, which snapshots do not hold."""
+        ...
+
     def __getitem__[T](self, slice_type: type[T], /) -> SliceAccessor[T]: ...
 
     def dispatch(self, event: object, /) -> None:
@@ -165,6 +171,8 @@ class ToolOutcome(Protocol):
     def value(self) -> Any: ...
     @property
     def success(self) -> bool: ...
+    @property
+    def media(self) -> Sequence[Image | Document]: ...
 
 
 class Response[Out](Protocol):

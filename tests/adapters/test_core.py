@@ -14,6 +14,7 @@ import pytest
 
 from support.agents import Args, answers, ok, prompt, recorded, tool
 from weakincentives.adapters.core import Connection, LoopAdapter, PromptResponse, ProviderAdapter
+from weakincentives.content import text_of
 from weakincentives.errors import WeakIncentivesError
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import (
@@ -141,7 +142,7 @@ def test_a_lone_surrogate_in_the_prompt_does_not_reach_the_wire() -> None:
     adapter.evaluate(prompt(text="a\ud800b"), session=Session())
     [message] = adapter.requests[0].messages
     assert isinstance(message, UserMessage)
-    assert message.content.endswith("a?b")
+    assert text_of(message.content).endswith("a?b")
 
 
 def test_a_foreign_bus_and_the_session_hear_each_event_once() -> None:

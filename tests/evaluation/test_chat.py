@@ -20,6 +20,7 @@ from weakincentives.adapters.core import (
     PromptResponse,
     ProviderAdapter,
 )
+from weakincentives.content import text_of
 from weakincentives.evaluation.chat import Chat
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.main_loop import MainLoop
@@ -114,7 +115,7 @@ def words(conversation: Conversation | None) -> list[str]:
     """What user and model said to each other."""
     assert conversation is not None
     return [
-        message.content if isinstance(message, UserMessage) else message.text
+        text_of(message.content) if isinstance(message, UserMessage) else message.text
         for message in conversation.messages
         if isinstance(message, UserMessage | AssistantMessage)
     ]

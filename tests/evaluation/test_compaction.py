@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.content import text_of
 from weakincentives.evaluation.compaction import Compaction, request_tokens
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.errors import TurnLimitError
@@ -207,7 +208,7 @@ def go_on(
 
 def users(execution: Execution[None]) -> list[str]:
     messages = execution.response.transcript
-    return [message.content for message in messages if isinstance(message, UserMessage)]
+    return [text_of(message.content) for message in messages if isinstance(message, UserMessage)]
 
 
 def test_without_a_summary_only_the_last_turns_stay() -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from support.strategies import FULL, SUMMARY, Plan, Size, Who, forests, params, paths, sections
 from weakincentives.adapters.core import PromptEvaluationError
+from weakincentives.content import text_of
 from weakincentives.evaluation.conversation import Conversation
 from weakincentives.evaluation.inner_loop import InnerLoopConfig
 from weakincentives.evaluation.main_loop import MainLoop
@@ -143,7 +144,7 @@ def now(
 def read_last(messages: Iterable[Message], heading: str) -> str:
     """What the model has read last that begins with this heading."""
     said = [
-        message.content
+        text_of(message.content)
         for message in messages
         if isinstance(message, Instructions | ToolMessage)
         or (isinstance(message, UserMessage) and message.content != "And?")

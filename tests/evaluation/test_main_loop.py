@@ -12,6 +12,7 @@ import pytest
 
 from support.agents import Args, Note, ok, recorded, tool
 from weakincentives.adapters.core import PromptResponse, ProviderAdapter
+from weakincentives.content import text_of
 from weakincentives.evaluation.errors import (
     BudgetExceededError,
     DeadlineExceededError,
@@ -121,7 +122,7 @@ def overrides(session: Session) -> dict[tuple[str, ...], SectionVisibility]:
 def opened_with(adapter: ScriptedAdapter) -> list[str]:
     """The prompt's text in each evaluation."""
     first = [request.messages[0] for request in adapter.requests if len(request.messages) == 1]
-    return [message.content for message in first if isinstance(message, UserMessage)]
+    return [text_of(message.content) for message in first if isinstance(message, UserMessage)]
 
 
 # --- Restarts

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.strategies import FULL, SUMMARY, Plan, expected, forests, overrides, params, sections
+from weakincentives.content import text_of
 from weakincentives.evaluation.main_loop import MainLoop
 from weakincentives.evaluation.messages import AssistantMessage, ToolMessage, UserMessage
 from weakincentives.evaluation.schemas import ToolSpec
@@ -162,7 +163,7 @@ def test_every_state_that_a_model_reaches_is_rendered(
 ) -> None:
     def choose(request: SeenRequest) -> AssistantMessage:
         texts = [
-            message.content
+            text_of(message.content)
             for message in request.messages
             if isinstance(message, UserMessage | ToolMessage)
         ]

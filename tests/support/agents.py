@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from weakincentives import content
 from weakincentives.adapters.core import LoopAdapter
 from weakincentives.evaluation.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from weakincentives.prompt import (
@@ -61,7 +62,7 @@ def answers(messages: Sequence[Message]) -> list[ToolMessage]:
 def text_of(message: Message) -> str:
     """The text of a message of ours to the model."""
     assert isinstance(message, UserMessage)
-    return message.content
+    return content.text_of(message.content)
 
 
 def only_answer(

@@ -14,6 +14,7 @@ from typing import Any
 
 from support.agents import Note
 from weakincentives.adapters.core import Connection, LoopAdapter
+from weakincentives.content import text_of
 from weakincentives.contrib.durable import DurableAgent, durable
 from weakincentives.evaluation.inner_loop import ProviderRequest
 from weakincentives.evaluation.main_loop import MainLoop
@@ -133,8 +134,9 @@ class Model(LoopAdapter, Connection):
         turn = sum(isinstance(message, AssistantMessage) for message in request.transcript)
         first = request.transcript[0]
         assert isinstance(first, UserMessage | Instructions)
-        job = re.findall(r"Do (\S+)\.", first.content)[0]
-        again = "All about more." in first.content and not self._dynamic
+        text = text_of(first.content)
+        job = re.findall(r"Do (\S+)\.", text)[0]
+        again = "All about more." in text and not self._dynamic
         self._hook("before provider")
         self._facts.add("provider", job, f"{'again' if again else 'first'}:{turn}")
         self._hook("in provider")

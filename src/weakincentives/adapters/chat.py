@@ -3,6 +3,7 @@
 from io import StringIO
 from operator import itemgetter
 
+from ..content import IMAGE_TYPES, MAX_CONTENT_BYTES, Image, Media, MediaSupport
 from ..evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from .codec import AnyJson, Codec, Wire, read_call, read_usage
@@ -22,6 +23,10 @@ class ChatCodec(Codec):
     wire_format = "chat"
     instructions_role = "system"
     stream_options = {"stream": True, "stream_options": {"include_usage": True}}  # noqa: RUF012 - never changed
+    # developers.openai.com/api/docs/guides/file-inputs: of files only PDF, below 50 MB, no URLs
+    media = MediaSupport(
+        types=dict.fromkeys((*IMAGE_TYPES, "application/pdf"), MAX_CONTENT_BYTES), urls=(Image,)
+    )
 
     def read_text(self, event: AnyJson) -> str:
         return "".join([_text(delta.get("content")) for delta, _ in _deltas(event)])
@@ -113,7 +118,16 @@ class ChatCodec(Codec):
         return [item]
 
     def encode_answer(self, message: ToolMessage) -> Wire:
+        """Returns a tool message; its media follow in a user message, since it holds text alone."""
+        for media in message.media:
+            self._after_answers += [f"The tool call {message.call_id} returned {media}:", media]
         return dict(message.as_dict())
+
+    def encode_media(self, media: Media) -> Wire:
+        if isinstance(media, Image):
+            return {"type": "image_url", "image_url": {"url": self.data_url(media)}}
+        name = media.name or "document.pdf"
+        return {"type": "file", "file": {"filename": name, "file_data": self.data_url(media)}}
 
 
 def _choices(reply: AnyJson) -> list[Wire]:

@@ -5,10 +5,12 @@ A codec does no I/O. `codec_adapter` sends what a codec writes.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from binascii import b2a_base64
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, assert_never
 
+from ..content import ContentError, ContentStore, Media, MediaSupport, Part
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import ProviderRequest
 from ..evaluation.messages import (
@@ -25,7 +27,7 @@ from ..evaluation.messages import (
 from ..evaluation.schemas import OutputSpec, ToolSpec
 from ..limits import TokenUsage
 from ..serde import Json
-from .provider_errors import error_from_reply
+from .provider_errors import error_from_reply, error_from_request
 
 __all__ = [
     "AnyJson",
@@ -115,8 +117,12 @@ class Codec(ABC):
     the tools by name; only a removed tool changes what was written.
 
     A subclass says how a tool, the model's message and a tool's answer are written, and how a
-    reply is read, whole (`decode`) or in events (`read_text`, `join_events`).
+    reply is read, whole (`decode`) or in events (`read_text`, `join_events`). One that can show
+    images or documents says which, `media`, and how they are written.
     """
+
+    media: MediaSupport = MediaSupport()
+    """The images and documents that the API takes; `encode_media` sees no others."""
 
     stream_options: Wire
     """The part of a request that asks for its reply in events."""
@@ -137,6 +143,9 @@ class Codec(ABC):
         self._encoded = 0
         self._new_ids: dict[str, str] = {}
         self._output: OutputSpec | None = None
+        self._content: ContentStore | None = None
+        # parts that a tool's answer cannot hold; they follow after the answers of the turn
+        self._after_answers: list[Part] = []
 
     def encode(self, request: ProviderRequest) -> Wire:
         """Returns the body of a request; its lists belong to the codec.
@@ -147,8 +156,12 @@ class Codec(ABC):
             self.begin(request)
         output = request.output
         declared, prompted = (output, None) if self.declares_output else (None, output)
+        self._content = request.content
         for index, message in enumerate(request.transcript[self._encoded :], self._encoded):
+            if not isinstance(message, ToolMessage):
+                self._add_after_answers()
             self._encode_message(index, message, prompted)
+        self._add_after_answers()
         self._encoded, self._output = len(request.transcript), output
         tools = {"tools": list(self.tools.values())} if self.tools else {}
         return self.options.apply({**self.encode_items(declared), **tools})
@@ -156,13 +169,17 @@ class Codec(ABC):
     def _encode_message(self, index: int, message: Message, output: OutputSpec | None) -> None:
         """Writes one message; the first one also asks for `output`."""
         match message:
-            case Instructions(content):
+            case Instructions(content, media):
                 role = self.options.instructions_role or self.instructions_role
                 if index:
                     role = self.options.changes_role or role
                 self._add_text(role, content, output)
-            case UserMessage(content):
+                self._add_parts([part for item in media for part in (str(item), item)])
+            case UserMessage(content) if isinstance(content, str):
                 self._add_text("user" if self.items else self.options.prompt_role, content, output)
+            case UserMessage(content):
+                asked = [] if output is None or self.items else [output_instructions(output)]
+                self._add_parts([*content, *asked])
             case AssistantMessage(wire_format=self.wire_format):
                 for call in message.tool_calls:
                     self._new_ids.pop(call.call_id, None)
@@ -209,6 +226,48 @@ class Codec(ABC):
             content = f"{content}\n\n{output_instructions(output)}"
         if content:
             self.items.append({"role": role, "content": content})
+
+    def _add_parts(self, parts: Sequence[Part]) -> None:
+        """Adds a message of the user with these parts, if any."""
+        if parts:
+            content = [self.encode_part(part) for part in parts]
+            self.items.append({"role": "user", "content": content})
+
+    def _add_after_answers(self) -> None:
+        parts, self._after_answers = self._after_answers, []
+        self._add_parts(parts)
+
+    def encode_part(self, part: Part) -> Wire:
+        """Returns a part of a message; raises `PromptEvaluationError` for media it cannot show."""
+        if isinstance(part, str):
+            return self.encode_text(part)
+        if problem := self.media.problem(part):
+            raise self._content_error(f"{part} cannot be shown: {problem}")
+        return self.encode_media(part)
+
+    def encode_text(self, text: str) -> Wire:
+        """Returns the part of a message that holds a text."""
+        return {"type": "text", "text": text}
+
+    def encode_media(self, media: Media) -> Wire:
+        """Returns the part of a message that shows an image or a document."""
+        raise NotImplementedError(f"{type(self).__name__} declares media; define encode_media")
+
+    def data_url(self, media: Media) -> str:
+        """Returns the URL of `media`, or its bytes as a URL."""
+        return media.url or f"data:{media.mime};base64,{self.base64(media)}"
+
+    def base64(self, media: Media) -> str:
+        """Returns the bytes of `media` in base64; raises `PromptEvaluationError` without them."""
+        if self._content is None:
+            raise self._content_error(f"{media} has no store; pass ProviderRequest(content=…)")
+        try:
+            return b2a_base64(self._content.load(media), newline=False).decode()
+        except ContentError as error:
+            raise self._content_error(f"{error}") from error
+
+    def _content_error(self, message: str) -> PromptEvaluationError:
+        return error_from_request(self.provider, "content", f"{self.options.model}: {message}")
 
     @abstractmethod
     def encode_items(self, output: OutputSpec | None) -> Wire:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import ref
 
+from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ..evaluation.messages import AssistantMessage, Message
@@ -54,6 +55,10 @@ class CodecAdapter(LoopAdapter):
         self._codec = codec
         self._options = options
         self._codecs: dict[int, _CodecEntry] = {}
+
+    @property
+    def media(self) -> MediaSupport:
+        return self._codec.media
 
     @property
     def cancellable(self) -> bool:

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import replace
 from typing import Any
 
+from ..content import MediaSupport
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ..evaluation.messages import AssistantMessage
@@ -63,6 +64,11 @@ class FallbackAdapter(LoopAdapter):
     @property
     def supports_dynamic_tools(self) -> bool:
         return all(adapter.supports_dynamic_tools for adapter in self.adapters)
+
+    @property
+    def media(self) -> MediaSupport:
+        """What the first adapter can show; a later one may refuse it."""
+        return self.adapters[0].media
 
     # Any: a prompt of any output
     def connect(self, rendered: RenderedPrompt[Any], /) -> Connection:

@@ -41,7 +41,7 @@ _REMEDIES = {
     "timeout": "try again or raise timeout",
     "too_large": "shorten the prompt",
 }
-ERROR_CODES = frozenset({*_REMEDIES, "content_filter", "output", "refused", "truncated"})
+ERROR_CODES = frozenset({*_REMEDIES, "content", "content_filter", "output", "refused", "truncated"})
 """The codes of all failures of providers and models."""
 _REPLY_CODES = {"malformed", "provider_failed", "reply_too_large"}
 _CODES_BY_STATUS = {

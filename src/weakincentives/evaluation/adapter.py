@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
+from ..content import MediaSupport, Part, to_content
 from ..limits import Budget, Deadline, check_limits
 from ..prompt.prompt import Prompt
 from ..prompt.renderer import RenderedPrompt
@@ -44,14 +45,15 @@ class EvaluationOptions(TypedDict, total=False):
 class ConversationOptions(EvaluationOptions, total=False):
     """The arguments with which a conversation begins and goes on.
 
-    With a `message` of the user, the prompt is the model's instructions; without one it is the
-    user's message. A `conversation` goes on: if sections of the prompt have changed since, the
-    model is told their new text (`on_change="append"`), or the conversation is restated.
+    With a `message` of the user, a text or a list of texts, images and documents, the prompt is the
+    model's instructions; without one it is the user's message. A `conversation` goes on: if
+    sections of the prompt have changed since, the model is told their new text
+    (`on_change="append"`), or the conversation is restated.
 
     `approver` decides on calls of tools with `approval=`.
     """
 
-    message: str | None
+    message: str | Sequence[Part] | None
     conversation: Conversation | None
     on_change: OnChange
     approver: Approver | None
@@ -95,6 +97,11 @@ class ProviderAdapter(ABC):
     def budget(self) -> Budget | None:
         """The default budget of an evaluation."""
         return None
+
+    @property
+    def media(self) -> MediaSupport:
+        """Which images and documents the adapter can show; by default none."""
+        return MediaSupport()
 
     @abstractmethod
     def evaluate[Out](
@@ -217,10 +224,9 @@ def check_arguments(
     if isinstance(session, type) or not callable(getattr(session, "dispatch", None)):
         raise TypeError(f"session is {session!r}; pass a Session(), which keeps the state")
     check_limits(options.get("deadline"), options.get("budget"))
-    if not isinstance(message := options.get("message"), str | None):
-        raise TypeError(f"message is {message!r:.200}; pass the user's text")
-    if message is not None and not message.strip():
-        raise ValueError("message is empty; leave it out to send the prompt alone")
+    message: Any = options.get("message")  # Any: `to_content` checks it
+    if message is not None:
+        to_content(message)
     if (on_change := options.get("on_change", "append")) not in ("append", "restate"):
         raise ValueError(f"on_change is {on_change!r}; use 'append' or 'restate'")
     approver = options.get("approver")

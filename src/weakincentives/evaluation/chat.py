@@ -1,10 +1,11 @@
 """`Chat`: a user's conversation with a prompt, kept in a session."""
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from threading import Lock
 from typing import TypedDict, Unpack
 
+from ..content import Part
 from ..displays import markdown
 from ..limits import Budget, Deadline
 from ..prompt.prompt import Prompt
@@ -63,7 +64,9 @@ class Chat[Out]:
         conversations = self.session[Conversation].where(self._is_own)
         return conversations[-1] if conversations else None
 
-    def send(self, message: str | None = None, /, **options: Unpack[TurnOptions]) -> Execution[Out]:
+    def send(
+        self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
+    ) -> Execution[Out]:
         """Sends the user's message and returns the model's answer.
 
         Without a message, a stopped turn goes on. Raises what `MainLoop.execute` raises.
@@ -72,14 +75,14 @@ class Chat[Out]:
             return self.loop.execute(self.prompt, **arguments)
 
     async def send_async(
-        self, message: str | None = None, /, **options: Unpack[TurnOptions]
+        self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Execution[Out]:
         """Like `send`, without blocking the event loop."""
         with self._begin_turn(message, options) as arguments:
             return await self.loop.execute_async(self.prompt, **arguments)
 
     def stream(
-        self, message: str | None = None, /, **options: Unpack[TurnOptions]
+        self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> Generator[StreamEvent[Out]]:
         """Like `send`, and yields what happens; the last event holds the response.
 
@@ -99,7 +102,7 @@ class Chat[Out]:
             yield last  # when the turn has ended, since its reader may send the next message now
 
     async def stream_async(
-        self, message: str | None = None, /, **options: Unpack[TurnOptions]
+        self, message: str | Sequence[Part] | None = None, /, **options: Unpack[TurnOptions]
     ) -> AsyncGenerator[StreamEvent[Out]]:
         """Like `stream`, without blocking the event loop."""
         last: Completed[Out] | None = None
@@ -114,7 +117,9 @@ class Chat[Out]:
             yield last
 
     @contextmanager
-    def _begin_turn(self, message: str | None, options: TurnOptions) -> Generator[ExecutionOptions]:
+    def _begin_turn(
+        self, message: str | Sequence[Part] | None, options: TurnOptions
+    ) -> Generator[ExecutionOptions]:
         """Yields the arguments of the turn's execution, and keeps other turns out meanwhile."""
         if not self._turn.acquire(blocking=False):
             raise RuntimeError(

@@ -13,6 +13,7 @@ from itertools import islice
 from textwrap import shorten
 from typing import Any, assert_never
 
+from ..content import Image, Media, text_of
 from ..limits import check_count
 from ..prompt.renderer import RenderedPrompt
 from ..prompt.template import PromptTemplate
@@ -25,12 +26,14 @@ from .messages import (
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    media_of,
 )
 from .schemas import ToolSpec
 
 __all__ = ["Compaction", "Plan", "plan_compaction", "request_tokens"]
 
 _BYTES_PER_TOKEN = 4
+_MEDIA_TOKENS = 1_600
 _MIN_NOTE = 200  # characters, for the last of the calls that it names
 _MAX_NOTED = 100  # characters of a call and its answer
 _NOTE = (
@@ -180,8 +183,9 @@ def _without_oldest_calls(
     notes: list[str] = []
     head: list[Message] = []
     for message in turn[: starts[0]]:
-        if isinstance(message, UserMessage) and message.content.startswith(_NOTE):
-            notes += message.content.removeprefix(_NOTE).splitlines()
+        text = text_of(message.content) if isinstance(message, UserMessage) else ""
+        if text.startswith(_NOTE):
+            notes += text.removeprefix(_NOTE).splitlines()
         else:
             head.append(message)
     answers = {m.call_id: m.content for m in dropped if isinstance(m, ToolMessage)}
@@ -198,7 +202,7 @@ def _without_oldest_calls(
 def _as_text(message: Message) -> str:
     match message:
         case UserMessage(content):
-            return f"User: {content}"
+            return f"User: {text_of(content)}"
         case ToolMessage(content=content):
             return f"Tool: {content}"
         case AssistantMessage(text=text, tool_calls=calls):
@@ -211,12 +215,19 @@ def _as_text(message: Message) -> str:
 
 
 def _estimate(messages: Iterable[Message], tools: Iterable[ToolSpec] = ()) -> int:
-    """Estimates the tokens of messages and tools from their bytes."""
+    """Estimates the tokens of messages and tools from their bytes.
+
+    An image counts as 1,600 tokens, a text as other text, and any other document as one token for
+    50 bytes, at least 1,600: providers count pixels and pages, which only they know.
+    """
     size = sum([_tool_bytes(tool) for tool in tools])
     for message in messages:
+        size += sum([_media_tokens(media) * _BYTES_PER_TOKEN for media in media_of(message)])
         match message:
-            case Instructions(content) | UserMessage(content) | ToolMessage(content=content):
+            case Instructions(content) | ToolMessage(content=content):
                 size += _bytes(content)
+            case UserMessage(content):
+                size += _bytes(text_of(content))
             case AssistantMessage(text=text, tool_calls=calls):
                 size += _bytes(text)
                 size += sum([_bytes(call.name) + _bytes(call.arguments) for call in calls])
@@ -227,6 +238,12 @@ def _estimate(messages: Iterable[Message], tools: Iterable[ToolSpec] = ()) -> in
             case never:
                 assert_never(never)
     return -(-size // _BYTES_PER_TOKEN)
+
+
+def _media_tokens(media: Media) -> int:
+    if media.mime.startswith("text/"):
+        return media.size // _BYTES_PER_TOKEN
+    return _MEDIA_TOKENS if isinstance(media, Image) else max(_MEDIA_TOKENS, media.size // 50)
 
 
 def _tool_bytes(tool: ToolSpec) -> int:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Literal, Self
 
 from .. import serde
+from ..content import Content, ContentStore
 from ..displays import code_span, one_line
 from ..errors import SerdeError, ValidationIssue
 from ..limits import TokenUsage
@@ -36,7 +37,9 @@ from .messages import (
     ToolsRemoved,
     UserMessage,
     apply_tool_changes,
+    keep_media,
     sendable,
+    sendable_content,
 )
 from .schemas import ToolSpec, tool_to_spec
 
@@ -170,7 +173,7 @@ class Conversation:
         self,
         rendered: RenderedPrompt[Any],
         tools: tuple[ToolSpec, ...],
-        message: str | None = None,
+        message: Content | None = None,
         on_change: OnChange = "append",
     ) -> Self:
         """Returns the conversation with the messages that are new: changes and the user's message.
@@ -192,14 +195,14 @@ class Conversation:
         conversation = self
         if (self.ns, self.key) != _name_of(rendered):
             conversation = self._restated(rendered, tools, self.messages)
-        text, records = _changes(conversation.sections, rendered)
-        if text and on_change == "restate" and conversation is self:
+        changes, records = _changes(conversation.sections, rendered)
+        if changes and on_change == "restate" and conversation is self:
             conversation = self._restated(rendered, tools, self.messages)
-            text, records = _changes(conversation.sections, rendered)
-        added: list[Message] = [Instructions(text)] if text else []
+            changes, records = _changes(conversation.sections, rendered)
+        added: list[Message] = [*changes]
         added += _tool_changes(conversation.available_tools, tools)
         if message is not None:
-            added.append(UserMessage(sendable(message)))
+            added.append(UserMessage(sendable_content(message)))
         return replace(conversation.extended(added), sections=tuple(records.values()))
 
     # Any: as above
@@ -254,9 +257,8 @@ class Conversation:
         messages: Iterable[Message],
     ) -> Self:
         ns, key = _name_of(rendered)
-        text = sendable(rendered.text)
         first = self.messages[0]
-        prompt = Instructions(text) if isinstance(first, Instructions) else UserMessage(text)
+        prompt = _prompt_message(rendered, as_instructions=isinstance(first, Instructions))
         same = (ns, key) == (self.ns, self.key)
         before = {record.path: record for record in self.sections} if same else {}
         kept, read = _without_disclosure(
@@ -308,6 +310,16 @@ class Conversation:
             sections=tuple(records.values()),
         )
 
+    def keeping_media(self, store: ContentStore, start: int = 0) -> Self:
+        """Returns the conversation with references alone; the store gets the bytes.
+
+        The first `start` messages have references already.
+        """
+        new = self.messages[start:]
+        kept = tuple([keep_media(message, store) for message in new])
+        same = all(old is message for old, message in zip(new, kept, strict=True))
+        return self if same else replace(self, messages=self.messages[:start] + kept)
+
     def extended(self, added: Iterable[Message]) -> Self:
         """Returns the conversation with further messages."""
         added = tuple(added)
@@ -321,21 +333,31 @@ class Conversation:
 
 # Any: prompts of every output
 def begin(
-    rendered: RenderedPrompt[Any], tools: tuple[ToolSpec, ...], message: str | None = None
+    rendered: RenderedPrompt[Any], tools: tuple[ToolSpec, ...], message: Content | None = None
 ) -> Conversation:
     """Returns the conversation with which an evaluation of `rendered` begins.
 
     With a message of the user the prompt is the model's instructions; without one, the prompt is
     the user's message.
     """
-    text = sendable(rendered.text)
     ns, key = _name_of(rendered)
-    first: tuple[Message, ...] = (UserMessage(text),)
+    prompt = _prompt_message(rendered, as_instructions=message is not None)
+    first: tuple[Message, ...] = (prompt,)
     if message is not None:
-        first = Instructions(text), UserMessage(sendable(message))
+        first = prompt, UserMessage(sendable_content(message))
     return Conversation(
         ns=ns, key=key, messages=first, tools=tools, sections=tuple(_records(rendered).values())
     )
+
+
+# Any: as above
+def _prompt_message(
+    rendered: RenderedPrompt[Any], *, as_instructions: bool
+) -> Instructions | UserMessage:
+    text, media = sendable(rendered.text), tuple([item.reference for item in rendered.media])
+    if as_instructions:
+        return Instructions(text, media)
+    return UserMessage((text, *media) if media else text)
 
 
 # Any: as above
@@ -374,8 +396,8 @@ def _set_visibility(records: _Records, path: SectionPath, visibility: SectionVis
 def _changes(
     before: Iterable[SectionRecord],
     rendered: RenderedPrompt[Any],  # Any: as above
-) -> tuple[str, _Records]:
-    """Returns what the model must be told of changed sections, and the records after that."""
+) -> tuple[list[Instructions], _Records]:
+    """Returns what the model must be told of changed sections, if any, and the records then."""
     records = {record.path: record for record in before}
     sections, texts = _as_read(records, rendered)
     changed: list[str] = []
@@ -400,7 +422,8 @@ def _changes(
     parts = [_CHANGED + _SEPARATOR.join(changed)] if changed else []
     if gone:
         parts.append(_GONE.format(", ".join(gone)))
-    return sendable(_SEPARATOR.join(parts)), records
+    text = sendable(_SEPARATOR.join(parts))
+    return [Instructions(text, rendered.view.media(sections, text))] if text else [], records
 
 
 def _as_read(

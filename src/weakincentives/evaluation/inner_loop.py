@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from ..content import ContentStore
 from ..limits import Budget, Deadline, Prices, RunUsage, TokenUsage, check_count, check_limits
 from ..prompt.errors import OutputParseError, VisibilityExpansionRequired
 from ..prompt.output import StructuredOutputConfig, parse_output
@@ -125,7 +126,8 @@ class ProviderRequest:
 
     `transcript` is the inner loop's own list, which grows later: read it up to its present length
     and do not change it. `tools` are the tools at the start of the conversation; later changes are
-    in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask.
+    in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask. `content`
+    has the bytes of the transcript's media; the evaluation sets it.
     """
 
     turn: int
@@ -134,6 +136,7 @@ class ProviderRequest:
     output: OutputSpec | None
     deadline: Deadline | None
     changes: tuple[ToolExecutionOutcome, ...] = ()
+    content: ContentStore | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

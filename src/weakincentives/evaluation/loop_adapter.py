@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Self, Unpack
 
+from ..content import ContentStore, Part, text_of, to_content
 from ..errors import WeakIncentivesError
 from ..limits import Budget, Clock, Deadline, utc_now
 from ..prompt.context import Evaluator
@@ -51,11 +52,13 @@ from .inner_loop import (
 from .journal import CallIdentity, Journal
 from .messages import (
     Instructions,
+    Message,
     ToolCall,
     ToolExecutionOutcome,
     ToolsAdded,
     ToolsRemoved,
     UserMessage,
+    media_of,
 )
 from .requests import ProviderRequests
 from .response import (
@@ -219,7 +222,7 @@ class Evaluation[Out]:
         self._session_id = session.session_id
         self._publish = publisher(session, bus)
         self._save = options.get("save")
-        conversation = _opening(rendered, options)
+        conversation = _opening(rendered, options, session.content)
         rendered = _with_disclosure_tools(rendered, conversation)
         self._loop = InnerLoop(
             conversation=conversation,
@@ -243,7 +246,12 @@ class Evaluation[Out]:
             session_id=self._session_id,
         )
         self._requests = ProviderRequests(
-            self.connection, self._loop, self._operation, self._publish, self._clock
+            self.connection,
+            self._loop,
+            self._operation,
+            self._publish,
+            self._clock,
+            content=session.content,
         )
         self.tools = ToolExecutor(
             prompt=source,
@@ -267,18 +275,21 @@ class Evaluation[Out]:
         self._accept = source.template.accept
         self._finished: Finished | None = None
         self._feedback: UserMessage | None = None  # the last one that was published
-        changes = _changes(earlier, conversation)
+        new = conversation.messages[len(earlier.messages) if earlier else 0 :]
         self._conversation: Conversation | None = None
-        self._announce(rendered, source, options.get("message"), changes)
+        self._announce(rendered, source, options.get("message"), new, continued=earlier is not None)
 
     def _announce(
         self,
         rendered: RenderedPrompt[Out],
         prompt: Prompt[Out],
-        message: str | None,
-        changes: str,
+        message: str | Sequence[Part] | None,
+        new: Sequence[Message],
+        *,
+        continued: bool,
     ) -> None:
         """Publishes the rendered prompt, its stale overrides, and sections that cannot open."""
+        changes = [item.content for item in new if isinstance(item, Instructions) and continued]
         self._publish(
             PromptRendered(
                 ns=prompt.ns,
@@ -287,8 +298,9 @@ class Evaluation[Out]:
                 adapter=self._operation.provider,
                 text=rendered.text,
                 tool_names=tuple([tool.name for tool in rendered.tools]),
-                message=message or "",
-                changes=changes,
+                message=text_of(to_content(message)) if message else "",
+                changes="\n\n".join(changes),
+                media=tuple([media for item in new for media in media_of(item)]),
                 parent_id=self._parent_id,
                 event_id=self._id,
                 visibility={
@@ -422,7 +434,9 @@ class Evaluation[Out]:
     def _publish_rejection(self) -> AnswerRejected | None:
         """Publishes that the model's answer was rejected, if it was; returns the event."""
         match self._loop.transcript[-1]:
-            case UserMessage(reason, repair=True) as feedback if feedback is not self._feedback:
+            case UserMessage(str() as reason, repair=True) as feedback if (
+                feedback is not self._feedback
+            ):
                 self._feedback = feedback
                 rejected = AnswerRejected(reason, session_id=self._session_id)
                 self._publish(rejected)
@@ -518,12 +532,6 @@ class Evaluation[Out]:
 _running_id: ContextVar[str | None] = ContextVar("weakincentives_running_id", default=None)
 
 
-def _changes(earlier: Conversation | None, conversation: Conversation) -> str:
-    """Returns what the conversation says of sections that have changed since the earlier one."""
-    new = () if earlier is None else conversation.messages[len(earlier.messages) :]
-    return "\n\n".join([item.content for item in new if isinstance(item, Instructions)])
-
-
 def _ignore(calls: tuple[ToolCall, ...]) -> None: ...
 
 
@@ -533,13 +541,20 @@ def _finished(calls: Sequence[ToolCall], outcomes: Sequence[ToolExecutionOutcome
 
 
 # Any: a prompt of any output
-def _opening(rendered: RenderedPrompt[Any], options: LoopOptions) -> Conversation:
-    """Returns the conversation that an evaluation begins with."""
+def _opening(
+    rendered: RenderedPrompt[Any], options: LoopOptions, store: ContentStore
+) -> Conversation:
+    """Returns the conversation that an evaluation begins with; `store` gets bytes of new media."""
+    for media in rendered.media:
+        store.put(media)
     tools, message = rendered_tools(rendered), options.get("message")
-    conversation = options.get("conversation")
-    if conversation is None:
-        return begin(rendered, tools, message)
-    return conversation.continued(rendered, tools, message, options.get("on_change", "append"))
+    earlier, content = options.get("conversation"), None if message is None else to_content(message)
+    if earlier is None:
+        return begin(rendered, tools, content).keeping_media(store)
+    conversation = earlier.continued(rendered, tools, content, options.get("on_change", "append"))
+    appended = conversation.messages[0] is earlier.messages[0]
+    # the last message may have been one that the provider did not finish
+    return conversation.keeping_media(store, len(earlier.messages) - 1 if appended else 0)
 
 
 # Any: as above

@@ -1,12 +1,13 @@
 """The loop around evaluations: opens the sections that the model requests and evaluates again."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, KeysView, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, KeysView, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import Parameter, signature
 from typing import Any, Unpack
 
+from ..content import Part, to_content
 from ..displays import markdown
 from ..limits import Clock, RunUsage, TokenUsage, check_count, utc_now
 from ..prompt.errors import VisibilityExpansionRequired
@@ -333,7 +334,7 @@ class _Evaluations[Out]:
                 del complete  # an exception must not lead to itself by its traceback
         return False
 
-    def _take_conversation(self, loop: MainLoop, message: str | None) -> None:
+    def _take_conversation(self, loop: MainLoop, message: str | Sequence[Part] | None) -> None:
         """Notes whether the conversation must become shorter before the first request."""
         known = _parameters(type(self.adapter).evaluate)
         self._compaction = loop.compaction if {"message", "conversation"} <= known else None
@@ -344,7 +345,7 @@ class _Evaluations[Out]:
         if "max_request_tokens" in known:
             self._options["max_request_tokens"] = limit
         if self._conversation is not None:
-            new = (UserMessage(message),) if message else ()
+            new = (UserMessage(to_content(message)),) if message else ()
             messages, tools = self._conversation.messages, self._conversation.tools
             self._too_long = request_tokens((*messages, *new), tools) > limit
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ..content import text_of
 from ..displays import code_block, code_span
 from .messages import (
     AssistantMessage,
@@ -33,7 +34,7 @@ def _markdown(message: Message) -> str:
         case Instructions(content):
             return _said("Instructions", content)
         case UserMessage(content, repair):
-            return _said("Rejected" if repair else "User", content)
+            return _said("Rejected" if repair else "User", text_of(content))
         case ToolMessage(_, content, success):
             return _said("Tool" if success else "Tool, failed", content)
         case AssistantMessage(text=text, tool_calls=calls):

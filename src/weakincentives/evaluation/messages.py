@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
+from ..content import Content, ContentStore, Document, Image, media_in
 from ..limits import TokenUsage
 from ..prompt.errors import VisibilityExpansionRequired
 from ..prompt.tool import AnyTool
@@ -26,7 +27,10 @@ __all__ = [
     "ToolsRemoved",
     "UserMessage",
     "apply_tool_changes",
+    "keep_media",
+    "media_of",
     "sendable",
+    "sendable_content",
     "without_surrogates",
 ]
 
@@ -45,9 +49,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """The prompt's text beside a user's message, or later what of the prompt has changed."""
+    """The prompt's text beside a user's message, or later what of the prompt has changed.
+
+    `media` are the images and documents whose markers stand in the text.
+    """
 
     content: str
+    media: tuple[Image | Document, ...] = ()
     kind: Literal["instructions"] = field(default="instructions", repr=False)
 
 
@@ -58,7 +66,7 @@ class UserMessage:
     `repair` marks a message of the engine: it says why the model's last answer is rejected.
     """
 
-    content: str
+    content: Content
     repair: bool = False
     kind: Literal["user"] = field(default="user", repr=False)
 
@@ -84,12 +92,16 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True)
 class ToolMessage:
-    """The answer to one tool call; `unknown` says that the call was begun and then interrupted."""
+    """The answer to one tool call; `unknown` says that the call was begun and then interrupted.
+
+    `media` are images and documents that the model sees after the text.
+    """
 
     call_id: str
     content: str
     success: bool = True
     unknown: bool = False
+    media: tuple[Image | Document, ...] = ()
     kind: Literal["tool"] = field(default="tool", repr=False)
 
     def as_dict(self) -> dict[str, str]:
@@ -116,6 +128,31 @@ class ToolsRemoved:
 type Message = (
     Instructions | UserMessage | AssistantMessage | ToolMessage | ToolsAdded | ToolsRemoved
 )
+
+
+def media_of(message: Message) -> tuple[Image | Document, ...]:
+    """Returns the images and documents of a message."""
+    match message:
+        case UserMessage(tuple() as content):
+            return media_in(content)
+        case Instructions(media=media) | ToolMessage(media=media):
+            return media
+        case _:
+            return ()
+
+
+def keep_media[M: Message](message: M, store: ContentStore) -> M:
+    """Puts the bytes that a message has into the store; returns the message with references."""
+    if all(media.data is None for media in media_of(message)):
+        return message
+    match message:
+        case UserMessage(tuple() as content):
+            parts = [part if isinstance(part, str) else store.put(part) for part in content]
+            return replace(message, content=tuple(parts))
+        case Instructions(media=media) | ToolMessage(media=media):
+            return replace(message, media=tuple(map(store.put, media)))
+        case _:
+            return message
 
 
 def apply_tool_changes(
@@ -162,6 +199,13 @@ class ToolExecutionOutcome:
 def sendable(text: str) -> str:
     """Returns `text` without lone surrogates, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def sendable_content(content: Content) -> Content:
+    """Returns content with sendable texts."""
+    if isinstance(content, str):
+        return sendable(content)
+    return tuple([sendable(part) if isinstance(part, str) else part for part in content])
 
 
 def without_surrogates(answer: AssistantMessage) -> AssistantMessage:

@@ -1,14 +1,20 @@
-"""What the model reads of a tool's result."""
+"""What the model reads of a tool's result, and which sections it asked for."""
 
 from typing import Any
 
+from ..content import Document, Image
 from ..errors import plain_text
 from ..prompt.errors import VisibilityExpansionRequired
-from ..prompt.progressive_disclosure import ReadSectionParams, ReadSectionResult
+from ..prompt.progressive_disclosure import (
+    CloseSectionParams,
+    OpenSectionsParams,
+    ReadSectionParams,
+    ReadSectionResult,
+)
 from ..prompt.tool import ToolResult
 from ..visibility import SectionVisibility
 
-__all__ = ["check_restart", "failed", "result_text", "shorten"]
+__all__ = ["check_restart", "failed", "references", "requested_sections", "result_text", "shorten"]
 
 _MAX_FAILURE = 1_000
 
@@ -20,7 +26,16 @@ def result_text(result: object) -> str:
     message: object = result.message
     if not isinstance(message, str):
         raise TypeError(f"ToolResult.message must be a string, got {type(message).__name__}")
+    for media in result.media:
+        if not isinstance(media, Image | Document):
+            raise TypeError(f"ToolResult.media has {media!r:.200}; pass images and documents")
     return plain_text(result.content())
+
+
+# Any: results of all tools.
+def references(result: ToolResult[Any]) -> tuple[Image | Document, ...]:
+    """Returns references to the media of a result, without their bytes."""
+    return tuple([media.reference for media in result.media])
 
 
 def shorten(content: str, limit: int | None) -> str:
@@ -51,3 +66,14 @@ def check_restart(value: object, params: object) -> None:
             reason="Adapter does not support dynamic tools",
             section_keys=(params.section_key,) if isinstance(params, ReadSectionParams) else (),
         )
+
+
+def requested_sections(params: object) -> tuple[str, ...]:
+    """Returns the keys that the params of a disclosure tool name."""
+    match params:
+        case OpenSectionsParams(section_keys=keys):
+            return keys
+        case ReadSectionParams(section_key=key) | CloseSectionParams(section_key=key):
+            return (key,)
+        case _:
+            return ()

@@ -60,7 +60,14 @@ from .messages import (
     sendable,
 )
 from .parallel_calls import ForkedCall
-from .tool_answers import check_restart, failed, result_text, shorten
+from .tool_answers import (
+    check_restart,
+    failed,
+    references,
+    requested_sections,
+    result_text,
+    shorten,
+)
 
 __all__ = ["ToolExecutor"]
 
@@ -188,7 +195,9 @@ class ToolExecutor:
         if tool.effect in NON_REPEATABLE:
             record, _ = self._record(call.name, call_key(call, params))
             if answer is not None:
-                record.result = ToolResult(answer.content, success=answer.success)
+                record.result = ToolResult(
+                    answer.content, success=answer.success, media=answer.media
+                )
 
     def recall_unknown(self, calls: Sequence[ToolCall]) -> None:
         """Records calls that a stopped run has begun, so that none is run again in this run."""
@@ -217,7 +226,9 @@ class ToolExecutor:
                 calls.append(record.call)
                 result, unknown = record.result, record.result is UNKNOWN
                 call_id, content = record.call.call_id, result.content()
-                answers.append(ToolMessage(call_id, content, result.success, unknown))
+                answers.append(
+                    ToolMessage(call_id, content, result.success, unknown, references(result))
+                )
         return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
 
     def _fork(self, call: ToolCall, index: int) -> tuple[ForkedCall, Effects[None]] | None:
@@ -360,6 +371,8 @@ class ToolExecutor:
 
         def read(result: _Result, transaction: tool_transaction) -> str:
             content = result_text(result)
+            for media in result.media:
+                self._session.content.put(media)
             if not result.success:
                 transaction.rollback()
             elif not self._config.supports_dynamic_tools:
@@ -513,6 +526,8 @@ class ToolExecutor:
         """Publishes the call and returns its outcome with the answer that the model reads."""
         self._answered += 1
         content = self._notes.pop(call.call_id, "") + sendable(content or result.message)
+        if result.media:
+            result = replace(result, media=references(result))
         # disclosure tools return sections, which the prompt would show whole
         if call.name not in RESERVED_TOOL_NAMES:
             content = shorten(content, self._config.max_result_chars)
@@ -526,7 +541,7 @@ class ToolExecutor:
                 seconds=perf_counter() - started,
                 prompt_name=self._operation.name,
                 replayed=replayed,
-                requested_sections=_requested_sections(params),
+                requested_sections=requested_sections(params),
                 reason=params.reason if isinstance(params, OpenSectionsParams) else "",
                 current_visibility_state=visibility,
                 arguments=call.arguments[:_MAX_ARGUMENTS],
@@ -534,7 +549,7 @@ class ToolExecutor:
                 session_id=self._session.session_id,
             )
         )
-        message = ToolMessage(call.call_id, content, result.success)
+        message = ToolMessage(call.call_id, content, result.success, media=tuple(result.media))
         request = error if isinstance(error, VisibilityExpansionRequired) else None
         self.available.note(request or result.value, params)
         outcome = partial(ToolExecutionOutcome, call.call_id, message, result.success)
@@ -588,13 +603,3 @@ def _result_of(outcome: Outcome) -> _Result:
     if outcome[1] is not None:
         raise outcome[1]
     return result
-
-
-def _requested_sections(params: object) -> tuple[str, ...]:
-    match params:
-        case OpenSectionsParams(section_keys=keys):
-            return keys
-        case ReadSectionParams(section_key=key) | CloseSectionParams(section_key=key):
-            return (key,)
-        case _:
-            return ()

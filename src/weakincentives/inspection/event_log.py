@@ -198,7 +198,8 @@ def _to_json(value: object, depth: int = 0) -> Json:
         if isinstance(value, list | tuple | set | frozenset):
             return [_to_json(item, depth + 1) for item in value]
         if is_dataclass(value) and not isinstance(value, type):
-            names = [field.name for field in fields(value)]
+            # as in JSON, which has no bytes of media
+            names = [field.name for field in fields(value) if field.init]
             return {name: _to_json(getattr(value, name, None), depth + 1) for name in names}
     try:
         return {"$repr": sendable(repr(value))}

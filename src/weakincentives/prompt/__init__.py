@@ -1,5 +1,6 @@
 """Prompts: templates, sections, tools, rendering and disclosure."""
 
+from ..content import Document, Image
 from ..visibility import SectionPath, SectionVisibility, SetVisibilityOverride, VisibilityOverrides
 from .context import ToolContext
 from .errors import (
@@ -25,7 +26,9 @@ from .workspace import HostMount, WorkspaceSection
 
 __all__ = [
     "Disclosure",
+    "Document",
     "HostMount",
+    "Image",
     "JsonParams",
     "MarkdownSection",
     "OutputParseError",

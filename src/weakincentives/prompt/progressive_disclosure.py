@@ -146,12 +146,16 @@ def _read_section(
     sections = opened.visible_sections(node)
     texts, tools, _ = opened.render(sections)
     content = "\n\n".join(texts)
+    media = view.media(sections, content)
     if not to_open:
-        return ToolResult(message="Section is already expanded.", value=ReadSectionResult(content))
+        return ToolResult(
+            message="Section is already expanded.", value=ReadSectionResult(content), media=media
+        )
     if tools and view.disclosure is Disclosure.SPLIT:  # reading brings no tools here
         return ToolResult(
             message=f"Content of section '{key}', whose tools come with `{OPEN_SECTIONS}`:",
             value=ReadSectionResult(content),
+            media=media,
         )
     paths: dict[SectionPath, None] = {}
     if tools or view.closable:  # open the section, those around it, and those below it with tools
@@ -167,6 +171,7 @@ def _read_section(
     return ToolResult(
         message=f"Content of section '{key}':",
         value=ReadSectionResult(content, tuple(tools), tuple(paths), tuple(shown)),
+        media=media,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..content import Document, Image
 from ..displays import code_block, code_span, one_line
 from ..generics import Parametrized
 from ..limits import Deadline
@@ -38,7 +39,8 @@ class RenderedPrompt[Out](Parametrized):
 
     `tool_param_descriptions` holds overridden texts by tool and field, also for tools that are not
     open yet. `overrides` are those that a store held for the prompt. `sections` holds the visible
-    sections and how each is shown, `section_texts` the text of each.
+    sections and how each is shown, `section_texts` the text of each. `media` has the images and
+    documents whose markers stand in the text.
     """
 
     text: str
@@ -51,6 +53,7 @@ class RenderedPrompt[Out](Parametrized):
     view: PromptView = field(repr=False)
     sections: VisibleSections = field(repr=False)
     section_texts: tuple[str, ...] = field(repr=False)
+    media: tuple[Image | Document, ...] = ()
 
     def __repr__(self) -> str:
         tools = reprlib.repr([tool.name for tool in self.tools])
@@ -184,8 +187,9 @@ class PromptRenderer[Out](Parametrized):
             from .progressive_disclosure import disclosure_tools
 
             tools += disclosure_tools(view, sections, closable=self.closable)
+        text = _SEPARATOR.join(section_texts)
         return RenderedPrompt(
-            text=_SEPARATOR.join(section_texts),
+            text=text,
             tools=tuple(tools),
             structured_output=self.structured_output,
             tool_param_descriptions=descriptions,
@@ -195,6 +199,7 @@ class PromptRenderer[Out](Parametrized):
             view=view,
             sections=sections,
             section_texts=tuple(section_texts),
+            media=view.media(sections, text),
         )
 
 

@@ -20,6 +20,7 @@ from typing import (
 )
 
 from .. import json_validation, serde
+from ..content import Document, Image
 from ..errors import SerdeError
 from ..generics import Parametrized
 from ..records import RECORD_TYPES, is_instance, is_record_type
@@ -74,13 +75,14 @@ class ToolResult[R](Parametrized):
 
     `success=False` rolls back what the handler changed; `value` is then an error payload or `None`.
     With `exclude_value_from_context` the model receives the message alone, events and session still
-    receive the value.
+    receive the value. The model sees `media` after the text, which ends with their markers.
     """
 
     message: str
     value: R | None = None
     success: bool = True
     exclude_value_from_context: bool = False
+    media: Sequence[Image | Document] = ()
 
     def render(self) -> str:
         """Returns the value's own `render()`, else its JSON without `None` fields; `""` for `None`.
@@ -104,9 +106,14 @@ class ToolResult[R](Parametrized):
         return text
 
     def content(self) -> str:
-        """Returns the model's text: message, blank line, and the value unless excluded or empty."""
+        """Returns the model's text: message, blank line, and the value unless excluded or empty.
+
+        Markers of media follow that the text does not have yet.
+        """
         body = "" if self.exclude_value_from_context else self.render()
-        return f"{self.message}\n\n{body}" if body else self.message
+        text = f"{self.message}\n\n{body}" if body else self.message
+        markers = [marker for marker in map(str, self.media) if marker not in text]
+        return "\n\n".join([text, *markers]) if markers else text
 
 
 class ToolHandler[P, R](Protocol):

@@ -16,12 +16,14 @@ Rendering, disclosure, analysis and snapshots all read a view; nothing else call
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from enum import Enum
+from functools import partial
 from inspect import iscoroutine
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ..content import Document, Image, shown_in
 from ..protocols import StateView
-from ..records import build, is_instance
+from ..records import build, field_names, is_instance
 from ..visibility import SectionDecisions, SectionPath, SectionVisibility, VisibilityOverrides
 from .conditions import BoundSelector
 from .errors import PromptError, PromptRenderError
@@ -42,6 +44,7 @@ __all__ = [
 # Any: it stands for an empty mapping of any type.
 EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
+_MARKERS = tuple([f"[{kind.__name__.lower()} " for kind in (Image, Document)])
 _FULL, _SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 
 
@@ -194,6 +197,18 @@ class PromptView:
                 ) from error
             texts.append(text)
         return RenderedParts(texts, tools, summarized)
+
+    def media(self, sections: VisibleSections, text: str) -> tuple[Image | Document, ...]:
+        """Returns the images and documents among the params of `sections` that `text` names."""
+        if not any(marker in text for marker in _MARKERS):
+            return ()
+        media: list[Image | Document] = []
+        for node in sections:
+            params: Any = self._params(node)  # Any: params of all types
+            values = params.get if isinstance(params, Mapping) else partial(getattr, params)
+            fields = [values(name) for name in sorted(field_names(params))]
+            media += [value for value in fields if isinstance(value, Image | Document)]
+        return shown_in(text, media)
 
     def is_enabled(self, node: SectionNode) -> bool:
         """Whether the section and all sections above it are enabled, at whatever visibility."""

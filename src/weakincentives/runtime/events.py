@@ -12,6 +12,7 @@ from os import urandom
 from time import time
 from typing import Literal
 
+from ..content import Document, Image
 from ..limits import TokenUsage, utc_now
 from ..protocols import EventBus, ToolOutcome
 from ..serde import Json
@@ -106,6 +107,7 @@ class PromptRendered(Event):
     tool_names: tuple[str, ...]
     message: str = ""
     changes: str = ""
+    media: tuple[Image | Document, ...] = ()
     parent_id: str | None = None
     visibility: Mapping[SectionPath, SectionVisibility | None] = field(
         default_factory=dict[SectionPath, SectionVisibility | None], repr=False

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from ..adapters.core import PromptEvaluationError, ProviderAdapter, ThrottleError
 from ..adapters.provider_errors import error_from_request, error_from_status
+from ..content import text_of
 from ..evaluation.conversation import Conversation
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..evaluation.main_loop import MainLoop
@@ -106,7 +107,9 @@ class ScriptedHarness:
 
 
 def _sent(request: SeenRequest) -> SentRequest:
-    texts = [message.content for message in request.messages if isinstance(message, UserMessage)]
+    texts = [
+        text_of(message.content) for message in request.messages if isinstance(message, UserMessage)
+    ]
     answers = [
         (message.call_id, message.content)
         for message in request.messages

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import serde
 from ..adapters.core import Connection, LoopAdapter
+from ..content import MAX_CONTENT_BYTES, Media, MediaSupport, text_of
 from ..evaluation.inner_loop import InnerLoopConfig, ProviderRequest
 from ..evaluation.messages import (
     AssistantMessage,
@@ -140,6 +141,10 @@ class ScriptedAdapter(LoopAdapter, Connection):
         self.requests: list[SeenRequest] = []
 
     @property
+    def media(self) -> MediaSupport:
+        return MediaSupport(types={"*": MAX_CONTENT_BYTES}, urls=(Media,))
+
+    @property
     def supports_dynamic_tools(self) -> bool:
         return self._dynamic_tools
 
@@ -176,5 +181,5 @@ class ScriptedAdapter(LoopAdapter, Connection):
 def _last_words(request: ProviderRequest) -> str:
     for message in request.transcript[:0:-1]:
         if isinstance(message, UserMessage | ToolMessage):
-            return f"; the model last read {shorten(message.content, 200)!r}"
+            return f"; the model last read {shorten(text_of(message.content), 200)!r}"
     return ""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.agents import Note
 from support.durable_runs import STORY, Answer, Facts, Job, Model, Seen, agent, calls
 from weakincentives.adapters.core import LoopAdapter
+from weakincentives.content import text_of
 from weakincentives.contrib.durable import (
     DurableAgent,
     RecordedSteps,
@@ -120,7 +121,7 @@ def chatting(facts: Facts, *, dynamic: bool) -> DurableAgent[Any]:
         for message in seen.messages:
             match message:
                 case UserMessage(content):
-                    words, said = content, 0
+                    words, said = text_of(content), 0
                 case AssistantMessage():
                     said += 1
                 case _:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
+from ...content import MediaSupport, text_of
 from ...evaluation.messages import (
     AssistantMessage,
     Instructions,
@@ -17,8 +18,10 @@ from ...evaluation.messages import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    media_of,
 )
 from ..codec import AnyJson, Wire
+from ..provider_errors import error_from_request
 
 __all__ = ["count_earlier", "encode_new", "write_session"]
 
@@ -98,9 +101,12 @@ def _encode(messages: Sequence[Message], encode_call: Callable[[ToolCall], Wire]
 
 
 def _text_of(message: Message) -> str:
+    if media := media_of(message):
+        problem = MediaSupport().problem(media[0])
+        raise error_from_request("claude_agent_sdk", "content", f"{media[0]}: {problem}")
     match message:
         case UserMessage(content):
-            return content
+            return text_of(content)
         case Instructions(content):
             return _remind(content)
         case _:

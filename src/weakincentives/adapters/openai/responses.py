@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from ...content import IMAGE_TYPES, MAX_CONTENT_BYTES, Document, Image, Media, MediaSupport, Part
 from ...evaluation.messages import AssistantMessage, Finish, ToolCall, ToolMessage
 from ...evaluation.schemas import OutputSpec, ToolSpec
 from ..codec import AnyJson, Codec, Wire, read_call, read_usage
@@ -10,6 +11,14 @@ from ..provider_errors import error_from_reply, error_from_request
 __all__ = ["ResponsesCodec"]
 
 _ADDED_TOOLS = "additional_tools"
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_TEXTS = (  # of these the API extracts the text
+    "application/json",
+    "application/rtf",
+    f"{_OFFICE}.wordprocessingml.document",
+    f"{_OFFICE}.presentationml.presentation",
+    f"{_OFFICE}.spreadsheetml.sheet",
+)
 
 
 class ResponsesCodec(Codec):
@@ -18,6 +27,14 @@ class ResponsesCodec(Codec):
     wire_format = "responses"
     instructions_role = "developer"
     stream_options = {"stream": True}  # noqa: RUF012 - never changed
+    # developers.openai.com/api/docs/guides/file-inputs: files, together, below 50 MB; the limit of
+    # a single image is UNVERIFIED
+    media = MediaSupport(
+        types=dict.fromkeys(
+            (*IMAGE_TYPES, "application/pdf", "text/*", *_TEXTS), MAX_CONTENT_BYTES
+        ),
+        urls=(Image, Document),
+    )
 
     def read_text(self, event: AnyJson) -> str:
         match event:
@@ -113,8 +130,23 @@ class ResponsesCodec(Codec):
         ]
 
     def encode_answer(self, message: ToolMessage) -> Wire:
-        item = {"type": "function_call_output", "call_id": message.call_id}
-        return item | {"output": message.content}
+        item: Wire = {"type": "function_call_output", "call_id": message.call_id}
+        if not message.media:
+            return item | {"output": message.content}
+        parts: list[Part] = [message.content, *message.media]
+        return item | {"output": [self.encode_part(part) for part in parts if part != ""]}
+
+    def encode_text(self, text: str) -> Wire:
+        return {"type": "input_text", "text": text}
+
+    def encode_media(self, media: Media) -> Wire:
+        if isinstance(media, Image):
+            return {"type": "input_image", "image_url": self.data_url(media), "detail": "auto"}
+        if media.url:
+            return {"type": "input_file", "file_url": media.url}
+        # the API takes no data without a name
+        name = media.name or "document"
+        return {"type": "input_file", "filename": name, "file_data": self.data_url(media)}
 
     def add_tools(self, added: Mapping[str, Wire]) -> None:
         if not self.options.tools_in_conversation:

@@ -88,6 +88,7 @@ class SessionFork(_Isolated):
         self._origin = origin
         self.session_id = copy.session_id
         self.bus = _DeferredBus(self, origin.bus)
+        self.content = origin.content
         self.lock = RLock()
         self.base = base
         self.reducers = reducers

@@ -7,6 +7,7 @@ from threading import RLock
 from typing import Any
 from weakref import ref
 
+from ...content import ContentStore, MemoryContentStore
 from ...protocols import DeclaredState, EventBus, SliceView
 from ...serde import Json
 from ...visibility import SetVisibilityOverride, VisibilityOverrides
@@ -27,10 +28,17 @@ class Session:
     for its type, in order; an event type without reducers is appended to its own slice. The session
     records telemetry published on `bus` in LOG slices, also when reducers fold it, unless its own
     slice has a reducer; everything else is STATE, which `restore` puts back. Many threads may use a
-    session. A bus does not keep the sessions alive that record its events.
+    session. A bus does not keep the sessions alive that record its events. `content` keeps the
+    bytes of images and documents, by default in memory.
     """
 
-    def __init__(self, *, bus: EventBus | None = None, session_id: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        bus: EventBus | None = None,
+        session_id: str | None = None,
+        content: ContentStore | None = None,
+    ) -> None:
         self._lock = RLock()
         # Any: slices of every type live side by side; `__getitem__` gives each its type back.
         self._slices: dict[type[Any], Slice[Any]] = {}
@@ -39,6 +47,7 @@ class Session:
         self._installed: set[type[Any]] = set()
         self.session_id = session_id or new_id()
         self.bus: EventBus = InProcessEventBus() if bus is None else bus
+        self.content: ContentStore = MemoryContentStore() if content is None else content
         _record_events(self)
         self[VisibilityOverrides].register(SetVisibilityOverride, _set_visibility)
 
@@ -176,7 +185,7 @@ class Session:
         """Makes a session for one of several parallel calls: equal state, deferred events."""
         with self._lock:
             base = self.snapshot()
-            copy = Session(session_id=self.session_id)
+            copy = Session(session_id=self.session_id, content=self.content)
             copy.restore(base)
             copy._installed = set(self._installed)
             for event_type, reducers in self._reducers.items():

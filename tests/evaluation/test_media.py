@@ -1,0 +1,295 @@
+"""Images and documents in messages, params and tool results: the model sees them, and whatever is
+written down has references.
+"""
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.media import PDF, PNG, png
+from weakincentives.content import (
+    ContentError,
+    Document,
+    FolderContentStore,
+    Image,
+    MemoryContentStore,
+)
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.compaction import request_tokens
+from weakincentives.evaluation.conversation import Conversation
+from weakincentives.evaluation.inner_loop import InnerLoopConfig
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import Instructions, ToolMessage, UserMessage, media_of
+from weakincentives.inspection.event_log import write_events
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.events import PromptRendered, ToolInvoked
+from weakincentives.runtime.session import Session
+from weakincentives.testing import ScriptedAdapter, call, say
+
+CAT, DOG = Image.from_bytes(PNG, name="cat.png"), Image.from_bytes(png(red=7), name="dog.png")
+PAPER = Document.from_bytes(PDF, name="paper.pdf")
+
+
+@dataclass(frozen=True)
+class Photo:
+    photo: Image
+
+
+@dataclass(frozen=True)
+class Find:
+    name: str = ""
+
+
+def find(params: Find, *, context: ToolContext) -> ToolResult[Photo]:
+    """Find a picture."""
+    return ToolResult("Found.", Photo(DOG), media=[DOG], exclude_value_from_context=True)
+
+
+def template(*, visibility: SectionVisibility = SectionVisibility.FULL) -> PromptTemplate[None]:
+    return PromptTemplate(
+        ns="tests",
+        key="media",
+        sections=[
+            MarkdownSection[Photo](
+                title="Pet",
+                key="pet",
+                template="This is my pet: $photo",
+                summary="A pet.",
+                visibility=visibility,
+                tools=[Tool(name="find", handler=find)],
+            )
+        ],
+    )
+
+
+def no_bytes(text: str) -> None:
+    """Fails if `text` has the bytes of a picture, in base64 or in Python's form."""
+    for data in (PNG, png(red=7), PDF):
+        for start in range(3):
+            assert b64encode(data[start:])[4:24].decode() not in text
+        assert repr(data)[2:20] not in text
+
+
+# Any: ways of evaluating
+WAYS: dict[str, Callable[..., Any]] = {
+    "sync": lambda adapter, *args, **options: adapter.evaluate(*args, **options),
+    "async": lambda adapter, *args, **options: asyncio.run(
+        adapter.evaluate_async(*args, **options)
+    ),
+    "streamed": lambda adapter, *args, **options: [*adapter.stream(*args, **options)][-1].response,
+    "loop": lambda adapter, *args, **options: MainLoop(adapter).execute(*args, **options).response,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_media_reach_the_model_and_nothing_that_is_written_has_their_bytes(way: str) -> None:
+    adapter = ScriptedAdapter([call(("find", {})), say("Both are nice.")])
+    session, log = Session(), StringIO()
+    write_events(session.bus, log)
+    events: list[object] = []
+    session.bus.subscribe(object, events.append)
+    message = ["Compare with", CAT, "and", PAPER]
+    prompt = template().bind(Photo(CAT))
+    response = WAYS[way](adapter, prompt, session=session, message=message)
+    instructions, user, _, answer = adapter.requests[1].messages
+    assert instructions == Instructions(f"## 1. Pet\n\nThis is my pet: {CAT}", (CAT,))
+    assert user == UserMessage(("Compare with", CAT, "and", PAPER))
+    assert answer == ToolMessage("call_1", f"Found.\n\n{DOG}", media=(DOG,))
+    media = [item for sent in adapter.requests[1].messages for item in media_of(sent)]
+    assert all(item.data is None for item in media)
+    store = adapter.requests[1].request.content
+    assert store is session.content  # and not None
+    store = session.content
+    assert [store.load(item) for item in media] == [PNG, PNG, PDF, png(red=7)]
+    conversation = response.conversation.to_json()
+    assert Conversation.from_json(conversation) == response.conversation
+    snapshot = session.snapshot().to_json()
+    for written in (conversation, snapshot, log.getvalue(), repr(events), repr(response)):
+        no_bytes(written)
+    assert CAT.digest in conversation
+    assert DOG.digest in log.getvalue()
+    [rendered] = session[PromptRendered].all()
+    assert rendered.message == f"Compare with\n\n{CAT}\n\nand\n\n{PAPER}"
+    assert rendered.media == (CAT, CAT, PAPER)
+    [invoked] = session[ToolInvoked].all()
+    assert invoked.result.media == (DOG,)
+
+
+def test_the_prompt_alone_is_the_message_of_the_user_with_its_media() -> None:
+    adapter = ScriptedAdapter([say("Nice.")])
+    adapter.evaluate(template().bind(Photo(CAT)), session=Session())
+    [user] = adapter.requests[0].messages
+    assert user == UserMessage((f"## 1. Pet\n\nThis is my pet: {CAT}", CAT))
+
+
+def test_text_alone_is_written_as_before() -> None:
+    adapter = ScriptedAdapter([say("Hi.")])
+    prompt = PromptTemplate(ns="tests", key="plain").bind()
+    response = adapter.evaluate(prompt, session=Session(), message=["Hello", "there"])
+    assert response.conversation is not None
+    written = json.loads(response.conversation.to_json())["messages"][1]
+    assert written == {"content": "Hello\n\nthere", "repair": False, "kind": "user"}
+
+
+def test_a_section_that_is_read_shows_its_image() -> None:
+    adapter = ScriptedAdapter([call(("read_section", {"section_key": "pet"})), say("Nice.")])
+    prompt = template(visibility=SectionVisibility.SUMMARY).bind(Photo(CAT))
+    adapter.evaluate(prompt, session=(session := Session()), message="Look.")
+    first, second = adapter.requests
+    assert not any(map(media_of, first.messages))
+    answer = second.messages[3]
+    assert media_of(answer) == (CAT,)
+    assert session.content.load(CAT.reference) == PNG
+
+
+def test_a_later_turn_shows_a_changed_image_and_earlier_messages_stay() -> None:
+    adapter = ScriptedAdapter([say("A cat."), say("A dog.")])
+    session = Session()
+    first = adapter.evaluate(template().bind(Photo(CAT)), session=session, message="Who?")
+    changed = Image.from_bytes(png(red=7), name="cat.png")  # another file of the same name
+    second = adapter.evaluate(
+        template().bind(Photo(changed)),
+        session=session,
+        message="And now?",
+        conversation=first.conversation,
+    )
+    assert first.conversation is not None
+    before = first.conversation.messages
+    assert tuple(second.transcript[: len(before)]) == before
+    changes = second.transcript[len(before)]
+    assert isinstance(changes, Instructions)
+    assert changes.media == (changed,)
+    assert session.content.load(changed.reference) == png(red=7)
+
+
+def test_a_restated_conversation_has_the_media_of_the_prompt_and_of_its_turns() -> None:
+    adapter = ScriptedAdapter([call(("find", {})), say("Yes."), say("Yes again.")])
+    session, prompt = Session(), template().bind(Photo(CAT))
+    first = adapter.evaluate(prompt, session=session, message=["Which is it?", PAPER])
+    assert first.conversation is not None
+    restated = first.conversation.restated(prompt, session)
+    response = adapter.evaluate(prompt, session=session, message="Sure?", conversation=restated)
+    media = [item for message in response.transcript for item in media_of(message)]
+    assert media == [CAT, PAPER, DOG]
+    assert all(item.data is None for item in media)
+    assert response.conversation is not None
+    no_bytes(response.conversation.to_json())
+
+
+def test_a_chat_goes_on_in_another_process_that_shares_the_folder(tmp_path: Path) -> None:
+    session = Session(content=FolderContentStore(tmp_path))
+    chat = Chat(
+        MainLoop(ScriptedAdapter([say("A cat.")])), template().bind(Photo(CAT)), session=session
+    )
+    chat.send([CAT, "Who is it?"])
+    text = session.snapshot().to_json()
+    no_bytes(text)
+    # as another process would
+    adapter = ScriptedAdapter([say("Still a cat.")])
+    later = Session(content=FolderContentStore(tmp_path))
+    chat = Chat(MainLoop(adapter), template().bind(Photo(CAT)), session=later)
+    later.restore(later.parse_snapshot(text))
+    chat.send("Sure?")
+    seen = adapter.requests[0]
+    assert seen.request.content is not None
+    assert [seen.request.content.load(item) for m in seen.messages for item in media_of(m)] == [
+        PNG,
+        PNG,
+    ]
+
+
+def test_forks_share_the_store_and_parallel_calls_show_their_media() -> None:
+    pure = PromptTemplate(
+        ns="tests",
+        key="parallel",
+        sections=[
+            MarkdownSection(
+                title="Pets",
+                template="Find them.",
+                tools=[Tool(name="find", handler=find, effect="pure")],
+            )
+        ],
+    )
+    config = InnerLoopConfig(parallel_tool_calls="isolated")
+    adapter = ScriptedAdapter(
+        [call(("find", {}), ("find", {"name": "x"})), say("Two.")], config=config
+    )
+    session = Session()
+    adapter.evaluate(pure.bind(), session=session)
+    answers = adapter.requests[1].messages[2:]
+    assert [media_of(answer) for answer in answers] == [(DOG,), (DOG,)]
+    assert session.fork().content is session.content
+    assert session.content.load(DOG.reference) == png(red=7)
+
+
+def test_a_result_with_other_things_than_media_is_a_failed_call() -> None:
+    def broken(params: Find, *, context: ToolContext) -> ToolResult[None]:
+        return ToolResult("Here.", media=[PNG])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+
+    tool = Tool(name="broken", description="It breaks.", handler=broken)
+    section = MarkdownSection(title="A", template="B", tools=[tool])
+    adapter = ScriptedAdapter([call(("broken", {})), say("Oh.")])
+    prompt = PromptTemplate(ns="tests", key="broken", sections=[section]).bind()
+    adapter.evaluate(prompt, session=Session())
+    answer = adapter.requests[1].messages[-1]
+    assert isinstance(answer, ToolMessage)
+    assert not answer.success
+    assert "ToolResult.media" in answer.content
+
+
+def test_a_store_that_cannot_write_fails_the_call_and_rolls_it_back() -> None:
+    class Full(MemoryContentStore):
+        def write(self, digest: str, data: bytes) -> None:
+            raise OSError("no space left")
+
+    session = Session(content=Full())
+    adapter = ScriptedAdapter([call(("find", {})), say("Oh.")])
+    adapter.evaluate(template().bind(Photo(CAT.reference)), session=session)
+    answer = adapter.requests[1].messages[-1]
+    assert isinstance(answer, ToolMessage)
+    assert (answer.success, answer.media) == (False, ())
+    assert "no space left" in answer.content
+
+
+@given(st.lists(st.sampled_from([CAT, DOG, PAPER, "text", "[image cat.png]"]), min_size=1))
+def test_conversations_with_media_survive_json(message: list[Any]) -> None:
+    adapter = ScriptedAdapter([call(("find", {})), say("Yes.")])
+    response = adapter.evaluate(template().bind(Photo(CAT)), session=Session(), message=message)
+    assert response.conversation is not None
+    text = response.conversation.to_json()
+    assert Conversation.from_json(text) == response.conversation
+    no_bytes(text)
+
+
+def test_media_count_in_the_estimate_of_a_request() -> None:
+    def tokens(*media: Image | Document) -> int:
+        return request_tokens([UserMessage(("Hi", *media))], ())
+
+    text = Document.from_bytes(b"word " * 4_000, "text/plain")
+    assert 1_600 <= tokens(CAT) < 1_650
+    assert 5_000 <= tokens(text) < 5_050
+    assert 2 * 1_600 <= tokens(CAT, PAPER) < 3_300
+    large = Document.from_bytes(PDF + bytes(1_000_000))
+    assert 20_000 <= tokens(large) < 20_100
+
+
+def test_missing_bytes_are_named_with_their_digest() -> None:
+    session = Session()
+    with pytest.raises(ContentError, match=CAT.digest):
+        session.content.load(CAT.reference)
