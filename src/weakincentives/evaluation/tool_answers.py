@@ -1,5 +1,6 @@
 """What the model reads of a tool's result, and which sections it asked for."""
 
+from dataclasses import replace
 from typing import Any
 
 from ..content import Document, Image
@@ -14,7 +15,14 @@ from ..prompt.progressive_disclosure import (
 from ..prompt.tool import ToolResult
 from ..visibility import SectionVisibility
 
-__all__ = ["check_restart", "failed", "references", "requested_sections", "result_text", "shorten"]
+__all__ = [
+    "check_restart",
+    "failed",
+    "requested_sections",
+    "result_text",
+    "shorten",
+    "without_bytes",
+]
 
 _MAX_FAILURE = 1_000
 
@@ -33,9 +41,11 @@ def result_text(result: object) -> str:
 
 
 # Any: results of all tools.
-def references(result: ToolResult[Any]) -> tuple[Image | Document, ...]:
-    """Returns references to the media of a result, without their bytes."""
-    return tuple([media.reference for media in result.media])
+def without_bytes(result: ToolResult[Any]) -> ToolResult[Any]:
+    """Returns a result whose media are references."""
+    if not result.media:
+        return result
+    return replace(result, media=tuple([media.reference for media in result.media]))
 
 
 def shorten(content: str, limit: int | None) -> str:

@@ -63,10 +63,10 @@ from .parallel_calls import ForkedCall
 from .tool_answers import (
     check_restart,
     failed,
-    references,
     requested_sections,
     result_text,
     shorten,
+    without_bytes,
 )
 
 __all__ = ["ToolExecutor"]
@@ -195,9 +195,7 @@ class ToolExecutor:
         if tool.effect in NON_REPEATABLE:
             record, _ = self._record(call.name, call_key(call, params))
             if answer is not None:
-                record.result = ToolResult(
-                    answer.content, success=answer.success, media=answer.media
-                )
+                record.result = ToolResult(answer.content, None, answer.success, media=answer.media)
 
     def recall_unknown(self, calls: Sequence[ToolCall]) -> None:
         """Records calls that a stopped run has begun, so that none is run again in this run."""
@@ -224,11 +222,9 @@ class ToolExecutor:
         for record in records:
             if record.call is not None:
                 calls.append(record.call)
-                result, unknown = record.result, record.result is UNKNOWN
-                call_id, content = record.call.call_id, result.content()
-                answers.append(
-                    ToolMessage(call_id, content, result.success, unknown, references(result))
-                )
+                result, unknown = without_bytes(record.result), record.result is UNKNOWN
+                call_id, content, media = record.call.call_id, result.content(), tuple(result.media)
+                answers.append(ToolMessage(call_id, content, result.success, unknown, media))
         return [AssistantMessage(tool_calls=tuple(calls)), *answers] if calls else []
 
     def _fork(self, call: ToolCall, index: int) -> tuple[ForkedCall, Effects[None]] | None:
@@ -526,8 +522,7 @@ class ToolExecutor:
         """Publishes the call and returns its outcome with the answer that the model reads."""
         self._answered += 1
         content = self._notes.pop(call.call_id, "") + sendable(content or result.message)
-        if result.media:
-            result = replace(result, media=references(result))
+        result = without_bytes(result)
         # disclosure tools return sections, which the prompt would show whole
         if call.name not in RESERVED_TOOL_NAMES:
             content = shorten(content, self._config.max_result_chars)
