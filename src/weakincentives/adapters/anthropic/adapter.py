@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from .codec import MessagesCodec, MessagesOptions, ToolChanges
 __all__ = ["AnthropicAdapter"]
 
 _VERSION = re.compile(r"claude-([a-z]+)-(\d+)(?:-(\d{1,2}))?(?!\d)")
+_BETA = re.compile(r"[\w.-]+", re.ASCII)
 # The first versions that can do it. UNVERIFIED: models that are not out yet count as the newest.
 _DEFERS_SINCE = _STRICT_SINCE = (4, 5)
 _INLINE_SINCE = {"fable": (5, 0), "mythos": (5, 0), "opus": (4, 8)}
@@ -105,6 +106,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
             raise ImportError(
                 "clients of Bedrock need botocore to read replies: pip install 'anthropic[bedrock]'"
             )
+        _check_betas((options or {}).get("betas", ()))
         family, version = _family_and_version(model)
         # UNVERIFIED: inline tools are documented for Anthropic's own API alone
         is_own_api = {type(client).__name__, type(async_client).__name__} <= {
@@ -154,7 +156,7 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
         return MessagesCodec(self._settings, self.name, specs)
 
     def headers(self, body: Wire) -> Wire:
-        # UNVERIFIED: SDKs before 2.0 add `?beta=true` to the path; the header should suffice
+        # SDKs before 2.0 add `?beta=true` to the path, which the documented requests do not have
         betas = body.pop("betas", ())
         return {"anthropic-beta": ",".join(betas)} if betas else {}
 
@@ -198,6 +200,12 @@ class AnthropicAdapter(SDKAdapter[AnySDK, AnySDK]):
 
 def _class_names(value: object) -> set[str]:
     return {base.__name__ for base in type(value).__mro__}
+
+
+def _check_betas(betas: object) -> None:
+    names: Sequence[object] = betas if isinstance(betas, list | tuple) else [None]
+    if not all(isinstance(name, str) and _BETA.fullmatch(name) for name in names):
+        raise ValueError(f"options['betas'] is {betas!r:.200}; pass a list of names of betas")
 
 
 def _family_and_version(model: str) -> tuple[str, tuple[int, int]]:

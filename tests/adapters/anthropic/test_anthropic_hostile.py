@@ -1,0 +1,415 @@
+"""What a broken or hostile server of the Messages API sends, and what the adapter makes of it."""
+
+import asyncio
+import json
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from support.agents import answers, prompt, tool
+from support.codecs import Talk, broken, encoded
+from support.hostile_server import SSE, Connection, HostileServer
+from support.scripted_server import Call, Fail, Raw, Say, ScriptedServer
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.anthropic.codec import MessagesCodec, MessagesOptions
+from weakincentives.adapters.codec import decode_reply
+from weakincentives.evaluation.errors import (
+    DeadlineExceededError,
+    PromptEvaluationError,
+    ThrottleError,
+)
+from weakincentives.evaluation.messages import ToolMessage, UserMessage
+from weakincentives.evaluation.response import Completed
+from weakincentives.limits import Deadline, TokenUsage
+from weakincentives.prompt import Prompt
+from weakincentives.runtime.events import Event
+from weakincentives.runtime.session import Session
+
+KEY = "sk-ant-marked-0123456789-secret"
+MODEL = "claude-opus-5-5"
+
+
+@pytest.fixture(autouse=True)
+def no_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The SDK also looks for credentials on the disk."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+# Any: options of every kind, prompts of every output.
+def connect(url: str, **options: Any) -> AnthropicAdapter:
+    arguments: dict[str, Any] = {"base_url": url, "api_key": KEY, "max_retries": 0, **options}
+    return AnthropicAdapter(MODEL, **arguments)
+
+
+def evaluate(adapter: AnthropicAdapter, asked: Prompt[Any], **options: Any) -> str:
+    return adapter.evaluate(asked, session=Session(), **options).text
+
+
+def evaluate_async(adapter: AnthropicAdapter, asked: Prompt[Any], **options: Any) -> str:
+    response = asyncio.run(adapter.evaluate_async(asked, session=Session(), **options))
+    return response.text
+
+
+def stream(adapter: AnthropicAdapter, asked: Prompt[Any], **options: Any) -> str:
+    *_, last = adapter.stream(asked, session=Session(), **options)
+    assert isinstance(last, Completed)
+    return last.response.text
+
+
+def stream_async(adapter: AnthropicAdapter, asked: Prompt[Any], **options: Any) -> str:
+    async def main() -> str:
+        events = adapter.stream_async(asked, session=Session(), **options)
+        *_, last = [event async for event in events]
+        assert isinstance(last, Completed)
+        return last.response.text
+
+    return asyncio.run(main())
+
+
+doors = pytest.mark.parametrize("door", [evaluate, evaluate_async, stream, stream_async])
+streams = pytest.mark.parametrize("door", [stream, stream_async])
+type Door = Callable[..., str]
+
+
+def failure(door: Door, *steps: Any, **options: Any) -> PromptEvaluationError:
+    with ScriptedServer(*steps) as server, pytest.raises(PromptEvaluationError) as caught:
+        door(connect(server.url, **options), prompt(tool()))
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+    return caught.value
+
+
+# --- Events of every shape
+
+
+CALL = {"type": "tool_use", "id": "toolu_1", "name": "probe", "input": {"a": 1}}
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+EVENTS: list[dict[str, Any]] = [
+    {
+        "type": "message_start",
+        "message": {
+            "type": "message",
+            "model": "m",
+            "content": [],
+            "usage": {"input_tokens": 1, "cache_creation": {"ephemeral_1h_input_tokens": 1}},
+        },
+    },
+    {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "thinking", "thinking": "", "signature": ""},
+    },
+    {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "signature_delta", "signature": "s"},
+    },
+    {"type": "content_block_stop", "index": 0},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
+    {
+        "type": "content_block_delta",
+        "index": 1,
+        "delta": {"type": "citations_delta", "citation": {"url": "x"}},
+    },
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "x"}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "content_block_start", "index": 2, "content_block": {**CALL, "input": {}}},
+    {
+        "type": "content_block_delta",
+        "index": 2,
+        "delta": {"type": "input_json_delta", "partial_json": '{"a": 1}'},
+    },
+    {"type": "content_block_stop", "index": 2},
+    {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use", "stop_details": None},
+        "usage": {"output_tokens": 1, "output_tokens_details": {"thinking_tokens": 1}},
+    },
+    {"type": "message_stop"},
+]
+
+
+def codec() -> MessagesCodec:
+    options = MessagesOptions(
+        model="m", max_tokens=9, tool_changes="inline", strict_tools=True, cache="5m"
+    )
+    return MessagesCodec(options, "anthropic")
+
+
+def told(*events: Any) -> Any:
+    return decode_reply(codec(), list(events), streamed=True)
+
+
+@settings(max_examples=150)
+@given(broken({"events": EVENTS}))
+def test_any_events_are_read_or_malformed_and_the_answer_can_be_sent_back(value: Any) -> None:
+    events = value.get("events")
+    events = events if isinstance(events, list) else [events]
+    talk = Talk(codec(), "Go.")
+    talk.request()
+    try:
+        texts = [talk.codec.read_text(event) for event in events]
+        answer = decode_reply(talk.codec, events, streamed=True)
+    except PromptEvaluationError as error:
+        assert error.phase == "response"  # noqa: PT017 - either end will do
+        return
+    assert all(isinstance(text, str) for text in texts)
+    assert min(vars_of(answer.usage)) >= 0
+    talk.transcript.append(answer)
+    talk.say(*[ToolMessage(call.call_id, "ok") for call in answer.tool_calls])
+    talk.say(UserMessage("Go on."))
+    encoded(talk.request())
+
+
+def vars_of(usage: TokenUsage) -> list[int]:
+    return [getattr(usage, name) for name in TokenUsage.__slots__]
+
+
+@pytest.mark.parametrize("events", [EVENTS[::-1], EVENTS * 2], ids=["backwards", "twice"])
+def test_events_in_another_order_or_twice_end_in_an_answer_or_are_malformed(
+    events: list[Any],
+) -> None:
+    try:
+        assert told(*events).finish == "tool_calls"
+    except PromptEvaluationError as error:
+        assert error.code == "malformed"  # noqa: PT017 - either end will do
+
+
+def test_indices_with_gaps_and_far_ones_keep_their_order() -> None:
+    changed = json.loads(json.dumps(EVENTS).replace('"index": 2', '"index": 1000000000000'))
+    kinds = [block["type"] for block in told(*changed).wire]
+    assert kinds == ["thinking", "text", "tool_use"]
+
+
+def test_events_of_kinds_that_nobody_knows_are_skipped() -> None:
+    news = [
+        {"type": "brand_new", "index": 1},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "new_delta", "new": "y"}},
+    ]
+    answer = told(*EVENTS[:5], *news, *EVENTS[5:])
+    assert (answer.text, answer.wire[1]["new"]) == ("x", "y")
+
+
+# --- Streams on the wire
+
+
+def body(*events: dict[str, Any], end: str = "\n\n") -> bytes:
+    newline = end[: len(end) // 2]
+    return "".join(
+        f"event: {event['type']}{newline}data: {json.dumps(event)}{end}" for event in events
+    ).encode()
+
+
+SAID = [*EVENTS[:1], *EVENTS[4:8], {**EVENTS[11], "delta": {"stop_reason": "end_turn"}}, EVENTS[12]]
+
+
+@streams
+@pytest.mark.parametrize(
+    "sent",
+    [
+        body(*SAID, end="\r\n\r\n"),
+        body(*SAID, end="\r\r"),
+        b": hello\n\n" * 100 + body(*SAID),
+        body(*SAID).replace(b"data: ", b"data:"),
+        body(*SAID).replace(b"event: ", b"id: 7\nretry: 1\nevent: "),
+        body(*SAID).rstrip(b"\n") + b"\n\n" + b"\n" * 100,
+        body(*SAID, SAID[-1], SAID[-1]),
+    ],
+    ids=["CRLF", "CR", "comments", "no space", "fields", "blank lines", "many ends"],
+)
+def test_streams_in_any_spelling_are_read(door: Door, sent: bytes) -> None:
+    with ScriptedServer(Raw(sent, "text/event-stream")) as server:
+        assert door(connect(server.url), prompt()) == "x"
+
+
+@streams
+def test_a_stream_byte_by_byte_is_read(door: Door) -> None:
+    said = json.loads(json.dumps(SAID).replace('"text": "x"', '"text": "äöü€🙂"'))
+    sent = b"".join(
+        f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+        for event in said
+    )
+    assert "🙂".encode() in sent
+
+    def trickle(connection: Connection) -> None:
+        connection.send(SSE)
+        for at in range(len(sent)):
+            connection.send(sent[at : at + 1])
+
+    with HostileServer(trickle) as server:
+        assert door(connect(server.url), prompt()) == "äöü€🙂"
+
+
+@streams
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_stream_that_is_cut_is_malformed_and_is_not_taken_for_an_answer(
+    door: Door, share: float
+) -> None:
+    sent = body(*SAID[:-2])
+    error = failure(door, Raw(sent[: int(len(sent) * share)], "text/event-stream"))
+    assert (error.phase, error.code) == ("response", "malformed")
+
+
+@streams
+@pytest.mark.parametrize(
+    "error",
+    [None, [], "text", {"type": None, "message": None}, {"message": {"deep": KEY}}, 5],
+)
+def test_an_error_event_of_any_shape_is_an_error_that_tells_no_key(door: Door, error: Any) -> None:
+    event = {"type": "error", "error": error}
+    assert failure(door, Raw(body(*SAID[:2], event), "text/event-stream")).code == "server_error"
+
+
+@streams
+def test_a_stream_of_another_type_is_malformed(door: Door) -> None:
+    for kind in ("application/json", "text/html", "text/event-stream; charset=utf-16"):
+        error = failure(door, Raw(b'{"content": [], "stop_reason": "end_turn"}', kind))
+        assert (error.phase, error.code) == ("response", "malformed")
+
+
+# --- Statuses and time
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7),
+        ("0.5", 0.5),
+        *[(header, None) for header in ("0", "-3", "nan", "inf", "1e300", "soon", "", "9" * 5000)],
+        ("Wed, 21 Oct 2015 07:28:00 GMT", None),
+    ],
+)
+def test_throttling_tells_how_long_to_wait_where_that_is_a_time(
+    header: str, seconds: float | None
+) -> None:
+    error = failure(evaluate, Fail(429, headers=(("retry-after", header),)))
+    assert isinstance(error, ThrottleError)
+    assert error.retry_after == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@doors
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"null",
+        b"[1]",
+        b"[]",
+        b'"text"',
+        b'{"error": "text"}',
+        b'{"error": {"message": 7, "type": []}}',
+        b'[{"error": {"message": null}}]',
+        b'{"message": ["x"]}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
+)
+def test_an_error_without_the_usual_envelope_is_typed_by_its_status(
+    door: Door, sent: bytes
+) -> None:
+    error = failure(door, Raw(sent, "application/json", status=502))
+    assert (error.code, error.status) == ("server_error", 502)
+    assert error.message
+    assert len(error.message) <= 500
+    pickle.loads(pickle.dumps(error))
+
+
+@doors
+def test_the_sdk_s_retries_work_and_end_in_the_last_error(door: Door) -> None:
+    again = (("retry-after-ms", "1"),)
+    with ScriptedServer(Fail(529, headers=again), Say("Hi.")) as server:
+        assert door(connect(server.url, max_retries=1), prompt()) == "Hi."
+    error = failure(door, Fail(529, headers=again), Fail(429, headers=again), max_retries=1)
+    assert error.code == "throttled"
+
+
+@doors
+def test_a_refused_connection_is_a_connection_error(door: Door) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(PromptEvaluationError, match="ConnectError") as caught:
+        door(connect(f"http://127.0.0.1:{port}"), prompt())
+    assert (caught.value.phase, caught.value.code) == ("request", "connection")
+
+
+@doors
+def test_a_slow_answer_is_a_time_out(door: Door) -> None:
+    error = failure(door, Raw(b"{}", delay=5), timeout=0.2)
+    assert (error.phase, error.code) == ("request", "timeout")
+
+
+@doors
+def test_a_deadline_passes_during_a_later_request(door: Door) -> None:
+    started = monotonic()
+    with (
+        ScriptedServer(Say(calls=(Call("probe"),)), Raw(b"{}", delay=20)) as server,
+        pytest.raises(DeadlineExceededError) as caught,
+    ):
+        door(connect(server.url), prompt(tool()), deadline=Deadline.after(1))
+    assert monotonic() - started < 5
+    assert (caught.value.turns, caught.value.usage) == (2, TokenUsage(10, 5))
+    assert [message.content for message in answers(caught.value.transcript)] == ["ok"]
+
+
+def test_a_deadline_before_the_start_sends_nothing() -> None:
+    with ScriptedServer() as server, pytest.raises(DeadlineExceededError):
+        evaluate(connect(server.url), prompt(), deadline=Deadline.after(-1))
+    assert server.requests == ()
+
+
+def test_cancelling_a_request_leaves_the_adapter_usable() -> None:
+    async def main(adapter: AnthropicAdapter) -> str:
+        running = asyncio.create_task(adapter.evaluate_async(prompt(), session=Session()))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return (await adapter.evaluate_async(prompt(), session=Session())).text
+
+    with ScriptedServer(Raw(b"{}", delay=5), Say("Still here.")) as server:
+        assert asyncio.run(main(connect(server.url))) == "Still here."
+
+
+@doors
+def test_options_that_cannot_be_sent_are_named(door: Door) -> None:
+    with (
+        ScriptedServer() as server,
+        pytest.raises(PromptEvaluationError, match="not JSON serializable") as caught,
+    ):
+        door(connect(server.url, options={"metadata": {"user_id": object()}}), prompt())
+    assert caught.value.code == "client_error"
+
+
+@pytest.mark.parametrize("betas", ["mine-2026", [7], ["mine\r\nx-key: 7"], [""], None, 5])
+def test_betas_that_are_no_names_are_refused(betas: Any) -> None:
+    with pytest.raises(ValueError, match="pass a list of names"):
+        AnthropicAdapter(MODEL, options={"betas": betas})
+
+
+def test_an_event_of_a_failed_request_tells_no_key() -> None:
+    session = Session()
+    events: list[Event] = []
+    session.bus.subscribe(Event, events.append)
+    said = {"type": "error", "error": {"type": "api_error", "message": f"Bearer {KEY}"}}
+    with (
+        ScriptedServer(Raw(body(said), "text/event-stream")) as server,
+        pytest.raises(PromptEvaluationError),
+    ):
+        list(connect(server.url).stream(prompt(), session=session))
+    assert KEY not in repr(events)
+
+
+@streams
+def test_one_adapter_serves_several_event_loops_and_leaves_no_connection(door: Door) -> None:
+    with HostileServer(lambda connection: connection.send(SSE, body(*SAID))) as server:
+        adapter = connect(server.url)
+        assert [door(adapter, prompt()) for _ in range(3)] == ["x"] * 3
+        assert server.left()
