@@ -6,7 +6,7 @@ from hashlib import sha256
 from struct import pack
 from typing import Any
 
-__all__ = ["PDF", "PNG", "png", "shown_by_chat", "shown_by_responses"]
+__all__ = ["PDF", "PNG", "png", "shown_by_chat", "shown_by_messages", "shown_by_responses"]
 
 # Any throughout: wire payloads, which are read key by key.
 
@@ -101,3 +101,47 @@ def shown_by_chat(body: dict[str, Any]) -> list[str]:
                 case _:
                     raise AssertionError(f"no part of Chat Completions: {part}")
     return shown
+
+
+def shown_by_messages(body: dict[str, Any]) -> list[str]:
+    """Returns the texts, digests and URLs of all parts, in order; fails for any other form.
+
+    Images and documents stand in messages of the user and in results that are no errors.
+    """
+    shown: list[str] = []
+    for message in body["messages"]:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for block in blocks:
+            assert message["role"] == "user" or block["type"] not in ("image", "document")
+            if block["type"] == "tool_result":
+                inner: Any = block.get("content", [])
+                inner = [{"type": "text", "text": inner}] if isinstance(inner, str) else inner
+                kinds = {part["type"] for part in inner}
+                assert not block.get("is_error") or kinds <= {"text"}
+                shown += [_shown_by_block(part) for part in inner]
+            elif message["role"] == "user":
+                shown.append(_shown_by_block(block))
+    return shown
+
+
+def _shown_by_block(block: dict[str, Any]) -> str:
+    form = {key: value for key, value in block.items() if key != "cache_control"}
+    match form:
+        case {"type": "text", "text": str() as text, **rest} if text and not rest:
+            return text
+        case {"type": "image" | "document", "source": {"type": "url", "url": url, **rest}}:
+            assert not rest
+            return str(url)
+        case {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}:
+            assert mime.startswith("image/")
+            return _digest_of_url(f"data:{mime};base64,{data}")
+        case {"type": "document", "source": {"type": "base64", "media_type": mime, "data": data}}:
+            assert mime == "application/pdf"
+            assert form.keys() <= {"type", "source", "title"}
+            return _digest_of_url(f"data:{mime};base64,{data}")
+        case {"type": "document", "source": {"type": "text", "media_type": mime, "data": text}}:
+            assert mime == "text/plain"
+            return sha256(text.encode()).hexdigest()
+        case _:
+            raise AssertionError(f"no block of Messages: {block}")

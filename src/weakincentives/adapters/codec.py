@@ -63,7 +63,7 @@ class CodecOptions:
     that are added later into the conversation instead of the tools list, so that the provider's
     cache still fits. `extra` goes into every request and replaces values there, with two
     exceptions: its tools go before the prompt's tools, and in a mapping such as `response_format`
-    the prompt's keys win.
+    the prompt's keys win. `media` says what the model can see, by default all that the API takes.
 
     Raises `ValueError` for an unknown role or output mode, and for `extra` that holds the
     conversation or `stream`.
@@ -77,6 +77,7 @@ class CodecOptions:
     structured_output: Literal["native", "prompted"] = "native"
     tools_in_conversation: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
+    media: MediaSupport | None = None
 
     def __post_init__(self) -> None:
         if self.structured_output not in ("native", "prompted"):
@@ -144,6 +145,8 @@ class Codec(ABC):
         self._new_ids: dict[str, str] = {}
         self._output: OutputSpec | None = None
         self._content: ContentStore | None = None
+        if options.media is not None:
+            self.media = options.media
         # parts that a tool's answer cannot hold; they follow after the answers of the turn
         self._after_answers: list[Part] = []
 

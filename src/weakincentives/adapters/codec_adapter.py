@@ -58,7 +58,7 @@ class CodecAdapter(LoopAdapter):
 
     @property
     def media(self) -> MediaSupport:
-        return self._codec.media
+        return self._codec.media if self._options.media is None else self._options.media
 
     @property
     def cancellable(self) -> bool:

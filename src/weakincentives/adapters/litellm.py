@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Literal
 
+from ..content import IMAGE_TYPES, Image, MediaSupport
 from ..evaluation.errors import PromptEvaluationError
 from ..evaluation.inner_loop import InnerLoopConfig
 from ..limits import Clock, utc_now
@@ -50,6 +51,12 @@ _VARIABLES = {
 }
 
 
+# 10 MB of an image in base64, and 32 MB of a request (Anthropic's pages on vision and PDF)
+_ANTHROPIC_MEDIA = MediaSupport(
+    types={**dict.fromkeys(IMAGE_TYPES, 7_500_000), "application/pdf": 24_000_000}, urls=(Image,)
+)
+
+
 class LiteLLMAdapter(CodecAdapter):
     """Evaluates prompts on a model of LiteLLM's, such as `"anthropic/claude-sonnet-4-5"`.
 
@@ -58,6 +65,7 @@ class LiteLLMAdapter(CodecAdapter):
     (OpenAI and compatible servers); elsewhere nothing is retried. `structured_output="auto"` asks
     for typed output by the API's own means where LiteLLM says that the model has them, else in
     words. `options` go into every call. `max_reply_bytes` bounds a reply after decompression.
+    `media` says what the model can see, by default images and PDF.
 
     Raises `ImportError` without the extra `litellm`.
     """
@@ -77,6 +85,7 @@ class LiteLLMAdapter(CodecAdapter):
         instructions_role: PromptRole | None = None,
         structured_output: Literal["auto", "native", "prompted"] = "auto",
         options: Mapping[str, object] | None = None,
+        media: MediaSupport | None = None,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
@@ -106,6 +115,7 @@ class LiteLLMAdapter(CodecAdapter):
             origin="/".join(filter(None, [provider, read_origin(base_url)])),
             structured_output=structured_output,
             extra=dict(options or {}),
+            media=_ANTHROPIC_MEDIA if media is None and provider == "anthropic" else media,
         )
         super().__init__(_LiteLLMCodec, codec_options, config=config, clock=clock)
         self.timeout = timeout

@@ -127,7 +127,7 @@ class ProviderRequest:
     `transcript` is the inner loop's own list, which grows later: read it up to its present length
     and do not change it. `tools` are the tools at the start of the conversation; later changes are
     in the transcript as `ToolsAdded` and `ToolsRemoved`. Apply `changes` before you ask. `content`
-    has the bytes of the transcript's media; the evaluation sets it.
+    has the bytes of the transcript's media.
     """
 
     turn: int
@@ -183,6 +183,7 @@ class InnerLoop:
     model: str = ""
     max_request_tokens: int | None = None
     previous_turns: int = 0
+    content: ContentStore | None = None
 
     transcript: list[Message] = field(default_factory=list)
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -349,6 +350,7 @@ class InnerLoop:
             output=output_to_spec(config) if config and config.container != "text" else None,
             deadline=self.config.deadline,
             changes=changes,
+            content=self.content,
         )
 
     def _add_tool_changes(self) -> None:

@@ -230,6 +230,7 @@ class Evaluation[Out]:
             param_descriptions=prompt.tool_param_descriptions,
             max_request_tokens=options.get("max_request_tokens"),
             previous_turns=options.get("previous_turns", 0),
+            content=session.content,
             config=_rules(
                 adapter, options.get("budget") or adapter.budget, deadline, prompt.deadline
             ),
@@ -251,7 +252,6 @@ class Evaluation[Out]:
             self._operation,
             self._publish,
             self._clock,
-            content=session.content,
         )
         self.tools = ToolExecutor(
             prompt=source,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
-from ..content import ContentStore
 from ..limits import Clock
 from ..runtime.events import Operation, ProviderCalled
 from .adapter import Connection
@@ -28,15 +27,12 @@ class ProviderRequests:
         operation: Operation,
         publish: Callable[[object], None],
         clock: Clock,
-        *,
-        content: ContentStore,
     ) -> None:
         self._connection = connection
         self._loop = loop
         self._operation = operation
         self._publish = publish
         self._clock = clock
-        self._content = content
 
     def send(self, request: ProviderRequest) -> Effects[AssistantMessage]:
         """Asks for a message, by another provider as long as the connection falls back to one.
@@ -44,7 +40,6 @@ class ProviderRequests:
         The message's usage has that of void ones; an error's notes have the earlier failures.
         """
         spent, notes = _NO_ANSWER.usage, list[str]()
-        request = replace(request, content=self._content)
         while True:
             try:
                 answer = yield from self._send_once(request)

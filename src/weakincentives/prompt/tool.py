@@ -112,8 +112,9 @@ class ToolResult[R](Parametrized):
         """
         body = "" if self.exclude_value_from_context else self.render()
         text = f"{self.message}\n\n{body}" if body else self.message
-        markers = [marker for marker in map(str, self.media) if marker not in text]
-        return "\n\n".join([text, *markers]) if markers else text
+        for marker in [str(media) for media in self.media]:
+            text = text if marker in text else f"{text}\n\n{marker}"
+        return text
 
 
 class ToolHandler[P, R](Protocol):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from ...content import MediaSupport
 from ...evaluation.errors import PromptEvaluationError
 from ...evaluation.inner_loop import InnerLoopConfig
 from ...limits import Clock, utc_now
@@ -59,6 +60,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
         structured_output: Literal["native", "prompted"] = "native",
         tools_in_conversation: bool = False,
         options: Mapping[str, object] | None = None,
+        media: MediaSupport | None = None,
         config: InnerLoopConfig | None = None,
         clock: Clock = utc_now,
     ) -> None:
@@ -78,6 +80,7 @@ class OpenAIAdapter(SDKAdapter["openai.OpenAI", "openai.AsyncOpenAI"]):
             structured_output=structured_output,
             tools_in_conversation=tools_in_conversation,
             extra=dict(options or {}),
+            media=media,
         )
         arguments: Mapping[str, object] = {
             "base_url": base_url,
