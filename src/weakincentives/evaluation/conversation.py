@@ -266,9 +266,15 @@ class Conversation:
         )
         records = _records(rendered)
         for path, record in before.items():
+            # what answers that stay show of it; the prompt shows only what is open in it
+            answers = [text for root, text in read.items() if path[: len(root)] == root]
             now = records.get(path, record)
-            if now.full is None and any(path[: len(root)] == root for root in read):
-                records[path] = replace(now, full=record.full)
+            for form in (_SUMMARY, _FULL):
+                known = record.text(form)
+                if known is None or now.text(form) is not None:
+                    continue
+                if any(known in answer for answer in answers):
+                    now = records[path] = now.with_text(form, known)
         return replace(
             self,
             ns=ns,
@@ -480,14 +486,14 @@ def _without_disclosure(
     messages: Sequence[Message],
     rendered: RenderedPrompt[Any],  # Any: as above
     records: _Records,
-) -> tuple[list[Message], set[SectionPath]]:
+) -> tuple[list[Message], Mapping[SectionPath, str]]:
     """Returns messages without changes of tools and sections, and without providers' own items.
 
-    An answer of `read_section` stays where it alone shows the section; the paths of these sections
-    are returned too. Usage goes, since it measured another conversation.
+    An answer of `read_section` stays where it alone shows the section; these answers by section are
+    returned too. Usage goes, since it measured another conversation.
     """
     kept: list[Message] = []
-    read: set[SectionPath] = set()
+    read: dict[SectionPath, str] = {}
     for index, message in enumerate(messages):
         match message:
             case AssistantMessage(wire=wire, tool_calls=calls) if any(map(_is_compaction, wire)):
@@ -503,7 +509,7 @@ def _without_disclosure(
                     for call in calls
                     if paths[call.call_id] or call.name not in RESERVED_TOOL_NAMES
                 ]
-                read.update(filter(None, paths.values()))
+                read |= {path: answers[call].content for call, path in paths.items() if path}
                 if message.text or stay or not calls:
                     neutral = replace(
                         message,

@@ -147,6 +147,25 @@ def test_tools_and_compatibility_of_the_front_matter_are_shown(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize(
+    "read", [["pdf"], ["pdf", "pdf.read"], ["pdf.read", "pdf"], ["pdf", "pdf.read.tables"]]
+)
+def test_a_restated_conversation_does_not_tell_again_what_was_read_level_by_level(
+    folder: Path, read: list[str]
+) -> None:
+    prompt, session = template(SkillSection(folder, split=3)).bind(), Session()
+    script = [call(("read_section", {"section_key": key})) for key in read]
+    adapter = ScriptedAdapter([*script, say("one"), say("two")])
+    first = adapter.evaluate(prompt, session=session, message="Hi").conversation
+    assert first is not None
+    anew = first.restated(prompt, session)
+    assert len(anew.messages) == 2 + 2 * len(read) + 1
+    second = adapter.evaluate(prompt, session=session, message="So?", conversation=anew)
+    assert second.conversation is not None
+    assert [message.kind for message in second.conversation.messages[-2:]] == ["user", "assistant"]
+    assert len(second.conversation.messages) == len(anew.messages) + 2
+
+
 def test_the_author_can_say_otherwise_and_clone(folder: Path) -> None:
     tip = MarkdownSection(title="Tip", template="Ask first.")
     section = SkillSection(
