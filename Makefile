@@ -101,6 +101,11 @@ test-durable: ## durable runs: processes are killed over SQLite and a PostgreSQL
 	@$(MAKE) --no-print-directory .venv-durable/.durable-stamp VENV=.venv-durable
 	@.venv-durable/bin/python -m pytest tests/contrib/durable tests/contrib/dbos docs/how-to/durable-runs.md docs/how-to/many-workers.md $(PYTEST_ARGS)
 
+.PHONY: test-web
+test-web: ## pages in a headless Chromium, which must be installed: Debian's, or CHROMIUM=path
+	@$(MAKE) --no-print-directory .venv-web/.web-stamp VENV=.venv-web
+	@.venv-web/bin/python -m pytest -rs tests/web $(PYTEST_ARGS)
+
 .PHONY: test-skills
 test-skills: $(VENV)/.test-stamp ## the skills that packages on PyPI and npm ship, fetched into .skills (once)
 	@$(PY) tools/fetch_skills.py .skills
@@ -215,11 +220,13 @@ $(VENV)/.litellm-stamp: GROUP = run
 $(VENV)/.litellm-stamp: PIN = litellm==1.106.2
 $(VENV)/.durable-stamp: EXTRAS = durable
 $(VENV)/.durable-stamp: GROUP = durable
+$(VENV)/.web-stamp: EXTRAS = cli,prices
+$(VENV)/.web-stamp: GROUP = web
 $(VENV)/.claude-stamp: EXTRAS = claude-agent-sdk
 $(VENV)/.claude-stamp: GROUP = run
 $(VENV)/.claude-stamp: PIN = claude-agent-sdk==0.2.187
 
-$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.docs-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp: pyproject.toml | $(VENV)/.made-stamp
+$(VENV)/.demo-stamp $(VENV)/.local-stamp $(VENV)/.test-stamp $(VENV)/.check-stamp $(VENV)/.docs-stamp $(VENV)/.litellm-stamp $(VENV)/.claude-stamp $(VENV)/.durable-stamp $(VENV)/.web-stamp: pyproject.toml | $(VENV)/.made-stamp
 	@echo "Installing what '$(GROUP)' needs into $(VENV) (once, and when pyproject.toml changes)"
 	@$(PIP) install --editable '.$(EXTRAS:%=[%])' --group $(GROUP) $(PIN) || { \
 		echo "Could not install into $(VENV): see above. The package index must be reachable the first time." >&2; exit 1; }

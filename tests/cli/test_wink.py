@@ -571,7 +571,7 @@ def test_every_command_and_every_option_has_a_help_text() -> None:
 
 def test_completion_offers_the_commands(shop: Path) -> None:
     done = process(shop, _WINK_COMPLETE="complete_bash", COMP_WORDS="wink re", COMP_CWORD="1")
-    assert done.stdout.split() == ["render"]
+    assert done.stdout.split() == ["render", "report"]
 
 
 def test_importing_the_package_loads_none_of_it() -> None:

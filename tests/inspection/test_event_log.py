@@ -488,7 +488,8 @@ def test_a_text_that_no_file_can_hold_does_not_lose_the_event(tmp_path: Path) ->
         stop()
         file.seek(0)
         (back,) = read_events(file)
-    assert back["result"] == {**asdict(ToolResult("m")), "value": {"?": 1, "a.?": {"$repr": "?"}}}
+    value = {"?": 1, "a.?": {"$repr": "?"}}
+    assert back["result"] == {**asdict(ToolResult("m")), "media": [], "value": value}
     assert event_record(event) == back
 
 

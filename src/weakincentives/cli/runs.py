@@ -42,7 +42,7 @@ from .target import (
 )
 from .timeline import Timeline
 
-__all__ = ["advise", "run", "show"]
+__all__ = ["advise", "reading", "run", "show"]
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -86,7 +86,7 @@ def run(
 
 def show(log: Annotated[Path, Argument(help="A file that wink run --log wrote.")]) -> None:
     """Print a logged run as a timeline."""
-    with _reading(log) as records:
+    with reading(log) as records:
         timeline = Timeline()
         lines = [f"{_clock(row):15}{line}" for row in records for line in timeline.add(row)]
         lines += [f"{'':15}{line}" for line in timeline.end()]
@@ -105,7 +105,7 @@ def advise(
     """Print what each section and tool cost over logged runs, and which sections to summarize."""
     records: list[Record] = []
     for log in logs:
-        with _reading(log) as rows:
+        with reading(log) as rows:
             section_costs(rows)  # here, so that an error names its own file
             spending(rows)
             records += rows
@@ -173,11 +173,14 @@ def _display() -> Generator[Callable[[object], None]]:
 
 
 @contextmanager
-def _reading(log: Path) -> Generator[list[Record]]:
-    """Yields the records in `log`; an error about them inside the block names the file."""
+def reading(log: Path, clean: Callable[[str], str] | None = None) -> Generator[list[Record]]:
+    """Yields the records in `log`; an error about them inside the block names the file.
+
+    `clean` changes each line first.
+    """
     try:
         with log.open(encoding="utf-8") as file:
-            yield list(read_events(file))
+            yield list(read_events(map(clean, file) if clean else file))
     except ValueError as error:
         raise UsageError(f"{log}: {error}") from error
     except (LookupError, TypeError, AttributeError) as error:

@@ -10,7 +10,7 @@ from ..inspection.event_log import Record
 from ..limits import TokenUsage
 from .output import count_of, single_line
 
-__all__ = ["Spending", "spending"]
+__all__ = ["Spending", "price_of", "spending"]
 
 
 @dataclass(slots=True)
@@ -41,6 +41,21 @@ class Spending:
         return f"{tokens * self.input_dollars / self.input_tokens:.4f}"
 
 
+def price_of(record: Record) -> float | None:
+    """Returns the dollars of the request in a record of `ProviderCalled`; `None` if unknown.
+
+    They are those that the run itself counted, else those of the extra `prices`.
+    """
+    usage, dollars = serde.parse(TokenUsage, record["usage"]), record.get("cost")
+    if isinstance(dollars, int | float) or not usage.total_tokens:
+        return dollars if isinstance(dollars, int | float) else 0.0
+    if find_spec("genai_prices") is None:
+        return None
+    from ..contrib.prices import cost
+
+    return cost(usage, str(record.get("model", "")))
+
+
 def spending(records: Iterable[Record]) -> Spending | None:
     """Adds up the requests in logs.
 
@@ -58,7 +73,7 @@ def spending(records: Iterable[Record]) -> Spending | None:
         usage, model = serde.parse(TokenUsage, record["usage"]), str(record.get("model", ""))
         if not usage.total_tokens:
             continue  # it has failed
-        dollars = cost(usage, model)
+        dollars = price_of(record)
         without_output = replace(usage, output_tokens=0, reasoning_tokens=0)
         if dollars is None or (input_dollars := cost(without_output, model)) is None:
             total.unpriced[model] += 1

@@ -296,6 +296,9 @@ def _headline_of_change(record: _Json) -> str:
             return f"  closed tools: {', '.join(record['tool_names'])}"
         case "VisibilityExpanded":
             return f"restarts with {', '.join(record['section_keys'])} open: {record['reason']}"
+        case "ApprovalDecided":
+            reason = f": {record['reason']}" if record["reason"] else ""
+            return f"  {record['name']} was asked about, decision {record['decision']}{reason}"
         case "Compacted":
             sizes = f"{record['tokens_before']:,} to {record['tokens_after']:,} tokens"
             return f"shorter conversation: {sizes}"

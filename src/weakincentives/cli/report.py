@@ -1,0 +1,50 @@
+"""`wink report`: logged runs as one page to look at, without secrets unless they are asked for."""
+
+import os
+import webbrowser
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from ..inspection.report import ReportedRun, readable, write_report
+from ..inspection.runs import read_run
+from ..redaction import Redactor, credentials_in
+from .output import single_line
+from .runs import reading
+from .spending import price_of, spending
+from .target import UsageError
+
+__all__ = ["report"]
+
+
+def report(
+    logs: Annotated[list[Path], Argument(help="A file that wink run --log wrote, or two.")],
+    *,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="The page; else the log's name with .html.")
+    ] = None,
+    open_: Annotated[bool, Option("--open", help="Open the page in your browser.")] = False,
+    secrets: Annotated[bool, Option("--secrets", help="Keep what looks like a secret.")] = False,
+) -> None:
+    """Write a logged run as one HTML page; two runs stand side by side."""
+    if len(logs) > 2:  # noqa: PLR2004 - a page has room for two
+        raise UsageError(f"{len(logs)} logs do not fit on one page; pass one or two")
+    mask = None if secrets else Redactor(tuple(credentials_in(os.environ)))
+    clean = partial(readable, secrets=secrets)
+    runs: list[ReportedRun] = []
+    for log in logs:
+        with reading(log, mask) as records:
+            total = spending(records)
+            notes = [total.summary] if total else []
+            run = read_run(map(clean, records))
+            runs.append(ReportedRun(name=clean(log.name), run=run, price=price_of, notes=notes))
+    page = output or logs[0].with_suffix(".html")
+    if page in logs:
+        raise UsageError(f"{page} is the log itself; pass another --output")
+    with page.open("w", encoding="utf-8") as file:
+        write_report(runs, file.write)
+    print(single_line(str(page)))  # noqa: T201 - the command's answer
+    if open_:
+        webbrowser.open(page.resolve().as_uri())

@@ -1,0 +1,302 @@
+"""A run as one HTML file that asks nobody for anything: what `wink show` prints, to look at.
+
+The data of each turn stands in a script tag of its own, as JSON, and `report.js` shows it when its
+reader opens the turn. Without JavaScript the page has the texts of messages and calls.
+"""
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import unified_diff
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from .event_log import Record
+from .runs import LoggedRun, RunEvaluation, RunSection, RunStep, RunTurn
+from .secrets import mask_secrets
+
+__all__ = ["ReportedRun", "readable", "write_report"]
+
+type _Json = Any  # Any: JSON, made and read key by key
+type Price = Callable[[Record], float | None]
+"""Returns the dollars of the request in a record of `ProviderCalled`; `None` if unknown."""
+
+_FILES = Path(__file__).parent
+_SHOWN_WITHOUT_SCRIPT = 4_000  # characters of each text
+_LARGEST_DIFF = 200_000  # characters of a prompt; comparing takes more than linear time
+# They steer terminals, or change the direction in which text reads.
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedRun:
+    """One run for the page: its name, the log, and `notes` such as the line of its cost."""
+
+    name: str
+    run: LoggedRun
+    price: Price
+    notes: Sequence[str] = ()
+
+
+def readable(value: _Json, *, name: str = "", secrets: bool = False) -> _Json:
+    """Returns JSON with visible escapes for characters that steer, and without secrets.
+
+    `name` is the field that has the value; `secrets=True` leaves secrets as they are.
+    """
+    match value:
+        case str():
+            text = value if secrets else mask_secrets(value, name)
+            return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+        case dict():
+            return {
+                readable(key): readable(item, name=key, secrets=secrets)
+                for key, item in value.items()
+            }
+        case list():
+            return [readable(item, secrets=secrets) for item in value]
+        case _:
+            return value
+
+
+def write_report(runs: Sequence[ReportedRun], write: Callable[[str], object]) -> None:
+    """Passes the page of one run, or of two beside each other, to `write` in pieces."""
+    pages = [_Page(number, run) for number, run in enumerate(runs)]
+    head, _, tail = _asset("report.html").partition("{{body}}")
+    style, script = _asset("report.css"), _asset("report.js")
+    values = {
+        "title": escape(" and ".join(run.name for run in runs)),
+        "style": style,
+        "style-hash": _hash(style),
+        "script-hash": _hash(script),
+    }
+    write(re.sub(r"\{\{([a-z-]+)\}\}", lambda match: values[match[1]], head))
+    for page in pages:
+        for name, body in page.bodies:
+            write(_data(name, body))
+    comparison = _comparison(pages) if len(pages) > 1 else None
+    write(_data("index", {"runs": [page.index for page in pages], "comparison": comparison}))
+    write("<noscript>\n")
+    for page in pages:
+        write(f"<h2>{escape(page.run.name)}</h2>\n")
+        write("".join(f"<p>{escape(note)}</p>\n" for note in page.run.notes))
+        for evaluation in page.run.run.evaluations:
+            for piece in _static_evaluation(evaluation):
+                write(piece)
+    write("</noscript>\n")
+    write(tail.replace("{{script}}", script))
+
+
+def _asset(name: str) -> str:
+    return (_FILES / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _data(name: str, value: _Json) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>\n'
+
+
+@dataclass(slots=True)
+class _Page:
+    """One run as JSON: an index of what the page shows at once, and bodies of what it opens.
+
+    Evaluations, turns and section trees have numbers, by which the index refers to them.
+    """
+
+    number: int
+    run: ReportedRun
+    evaluations: list[_Json] = field(default_factory=list[_Json])
+    turns: list[_Json] = field(default_factory=list[_Json])
+    trees: list[_Json] = field(default_factory=list[_Json])
+    bodies: list[tuple[str, _Json]] = field(default_factory=list[tuple[str, _Json]])
+    index: _Json = None
+    _tree_numbers: dict[tuple[RunSection, ...], int] = field(
+        default_factory=dict[tuple[RunSection, ...], int]
+    )
+
+    def __post_init__(self) -> None:
+        top = [self._add_evaluation(each, None) for each in self.run.run.evaluations]
+        self.index = {
+            "name": self.run.name,
+            "notes": list(self.run.notes),
+            "top": top,
+            "evaluations": self.evaluations,
+            "turns": self.turns,
+            "trees": self.trees,
+        }
+
+    def _add_evaluation(self, evaluation: RunEvaluation, turn: int | None) -> int:
+        number, record = len(self.evaluations), evaluation.prompt.record
+        entry: _Json = {"line": _cut(evaluation.prompt.line), "turn": turn, "at": _clock(record)}
+        self.evaluations.append(entry)
+        entry["message"] = _cut(str(record.get("message", "")))
+        entry["turns"] = [self._add_turn(each, number) for each in evaluation.turns]
+        entry["changes"] = bool(record.get("changes"))
+        entry["steps"] = [_cut(step.line) for step in evaluation.steps]
+        entry["unfinished"] = [self._add_evaluation(each, turn) for each in evaluation.unfinished]
+        body = {name: record.get(name, "") for name in ("text", "message", "changes")}
+        self.bodies.append((f"e{self.number}-{number}", body))
+        return number
+
+    def _add_turn(self, turn: RunTurn, evaluation: int) -> int:
+        number = len(self.turns)
+        requests = [step.record for step in turn.requests]
+        calls: list[_Json] = [step.record for step in turn.steps if _is_call(step)]
+        usages: list[_Json] = [record["usage"] for record in requests]
+        entry: _Json = {
+            "line": _cut("; ".join(step.line for step in turn.requests)),
+            "evaluation": evaluation,
+            "number": requests[0]["turn"],
+            "at": _clock(requests[0]),
+            "input": sum(usage["input_tokens"] for usage in usages),
+            "cached": sum(usage.get("cached_tokens", 0) for usage in usages),
+            "output": sum(usage["output_tokens"] for usage in usages),
+            "cost": _sum([self.run.price(record) for record in requests]),
+            "seconds": sum(_number(record["seconds"]) for record in requests),
+            "call_seconds": sum(_number(record["seconds"]) for record in calls),
+            "tree": self._tree(turn.sections),
+            "calls": [_cut(call["name"], 60) for call in calls],
+            "failed": sum(not call["result"]["success"] for call in calls),
+            "error": bool(requests[-1]["error"]),
+            "rejected": turn.rejected,
+        }
+        self.turns.append(entry)
+        body = {
+            "text": turn.text,
+            "requests": [{"line": step.line, **step.record} for step in turn.requests],
+            "steps": [self._step(step, number) for step in turn.steps],
+        }
+        self.bodies.append((f"t{self.number}-{number}", body))
+        return number
+
+    def _tree(self, sections: tuple[RunSection, ...]) -> int:
+        if sections not in self._tree_numbers:
+            self._tree_numbers[sections] = len(self.trees)
+            self.trees.append([asdict(section) for section in sections])
+        return self._tree_numbers[sections]
+
+    def _step(self, step: RunStep, turn: int | None) -> _Json:
+        shown: _Json = {"event": step.record["event"]}
+        if not _is_call(step):
+            shown["line"] = step.line
+        else:
+            names = ("name", "call_id", "params", "arguments", "content", "seconds", "changes")
+            shown |= {name: step.record[name] for name in names if name in step.record}
+            shown["success"] = _success(step.record)
+            shown["replayed"] = step.record.get("replayed", False)
+        if step.evaluations:
+            shown["evaluations"] = [self._add_evaluation(each, turn) for each in step.evaluations]
+        return shown
+
+
+def _is_call(step: RunStep) -> bool:
+    return step.record["event"] == "ToolInvoked"
+
+
+def _success(record: _Json) -> bool:
+    return bool(record["result"]["success"])
+
+
+def _clock(record: _Json) -> str:
+    """The time of day, in UTC."""
+    return str(record.get("created_at", "")).partition("T")[2][:8]
+
+
+def _number(value: _Json) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _sum(costs: Sequence[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known and len(known) == len(costs) else None
+
+
+def _cut(text: str, size: int = 2_000) -> str:
+    return text if len(text) <= size else f"{text[:size]}…"
+
+
+def _comparison(pages: Sequence[_Page]) -> _Json:
+    """Returns the sums of two runs side by side, and how their first prompts differ."""
+    rows: list[_Json] = []
+    for title, name in {
+        "input tokens": "input",
+        "of them cached": "cached",
+        "output tokens": "output",
+        "seconds of requests": "seconds",
+        "seconds of calls": "call_seconds",
+        "dollars": "cost",
+        "failed calls": "failed",
+    }.items():
+        sums = [_sum([turn[name] for turn in page.turns]) for page in pages]
+        rows.append([title, *sums])
+    rows.insert(0, ["requests", *(len(page.turns) for page in pages)])
+    rows.insert(1, ["calls", *(sum(len(turn["calls"]) for turn in page.turns) for page in pages)])
+    texts = [
+        str(page.run.run.evaluations[0].prompt.record.get("text", ""))[:_LARGEST_DIFF].splitlines()
+        if page.run.run.evaluations
+        else []
+        for page in pages
+    ]
+    names = [page.run.name for page in pages]
+    diff = "\n".join(unified_diff(texts[0], texts[1], names[0], names[1], lineterm=""))
+    return {"rows": rows, "prompt": diff}
+
+
+def _static_evaluation(evaluation: RunEvaluation) -> Iterator[str]:
+    """Yields an evaluation as HTML that needs no script."""
+    record = evaluation.prompt.record
+    yield f"<article><h3>{_text(evaluation.prompt.line)}</h3>\n"
+    for name, title in {"text": "prompt", "changes": "changed", "message": "user"}.items():
+        yield from _folded(title, [_pre(record.get(name))] if record.get(name) else [])
+    yield from _static_steps(evaluation.steps)
+    for turn in evaluation.turns:
+        yield "<details><summary>"
+        yield "<br>".join(_text(step.line) for step in turn.requests) + "</summary>\n"
+        if turn.text:
+            yield f"<p>{'rejected' if turn.rejected else 'says'}:</p>{_pre(turn.text)}"
+        yield from _static_steps(turn.steps)
+        yield "</details>\n"
+    for inner in evaluation.unfinished:
+        yield from _static_evaluation(inner)
+    yield "</article>\n"
+
+
+def _static_steps(steps: Iterable[RunStep]) -> Iterator[str]:
+    for step in steps:
+        pieces = [piece for each in step.evaluations for piece in _static_evaluation(each)]
+        if _is_call(step):
+            record: _Json = step.record
+            arguments = record.get("arguments") or json.dumps(record["params"], ensure_ascii=False)
+            pieces = [_pre(arguments), *pieces, _pre(record["content"])]
+            if changes := record.get("changes"):
+                undone = "" if _success(record) else " (rolled back)"
+                pieces.append(f"<p>changed{undone}:</p>{_pre(json.dumps(changes, indent=1))}")
+        yield from _folded(step.line, pieces) if pieces else [f"<p>{_text(step.line)}</p>\n"]
+
+
+def _folded(title: str, pieces: Sequence[str]) -> Iterator[str]:
+    if pieces:
+        yield f"<details><summary>{_text(title)}</summary>\n"
+        yield from pieces
+        yield "</details>\n"
+
+
+def _text(text: str) -> str:
+    return escape(_cut(" ".join(text[:_SHOWN_WITHOUT_SCRIPT].split()), 200))
+
+
+def _pre(text: object) -> str:
+    size, shown = len(f"{text}"), f"{text}"[:_SHOWN_WITHOUT_SCRIPT]
+    rest = (
+        "" if size <= len(shown) else f"\n[{size - len(shown):,} more characters: needs JavaScript]"
+    )
+    return f"<pre>{escape(shown + rest)}</pre>\n"

@@ -1,0 +1,218 @@
+"""The report is one file that says what `wink show` says, and its data stay data."""
+
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.commands import Wink, write_shop
+from support.travel_run import travel_log
+from weakincentives.inspection.event_log import Record, read_events
+from weakincentives.inspection.report import ReportedRun, readable, write_report
+from weakincentives.inspection.runs import read_run
+
+ASSETS = Path(__file__).parents[2] / "src/weakincentives/inspection"
+HOSTILE = "</script><!--<script>alert(1)</script> \x1b[2J \u202eabc \ud800"
+
+
+class Page(HTMLParser):
+    """The data of a page, and the lines that it shows without JavaScript."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.data: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self._script = ""
+        self._new_line = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self._script = dict(attrs).get("id") or "" if tag == "script" else ""
+        if tag in {"h3", "summary", "p", "pre", "br"}:
+            self.lines.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._script:
+            self.data[self._script] = json.loads(data)
+        elif self.lines:
+            self.lines[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._script = ""
+
+
+@pytest.fixture
+def wink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Wink:
+    write_shop(tmp_path)
+    with (tmp_path / "run.jsonl").open("w") as file:
+        travel_log(file)
+    return Wink(tmp_path, monkeypatch, capsys)
+
+
+def page_of(wink: Wink, *arguments: str) -> Page:
+    done = wink("report", *arguments)
+    assert done.returncode == 0, done.stderr
+    return Page(Path(wink.folder / done.stdout.strip()).read_text())
+
+
+def test_show_and_the_report_say_the_same(wink: Wink) -> None:
+    shown = [line[15:].strip() for line in wink("show", "run.jsonl").stdout.splitlines()]
+    page = page_of(wink, "run.jsonl", "--secrets")
+    lines = [" ".join(line.split()) for line in page.lines]
+    for line in shown:
+        name, _, text = line.partition(": ")
+        beginning = line.removesuffix("…")
+        if name in {"user", "changed", "says", "rejected"}:  # the page has these as whole texts
+            beginning = text.removesuffix("…")
+        assert any(each.startswith(beginning) for each in lines), line
+    turns = [line for line in shown if line.startswith("turn ")]
+    assert [line for line in lines if line.startswith("turn ")] == turns
+    assert [turn["line"] for turn in page.data["index"]["runs"][0]["turns"]] == turns
+    calls = [line for line in shown if re.match(r"\w+ \{", line)]
+    assert len([line for line in lines if re.match(r"\w+ \{.* (ok|failed): ", line)]) == len(calls)
+
+
+def test_the_report_has_what_calls_changed_and_what_each_turn_sent(wink: Wink) -> None:
+    data = page_of(wink, "run.jsonl").data
+    index = data["index"]["runs"][0]
+    assert [index["evaluations"][number]["message"] for number in index["top"]] == [
+        "Six of us go to Ghent tomorrow morning. Please book seats.",
+        "Four is fine. Pay for them.",
+    ]
+    failed = data["t0-1"]["steps"][1]
+    assert (failed["name"], failed["success"]) == ("book", False)
+    assert "+- IC 1832: 6 seats" in failed["changes"]["files"]["itinerary.md"]
+    [inner] = data["t0-1"]["steps"][0]["evaluations"]
+    assert index["evaluations"][inner]["turn"] == 1
+    trees = [index["trees"][turn["tree"]] for turn in index["turns"]]
+    states = [{row["path"]: row["visibility"] for row in tree} for tree in trees]
+    assert [state.get("trains") for state in states[:2]] == ["summary", "full"]
+    assert states[2].keys() == {"timetable"}
+    assert index["turns"][1]["cached"] == 1172
+    assert index["turns"][5]["rejected"] is True
+
+
+def test_secrets_are_masked_unless_they_are_asked_for(wink: Wink) -> None:
+    page_of(wink, "run.jsonl")
+    assert "correct-horse" in (wink.folder / "run.jsonl").read_text()
+    masked = (wink.folder / "run.html").read_text()
+    assert "password=***" in masked
+    assert "password=correct-horse" not in masked
+    more = {"SHOP_TOKEN": "Ghent tomorrow"}
+    done = wink("report", "run.jsonl", **more)
+    assert done.returncode == 0
+    assert "Six of us go to *** morning" in (wink.folder / "run.html").read_text()
+    page_of(wink, "run.jsonl", "--secrets", "-o", "all.html")
+    assert "password=correct-horse" in (wink.folder / "all.html").read_text()
+
+
+def test_two_runs_stand_side_by_side(wink: Wink) -> None:
+    assert (
+        wink(
+            "run", "shop:template", "--set", "text=x", "--adapter", "shop:scripted", "--log", "b"
+        ).returncode
+        == 0
+    )
+    page = page_of(wink, "run.jsonl", "b", "-o", "two.html")
+    comparison = page.data["index"]["comparison"]
+    assert comparison["rows"][0] == ["requests", 10, 3]
+    assert comparison["rows"][1] == ["calls", 8, 2]
+    assert "+Help, 100% of the time." in comparison["prompt"]
+    assert {"t0-0", "t1-0"} <= page.data.keys()
+
+
+def test_hostile_text_stays_text(wink: Wink) -> None:
+    records: list[Any] = list(read_events((wink.folder / "run.jsonl").read_text().splitlines()))
+    clean = Page((wink.folder / page_path(wink)).read_text())
+
+    def poison(value: Any, name: str = "") -> Any:
+        match value:
+            case str() if name not in {
+                "event",
+                "session_id",
+                "event_id",
+                "parent_id",
+                "created_at",
+            }:
+                return value + HOSTILE
+            case dict():
+                return {key: poison(item, key) for key, item in value.items()}
+            case list():
+                return [poison(item, name) for item in value]
+            case _:
+                return value
+
+    log = [json.dumps(poison(record)) for record in records]
+    (wink.folder / "evil.jsonl").write_text("\n".join(log))
+    evil = page_of(wink, "evil.jsonl")
+    assert evil.tags["script"] == clean.tags["script"]
+    assert evil.tags["img"] == 0
+    text = (wink.folder / "evil.html").read_text()
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+    assert r"\u001b[2J \u202eabc \ud800" in evil.data["t0-0"]["steps"][0]["content"]
+    shown = wink("show", "evil.jsonl").stdout
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown)
+
+
+def page_path(wink: Wink) -> str:
+    return wink("report", "run.jsonl").stdout.strip()
+
+
+def test_logs_of_earlier_versions_make_reports(wink: Wink) -> None:
+    lines = (wink.folder / "run.jsonl").read_text().splitlines()
+    new = {"changes", "cost", "arguments"}
+    old = [
+        {key: value for key, value in json.loads(line).items() if key not in new} for line in lines
+    ]
+    old[0]["version"] = 2
+    (wink.folder / "old.jsonl").write_text("\n".join(map(json.dumps, old)))
+    index = page_of(wink, "old.jsonl").data["index"]["runs"][0]
+    assert len(index["turns"]) == 10
+
+
+def test_texts_of_any_size_are_cut_without_javascript() -> None:
+    request: Record = {
+        "event": "PromptRendered",
+        "ns": "n",
+        "key": "k",
+        "text": "y" * 10_000_000,
+        "tool_names": [],
+    }
+    pieces: list[str] = []
+    write_report(
+        [ReportedRun(name="r", run=read_run([readable(request)]), price=lambda _: None)],
+        pieces.append,
+    )
+    static = "".join(pieces).partition("<noscript>")[2]
+    assert "[9,996,000 more characters: needs JavaScript]" in static
+    assert len(static) < 100_000
+
+
+def test_the_page_itself_is_small_and_asks_nobody() -> None:
+    assets = [(ASSETS / f"report.{kind}").read_text() for kind in ("html", "css", "js")]
+    assert sum(map(len, assets)) < 300_000
+    assert not re.search(r"https?:|//\w|@import|url\(|innerHTML|eval\(", "".join(assets))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a", "b", "c"), "3 logs do not fit on one page; pass one or two"),
+        (("run.jsonl", "-o", "run.jsonl"), "run.jsonl is the log itself; pass another --output"),
+        (("shop.py",), "shop.py: line 1 is no event"),
+    ],
+)
+def test_what_cannot_be_reported_says_why(
+    wink: Wink, arguments: tuple[str, ...], message: str
+) -> None:
+    done = wink("report", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr

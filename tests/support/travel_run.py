@@ -1,0 +1,161 @@
+"""A run of a travel desk with all that a report shows, logged: `travel_log(file)`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TextIO
+
+from weakincentives.evaluation.chat import Chat
+from weakincentives.evaluation.main_loop import MainLoop
+from weakincentives.evaluation.messages import AssistantMessage, ToolCall
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.inspection.event_log import write_events
+from weakincentives.limits import TokenUsage
+from weakincentives.prompt import (
+    MarkdownSection,
+    PromptTemplate,
+    SectionVisibility,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
+from weakincentives.runtime.session import Session
+from weakincentives.testing import Reply, ScriptedAdapter, call, say
+
+__all__ = ["travel_log"]
+
+
+@dataclass(frozen=True)
+class Seats:
+    train: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Booking:
+    """What the desk has booked."""
+
+    train: str
+    seats: int
+    paid: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    train: str
+    price: float
+
+
+def book(params: Seats, *, context: ToolContext) -> ToolResult[Booking]:
+    """Book seats on a train."""
+    booking = Booking(params.train, params.count)
+    context.session[Booking].seed(booking)
+    files = context.resources.get(Filesystem)
+    files.write_text("itinerary.md", f"# Itinerary\n\n- {params.train}: {params.count} seats\n")
+    if params.count > 4:
+        raise LookupError(f"{params.train} has only 4 seats left in one carriage")
+    return ToolResult(message="Booked.", value=booking)
+
+
+def pay(params: Question, *, context: ToolContext) -> ToolResult[None]:
+    """Pay what is booked."""
+    [booking] = context.session[Booking]
+    context.session[Booking].seed(replace(booking, paid=True))
+    return ToolResult(message=f"Paid with password={params.text}.")
+
+
+def research(params: Question, *, context: ToolContext) -> ToolResult[None]:
+    """Ask a colleague who knows the timetable."""
+    colleague = PromptTemplate(
+        ns="travel",
+        key="timetable",
+        sections=[
+            MarkdownSection[Question](
+                title="Timetable", template="Trains leave at 9:05 and 13:05. $text"
+            )
+        ],
+    )
+    answer = context.adapter.evaluate(
+        colleague.bind(params), session=Session(), bus=context.event_bus
+    )
+    return ToolResult(message=answer.text)
+
+
+TEMPLATE = PromptTemplate[Plan](
+    ns="travel",
+    key="desk",
+    closable=True,
+    sections=[
+        MarkdownSection(
+            title="Task",
+            template="You are the travel desk. Book what the traveller needs, and nothing else.",
+        ),
+        MarkdownSection(
+            title="Trains",
+            summary="Timetables, seats and fares.",
+            template="Fares are by distance. Four seats fit in one carriage. " * 6,
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool(name="book", handler=book), Tool(name="research", handler=research)],
+            children=[
+                MarkdownSection(title="Fares", template="Groups of four pay for three. " * 4)
+            ],
+        ),
+        MarkdownSection(
+            title="Payment",
+            summary="How to pay.",
+            template="Pay by card, once the traveller agrees.",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool(name="pay", handler=pay)],
+        ),
+        MarkdownSection(title="Refunds", summary="Rules.", template="Within 30 days."),
+    ],
+)
+
+
+def _replies() -> Iterator[Reply]:
+    yield call(("read_section", {"section_key": "trains"}))
+    yield AssistantMessage(
+        text="I look for a train first, and ask about seats.",
+        tool_calls=call(
+            ("research", {"text": "Which trains go to Ghent in the morning?"}),
+            ("book", {"train": "IC 1832", "count": 6}),
+        ).tool_calls,
+    )
+    yield say("The 9:05 is direct; the 13:05 has more seats.")
+    yield AssistantMessage(tool_calls=(ToolCall("7", "book", '{"train": "IC 1832", "count": '),))
+    yield call(("book", {"train": "IC 1832", "count": 4}))
+    yield say('{"train": "IC 1832"}')
+    yield say('{"train": "IC 1832", "price": 63.0}')
+    yield call(("read_section", {"section_key": "payment"}))
+    yield call(("pay", {"text": "correct-horse"}), ("close_section", {"section_key": "trains"}))
+    yield say('{"train": "IC 1832", "price": 63.0}')
+
+
+def _with_usage(replies: Iterator[Reply]) -> Iterator[Reply]:
+    """Adds the tokens that such a conversation has with a provider's cache."""
+    sent = 900
+    for reply in replies:
+        assert isinstance(reply, AssistantMessage)
+        fresh = 140 + 37 * len(reply.tool_calls)
+        usage = TokenUsage(
+            input_tokens=sent + fresh, cached_tokens=sent if sent > 1000 else 0, output_tokens=95
+        )
+        sent += fresh + 95
+        yield replace(reply, usage=usage, model="claude-sonnet-4-5")
+
+
+def travel_log(file: TextIO) -> None:
+    """Writes the log of two messages to the desk."""
+    session = Session()
+    write_events(session.bus, file)
+    files = InMemoryFilesystem()
+    files.write_text("itinerary.md", "# Itinerary\n\nNothing yet.\n")
+    adapter = ScriptedAdapter([*_with_usage(_replies())])
+    prompt = TEMPLATE.bind(resources={Filesystem: files})
+    chat = Chat(MainLoop(adapter), prompt, session=session)
+    chat.send("Six of us go to Ghent tomorrow morning. Please book seats.")
+    chat.send("Four is fine. Pay for them.")

@@ -1,0 +1,286 @@
+"""The report in a real browser: clicks, keys, widths, dark, no script, hostile text, 50 MB."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Generator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from support.browser import AnyPage, open_browser
+from support.commands import process
+from support.travel_run import travel_log
+
+PICTURES = os.environ.get("WINK_PICTURES")
+HOSTILE = (
+    "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- "
+    "\x1b[2J\u202eabc"
+)
+WIDTH = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+
+type Open = Callable[..., AnyPage]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Any]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the log `run.jsonl`, reports of it, and one of it beside another run."""
+    folder = tmp_path_factory.mktemp("reports")
+    with (folder / "run.jsonl").open("w") as file:
+        travel_log(file)
+    lines = (folder / "run.jsonl").read_text().splitlines(keepends=True)
+    (folder / "first.jsonl").write_text("".join(lines[:15]))
+    report(folder, "run.jsonl")
+    report(folder, "first.jsonl", "run.jsonl", "-o", "two.html")
+    return folder
+
+
+def report(folder: Path, *arguments: str) -> None:
+    done = process(folder, "report", *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def open_page(browser: Any, folder: Path) -> Generator[Open]:
+    """Opens a page of the folder; at the end the page has asked nobody and met no error."""
+    contexts: list[Any] = []
+    problems: list[str] = []
+    requests: list[str] = []
+
+    def open_page(name: str = "run.html", *, width: int = 1280, **options: Any) -> AnyPage:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text))
+        page.goto((folder / name).as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+    assert all(url.startswith(folder.as_uri()) for url in requests)
+    assert len(requests) == len(contexts)
+
+
+def chosen(page: AnyPage) -> str:
+    return str(page.locator("[aria-current] > summary b").inner_text())
+
+
+def picture(page: AnyPage, name: str) -> None:
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / name)
+
+
+def test_the_page_shows_the_tree_the_messages_and_the_changes_of_a_turn(open_page: Open) -> None:
+    page = open_page()
+    picture(page, "report.png")
+    sums = " ".join(page.locator(".sums").inner_text().split())
+    assert sums.startswith("10 requests fresh tokens 2,596 cached 20,155 ")
+    tree = page.get_by_role("navigation")
+    assert tree.locator("li").all_inner_texts()[1].split("\n")[:3] == ["◐", "trains", "summarized"]
+    page.get_by_role("button", name="Turn 2: 214 fresh, 1,172 cached").click()
+    assert "opened by read_section in turn 1" in tree.inner_text()
+    changes = page.get_by_role("complementary").inner_text()
+    assert "rolled back" in changes
+    assert "Booking" in changes
+    assert '+ {\n "train": "IC 1832",' in changes
+    assert "-Nothing yet.\n+- IC 1832: 6 seats" in changes
+    calls = page.get_by_role("region", name="call of book")
+    assert calls.nth(1).locator("pre").first.inner_text() == '{"train": "IC 1832", "count": '
+    assert page.locator(".rejected .said").inner_text() == '{"train": "IC 1832"}'
+
+
+def test_keys_go_from_turn_to_turn_and_into_runs_inside_calls(open_page: Open) -> None:
+    page = open_page()
+    for key in ("j", "ArrowDown"):
+        page.keyboard.press(key)
+    focus = page.evaluate("document.activeElement.closest('.inner') !== null")
+    assert (chosen(page), focus) == ("Turn 1", True)
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert "timetable" in page.get_by_role("navigation").inner_text()
+    page.keyboard.press("k")
+    assert chosen(page) == "Turn 2"
+    turn = page.locator("details[aria-current]")
+    assert turn.evaluate("each => each.open")
+    page.keyboard.press("Enter")
+    assert not turn.evaluate("each => each.open")
+    for _ in range(20):
+        page.keyboard.press("ArrowRight")
+    assert page.locator(".bars button").nth(9).get_attribute("aria-current") == "true"
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+
+
+def test_everything_that_can_be_used_has_a_name(open_page: Open) -> None:
+    page = open_page()
+    names = page.evaluate(
+        "[...document.querySelectorAll('button, summary, section, nav, aside')]"
+        ".map(each => each.getAttribute('aria-label') || each.innerText.trim())"
+    )
+    assert all(names)
+    snapshot = page.locator("main").aria_snapshot()
+    for part in ('navigation "sections', 'complementary "changes', 'region "tokens of each'):
+        assert part in snapshot
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("name", ["run.html", "two.html"])
+def test_nothing_scrolls_sideways(open_page: Open, name: str, width: int) -> None:
+    page = open_page(name, width=width)
+    page.evaluate("openAll()")
+    scrolled, visible = page.evaluate(WIDTH)
+    assert scrolled <= visible
+    if name == "two.html" and width > 1000:
+        picture(page, "report-two.png")
+
+
+def test_two_runs_are_compared(open_page: Open) -> None:
+    page = open_page("two.html")
+    rows = page.locator("tbody tr").all_inner_texts()
+    assert rows[:2] == ["requests\t5\t10", "calls\t5\t8"]
+    assert "The first prompts are the same." in page.locator("main").inner_text()
+    sides = [page.get_by_role("region", name=f"turns of {name}") for name in ("first", "run")]
+    boxes = [side.bounding_box() for side in sides]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    sides[1].get_by_text("Turn 3").first.click()
+    assert "turn 3 of run.jsonl" in page.get_by_role("navigation").inner_text()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_in_both_schemes(open_page: Open, scheme: str) -> None:
+    page = open_page(color_scheme=scheme)
+    for _ in range(3):
+        page.keyboard.press("j")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    if scheme == "dark":
+        picture(page, "report-dark.png")
+    colours = page.evaluate(
+        """() => {
+          const back = (node) => {
+            const colour = getComputedStyle(node).backgroundColor;
+            return colour === "rgba(0, 0, 0, 0)" ? back(node.parentElement) : colour;
+          };
+          return [...document.querySelectorAll("b, p, small, summary, pre, dt, .chip, .added")]
+            .filter((node) => node.offsetParent)
+            .map((node) => [getComputedStyle(node).color, back(node), node.innerText]);
+        }"""
+    )
+    assert len(colours) > 50
+    for text, back, words in colours:
+        pair = sorted((luminance(text), luminance(back)))
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, words
+    page_colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (luminance(page_colour) < 0.1) == (scheme == "dark")
+
+
+def test_messages_can_be_read_without_javascript(open_page: Open) -> None:
+    page = open_page(java_script_enabled=False)
+    answer = page.locator("noscript pre", has_text="The 9:05 is direct").last
+    assert not answer.is_visible()
+    page.locator("summary", has_text="turn 2: stop, 1,386 tokens in").click()
+    assert page.locator("pre", has_text="I look for a train first").is_visible()
+    page.locator("summary", has_text="research {").click()
+    assert answer.is_visible()
+
+
+def test_a_print_has_every_turn_open(open_page: Open) -> None:
+    page = open_page()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("details.turn:not([open])").count() == 0
+    assert page.locator(".side").first.evaluate("e => getComputedStyle(e).position") == "static"
+    assert page.pdf().startswith(b"%PDF")
+
+
+def poison(value: Any, name: str = "") -> Any:
+    match value:
+        case str() if name not in {"event", "session_id", "event_id", "parent_id", "created_at"}:
+            return value + HOSTILE
+        case dict():
+            return {key + HOSTILE * (name == "files"): poison(v, key) for key, v in value.items()}
+        case list():
+            return [poison(item, name) for item in value]
+        case _:
+            return value
+
+
+def test_hostile_text_shows_as_text(open_page: Open, folder: Path) -> None:
+    records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    evil = [json.dumps(poison(record)) for record in records]
+    (folder / "evil.jsonl").write_text("\n".join(evil))
+    long = json.loads(evil[3])
+    (folder / "long.jsonl").write_text(
+        "\n".join(
+            [
+                *evil[:3],
+                json.dumps({**long, "content": "<b>" * 3_500_000, "arguments": "\x1b" * 10_000}),
+            ]
+        )
+    )
+    report(folder, "evil.jsonl")
+    report(folder, "long.jsonl")
+    pages = [open_page("evil.html"), open_page("long.html")]
+    for page in pages:
+        page.evaluate("openAll()")
+        text = page.locator("main").inner_text()
+        assert "<script>window.hacked = 1</script>" in text
+        assert r"\u001b[2J\u202eabc" in text
+        assert not re.search("[\x1b\u202e]", text)
+        assert page.evaluate("window.hacked === undefined")
+        assert page.locator("main img, main script, main b b").count() == 0
+        scrolled, visible = page.evaluate(WIDTH)
+        assert scrolled <= visible
+    page = pages[1]
+    page.get_by_role("button", name="Show all 10,500,000 characters").click()
+    assert (
+        page.locator(".call pre").nth(1).evaluate("each => each.textContent.length") == 10_500_000
+    )
+
+
+def test_a_log_of_50_mb_opens_in_less_than_three_seconds(open_page: Open, folder: Path) -> None:
+    records = [json.loads(line) for line in (folder / "run.jsonl").read_text().splitlines()]
+    kinds = {record["event"]: record for record in records}
+    filler = "A line of a file that a tool has read, 60 characters long.\n" * 800
+    with (folder / "big.jsonl").open("w") as file:
+        for record in records[:2]:
+            file.write(json.dumps(record) + "\n")
+        for turn in range(1_000):
+            request = {**kinds["ProviderCalled"], "turn": turn + 1, "tool_calls": 1}
+            call = {
+                **kinds["ToolInvoked"],
+                "content": filler,
+                "result": {"success": True, "value": None},
+            }
+            file.write(json.dumps(request) + "\n" + json.dumps(call) + "\n")
+    assert (folder / "big.jsonl").stat().st_size > 47_000_000
+    report(folder, "big.jsonl")
+    started = perf_counter()
+    page = open_page("big.html")
+    assert page.locator(".bars button").count() == 1_000
+    assert chosen(page) == "Turn 1"
+    assert perf_counter() - started < 3
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    assert "A line of a file" in page.locator("details[aria-current] .call").inner_text()
