@@ -8,8 +8,7 @@ from rich.console import Console
 
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
-from weakincentives import serde
-from weakincentives.runtime.session import Session
+from weakincentives import Session, serde
 
 from .offline import OFFLINE
 from .prompt import SAMPLE, Finding, Review, reviewer

@@ -41,7 +41,7 @@ def play[Out](
     description: str | None,
     state: Callable[[], str] | None = None,
     *,
-    show: Callable[[Out], str] | None = None,
+    show: Callable[[Out], str] = str,
 ) -> NoReturn:
     """Runs a whole example: sends the messages to the model of the command line, and exits.
 
@@ -64,7 +64,7 @@ def play[Out](
         sys.exit(1)
     if options.json:
         sys.stdout.write(serde.dump_json(answer) + "\n")
-    if show is not None:
+    if not isinstance(answer, str):  # a text has been printed
         console.print(show(answer), markup=False)
     sys.exit()
 
@@ -111,5 +111,6 @@ def _send[Out](chat: Chat[Out], message: str | None, console: Console) -> Execut
         return chat.send()
     console.print(f"\n[bold]> {escape(message)}[/]")
     execution = chat.send(message)
-    console.print(execution.text, markup=False)
+    if isinstance(execution.output, str):
+        console.print(execution.text, markup=False)
     return execution

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
-from weakincentives import serde
-from weakincentives.runtime.session import Session
+from weakincentives import Session, serde
 
 from .library import Library
 from .prompt import assistant
@@ -23,10 +22,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("question", nargs="?", default=DEFAULT_QUESTION)
     options = parser.parse_args(arguments)
     console = Console(quiet=options.json, highlight=False)
-    prompt, session = assistant(Library.load(), options.question), Session()
+    library, session = Library.load(), Session()
     Watch(console).attach(session.bus)
-    task = f"Question: {options.question}"
-    answer = run(prompt, session=session, options=options, console=console, task=task)
+    answer = run(
+        assistant(library),
+        session=session,
+        options=options,
+        console=console,
+        task=f"Documents: {len(library.documents)}",
+        messages=[options.question],
+    )
     if answer is None:
         return 1
     if options.json:

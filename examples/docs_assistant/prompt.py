@@ -29,13 +29,6 @@ class Project:
 
 
 @dataclass(frozen=True)
-class Question:
-    """The reader's question."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Answer:
     """The assistant's answer."""
 
@@ -110,7 +103,6 @@ ASSISTANT = PromptTemplate[Answer](
                 "You answer questions about $name from its own documentation and from nothing else."
             ),
         ),
-        MarkdownSection[Question](title="Question", template="$text"),
         MarkdownSection(
             title="Rules",
             template="Look the answer up before you give it.",
@@ -143,9 +135,7 @@ ASSISTANT = PromptTemplate[Answer](
 )
 
 
-def assistant(library: Library, question: str) -> Prompt[Answer]:
-    """Returns the assistant over the documents of `library`, with one question."""
+def assistant(library: Library) -> Prompt[Answer]:
+    """Returns the assistant over the documents of `library`; questions are messages."""
     catalogue = "\n".join(f"- `{path}`: {library.title(path)}" for path in library.documents)
-    return ASSISTANT.bind(
-        Project("weakincentives", catalogue), Question(question), resources={Library: library}
-    )
+    return ASSISTANT.bind(Project("weakincentives", catalogue), resources={Library: library})

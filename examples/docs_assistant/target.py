@@ -14,8 +14,8 @@ __all__ = ["offline", "prompt"]
 
 
 def prompt() -> Prompt[Answer]:
-    """Returns the assistant over this repository's documents, with a sample question."""
-    return assistant(Library.load(), "What is a section?")
+    """Returns the assistant over this repository's documents."""
+    return assistant(Library.load())
 
 
 @contextmanager

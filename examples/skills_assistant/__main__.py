@@ -9,11 +9,10 @@ from rich.text import Text
 
 from examples.common.command import command_line, run
 from examples.common.watch import Watch
-from weakincentives import serde
-from weakincentives.runtime.session import Session
+from weakincentives import Session, serde
 
 from .offline import OFFLINE
-from .prompt import FOLDER, Question, assistant
+from .prompt import FOLDER, assistant
 
 DEFAULT_QUESTION = "Rows were deleted by mistake. How do I restore them?"
 
@@ -28,10 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{str(options.skills)!r} is no folder")
     console, session = Console(quiet=options.json, highlight=False), Session()
     Watch(console).attach(session.bus)
-    prompt = assistant(options.skills).bind(Question(options.question))
-    task = f"Question: {options.question}"
     answer = run(
-        prompt, session=session, options=options, console=console, task=task, offline=OFFLINE
+        assistant(options.skills).bind(),
+        session=session,
+        options=options,
+        console=console,
+        task=f"Skills: {options.skills.name}",
+        messages=[options.question],
+        offline=OFFLINE,
     )
     if answer is None:
         return 1

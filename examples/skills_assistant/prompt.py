@@ -1,4 +1,4 @@
-"""The assistant as a prompt: its task, the question, and a section for each skill of a folder."""
+"""The assistant as a prompt: its task, and a section for each skill of a folder."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,16 +6,9 @@ from pathlib import Path
 from weakincentives import MarkdownSection, PromptTemplate
 from weakincentives.contrib.skills import skills
 
-__all__ = ["FOLDER", "Answer", "Question", "assistant"]
+__all__ = ["FOLDER", "Answer", "assistant"]
 
 FOLDER = Path(__file__).parent / "skills"
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the user wants to know."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,6 @@ def assistant(folder: Path = FOLDER) -> PromptTemplate[Answer]:
                 title="Role",
                 template="You answer questions from the skills below and from nothing else.",
             ),
-            MarkdownSection[Question](title="Question", template="$text"),
             *skills(folder, split=1),
             MarkdownSection(
                 title="Answer",

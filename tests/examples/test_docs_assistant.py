@@ -17,7 +17,7 @@ WANTED = 0.9  # 18 of 20
 
 def ask(question: str, library: Library, session: Session) -> PromptResponse[Answer]:
     with chosen_model(Choice()) as (_, adapter):
-        return adapter.evaluate(assistant(library, question), session=session)
+        return adapter.evaluate(assistant(library), session=session, message=question)
 
 
 def test_nine_of_ten_questions_cite_a_file_that_answers_them() -> None:
