@@ -52,14 +52,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))
 
 # --- What takes minutes, most of it in other processes, and depends little on Python's version.
 _SLOW = (
+    "docs/examples.md",
+    "docs/how-to/mcp.md",
+    "tests/adapters/anthropic/test_anthropic_conformance.py",
+    "tests/cli",
     "tests/contrib/mcp",
-    "tests/cli/test_chat.py",
+    "tests/contrib/skills",
     "tests/examples",
+    "tests/filesystem",
+    "tests/prompt/overrides",
     "tests/test_benchmarks.py",
+    "tests/test_docs.py",
+    "tests/test_soak.py",
     "tests/test_typing.py",
-    "tests/testing/test_contract_in_pytest.py",
-    "tests/testing/test_plugin.py",
-    "tests/testing/test_snapshots.py",
+    "tests/testing",
 )
 
 

@@ -212,6 +212,7 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("subjects", nargs="+")
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--runs", type=int, default=0, help="at least, whatever time they take")
     parser.add_argument("--every", type=float, default=60, help="seconds between two looks")
     parser.add_argument(
         "--pause", type=float, default=0, help="seconds between two runs, where others work too"
@@ -234,7 +235,7 @@ def main() -> int:
         seen: list[Mapping[str, float]] = []
         runs: Counter[str] = Counter()
         failures: list[str] = []
-        while (now := monotonic() - begun) < given.minutes * 60:
+        while (now := monotonic() - begun) < given.minutes * 60 or runs.total() < given.runs:
             subject = chance.choice(all_subjects)
             sleep(given.pause)
             try:

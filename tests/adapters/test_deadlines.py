@@ -219,12 +219,12 @@ def test_streams_that_the_garbage_collector_ends_hold_up_nobody() -> None:
 
     with HostileServer(one_word) as server:
         adapter = sdk_adapter("chat", server.url, api_key="test")
-        for _ in range(4):
+        for _ in range(20):
             events = adapter.stream(prompt(), session=Session(), deadline=Deadline.after(60))
             next(events)
             Holder(events)
             del events
-        assert run_on(portal.loop(), collect(), 30) < 1.5  # each of them took half a second
+        assert run_on(portal.loop(), collect(), 30) < 5  # each of them took half a second
         assert server.left()
 
 
